@@ -9,7 +9,10 @@ from ...errors import ConfigError
 _LIBPQ: Final = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "application_name")
 """The options that libpq gets as they are."""
 OPTIONS: Final = ("table", *_LIBPQ)
-_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_VALUES: Final = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "target_session_attrs": ("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
+}
 _SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::(\d{1,5}))?")
 _TABLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?", re.ASCII)
 _DEFAULT: Final = "ratelimit_mw"
@@ -32,13 +35,22 @@ def parse_address(split: SplitResult, options: dict[str, str]) -> PostgresAddres
         if "host" in options:
             raise ConfigError("a postgresql:// URL has its host either before the path, or in the option host")
         parameters |= _parse_servers(hosts)
+    elif not options.get("host", "/").startswith("/"):
+        raise ConfigError(
+            "postgresql:// option host: expected the folder of a Unix socket, such as /run/postgresql."
+            " Write a server before the path: postgresql://db/shop"
+        )
     table = options.pop("table", _DEFAULT)
     if not _TABLE.fullmatch(table):
         expected = "a name of small letters, digits and _, perhaps after its schema and a dot"
         raise ConfigError(f"postgresql:// option table: expected {expected}; got {table[:99]!r}")
-    if options.get("sslmode", "prefer") not in _SSL_MODES:
-        raise ConfigError(f"sslmode is one of {', '.join(_SSL_MODES)}; got {options['sslmode']!r}")
-    return PostgresAddress({"application_name": "ratelimit_mw", **parameters, **options}, table)
+    for name, values in _VALUES.items():
+        if options.get(name, values[0]) not in values:
+            raise ConfigError(f"{name} is one of {', '.join(values)}; got {options[name]!r}")
+    parameters = {"application_name": "ratelimit_mw", **parameters, **options}
+    if any("\0" in text for text in parameters.values()):  # libpq would ignore all that follows, even the host
+        raise ConfigError("a postgresql:// URL has %00 in its login, its path or an option")
+    return PostgresAddress(parameters, table)
 
 
 def _parse_servers(text: str) -> dict[str, str]:

@@ -49,21 +49,35 @@ def connect(parameters: Mapping[str, str], setup: Callable[[Connection], object]
     """Open a connection. It blocks, but other threads can run."""
     try:
         opened = psycopg.connect(**_with_addresses(parameters), autocommit=True)
-        setup(opened)
+        try:
+            setup(opened)
+        except BaseException:
+            opened.close()
+            raise
     except psycopg.Error as error:
         raise ConnectionError(_message_of(str(error))) from error
     return opened
 
 
 def _with_addresses(parameters: Mapping[str, str]) -> dict[str, Any]:
-    """Return parameters with the address of each host: libpq would stop all threads while it asks a name server."""
+    """Return parameters with the address of each host: libpq would stop all threads while it asks a name server.
+
+    A host without an address is left out, unless no host has one.
+    """
     hosts, ports = parameters.get("host", "").split(","), parameters.get("port", "").split(",")
     if not hosts[0] or hosts[0].startswith("/"):
         return dict(parameters)
-    found = []
+    found: list[tuple[str, str, str]] = []
+    problems = []
     for host, port in zip(hosts, ports, strict=True):
-        for *_, address in socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM):
-            found.append((host, port, str(address[0])))
+        try:
+            addresses = socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            problems.append(f"{host}: {error}")
+        else:
+            found += [(host, port, str(address[0])) for *_, address in addresses]
+    if not found:
+        raise ConnectionError(", ".join(problems))
     names = ("host", "port", "hostaddr")
     return {**parameters, **{name: ",".join(each) for name, each in zip(names, zip(*found, strict=True), strict=True)}}
 

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 from postgres_handles import NOW, hit, opened
 from servers import HOST, PostgresServer, postgres_running, unreachable, wait_for
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.postgres.sessions import connect
 from ratelimit_mw.stores.postgres.store import PostgresStore
 from ratelimit_mw.testing.store_suite import WAYS, limit_of
 
@@ -141,7 +143,30 @@ def test_an_error_of_connecting_shows_no_password(server: PostgresServer, way: s
         with pytest.raises(StoreError, match="PostgreSQL: ") as error:
             handle.ping()
         assert "secret" not in str(error.value)
+        assert place.partition(":")[0] in str(error.value)
         handle.close()
+
+
+def test_a_host_that_no_name_server_knows_is_left_out(server: PostgresServer) -> None:
+    """A machine that is gone may have no name any longer. The next one decides."""
+    hosts = f"no-such-host.invalid,{HOST}:{server.port},{'x' * 70}.invalid"
+    store = open_store(f"postgresql://postgres@{hosts}/postgres", 10_000_000)
+    assert store.apply([hit(limit_of("5/hour"))], NOW)[0].remaining == 4
+    store.close()
+
+
+def test_a_connection_that_cannot_be_set_up_is_closed(server: PostgresServer) -> None:
+    """A user without rights fails at each attempt, so nothing may be left of one."""
+    opened_ones: list[psycopg.Connection[Any]] = []
+
+    def set_up(connection: psycopg.Connection[Any]) -> None:
+        opened_ones.append(connection)
+        connection.execute("SELECT * FROM missing")
+
+    parameters = {"host": HOST, "port": str(server.port), "user": "postgres", "dbname": "postgres"}
+    with pytest.raises(ConnectionError, match="missing"):
+        connect(parameters, set_up)
+    assert [each.closed for each in opened_ones] == [True]
 
 
 @pytest.mark.parametrize("way", WAYS)

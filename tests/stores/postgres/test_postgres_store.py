@@ -224,6 +224,10 @@ BAD = {
     "postgresql://db/shop?table=Shop": "option table: expected a name of small letters",
     "postgresql://db/shop?sslmode=on": "sslmode is one of disable",
     "postgresql://db/shop?host=/run": "either before the path, or in the option host",
+    "postgresql://db/shop?target_session_attrs=primry": "target_session_attrs is one of any, read-write",
+    "postgresql:///shop?host=db1,db2": "option host: expected the folder of a Unix socket",
+    "postgresql://app:secr%00et@db/shop": "has %00 in its login, its path or an option",
+    "postgresql://db/shop?application_name=a%00": "has %00 in its login, its path or an option",
     "postgresql://a b/shop": "expected servers such as",
     "postgresql://db/shop?prefix=a": "has no option 'prefix'. Its options are table, host, sslmode",
 }
