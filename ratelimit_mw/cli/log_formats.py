@@ -41,20 +41,21 @@ _AGENT: Final = QUOTED.replace("(", "(?P<agent>", 1)
 _REFERER: Final = QUOTED.replace("(", "(?P<referer>", 1)
 _FORWARDED: Final = QUOTED.replace("(", "(?P<forwarded>", 1)
 _HOST: Final = QUOTED.replace("(", "(?P<host>", 1)
+_CLIENT: Final = r"(?P<client>\S{1,255}):\d+"
 _STATUS: Final = r"(?P<status>\d{3})"
 _TEXT: Final = {
-    "hypercorn": rf'{_LOGGED}(?P<client>\S+):\d+ - - \[(?P<time>[^]]+)\] "(?P<method>\w+) (?P<target>\S+) \d(?:\.\d)?"'
+    "hypercorn": rf'{_LOGGED}{_CLIENT} - - \[(?P<time>[^]]+)\] "(?P<method>\w+) (?P<target>\S+) \d(?:\.\d)?"'
     rf" {_STATUS} \S+ {_REFERER} {_AGENT}",
-    "daphne": r'(?P<client>\S+):\d+ - - \[(?P<time>\d\d/\w{3}/\d{4}:[\d:]{8})\] "(?P<method>\w+) (?P<target>[^"]+)"'
+    "daphne": rf'{_CLIENT} - - \[(?P<time>\d\d/\w{{3}}/\d{{4}}:[\d:]{{8}})\] "(?P<method>\w+) (?P<target>[^"]+)"'
     rf" {_STATUS} (?:\d+|-)",
     "granian": rf"\[(?P<time>{_DATE})\] (?P<client>\S+) - {_REQUEST} {_STATUS} [\d.]+",
-    "uvicorn": rf'(?P<time>[^"]{{0,200}}?)(?:INFO:? +)?(?P<client>\S+):\d+ - {_REQUEST} {_STATUS}(?: [A-Z][\w \'-]*)?',
-    "haproxy": r"(?P<client>\S+):\d+ \[(?P<time>[^]]+)\] \S+ \S+ [-+\d/]+"
+    "uvicorn": rf'(?P<time>[^"]{{0,200}}?)(?:INFO:? +)?{_CLIENT} - {_REQUEST} {_STATUS}(?: [A-Z][\w \'-]*)?',
+    "haproxy": rf"{_CLIENT} \[(?P<time>[^]]+)\] \S+ \S+ [-+\d/]+"
     rf' {_STATUS} \+?\d+ [^"]*"(?P<request>[^"]*)"?',
-    "alb": rf"(?:https?|h2|grpcs?|wss?) (?P<time>{_DATE}) \S+ (?P<client>\S+):\d+ \S+ [-\d.]+ [-\d.]+ [-\d.]+"
+    "alb": rf"(?:https?|h2|grpcs?|wss?) (?P<time>{_DATE}) \S+ {_CLIENT} \S+ [-\d.]+ [-\d.]+ [-\d.]+"
     rf" {_STATUS} \S+ \d+ \d+ {_REQUEST} {_AGENT}.*",
-    "envoy": rf'\[(?P<time>{_DATE})\] {_REQUEST} {_STATUS} [^"]*(?:"[^"]*" )??[^"]*{_FORWARDED} {_AGENT} "[^"]*"'
-    rf' {_HOST} "[^"]*".*',
+    "envoy": rf'\[(?P<time>{_DATE})\] {_REQUEST} {_STATUS} [^"]*(?:"[^"]*" [-\d ]+)?{_FORWARDED} {_AGENT} "[^"]*"'
+    rf' {_HOST} "[^"]*"[^"]*',  # Envoy escapes no quotes: a line has no more fields than these
 }
 """The text formats besides those of Apache and nginx, whose pattern is in ``access_log.py``."""
 _PATTERNS: Final = {name: re.compile(pattern, re.ASCII) for name, pattern in _TEXT.items()}
@@ -128,6 +129,8 @@ class LineParser:
 
     def _of_text(self, text: str, host: str, rest: str, label: str) -> LogEntry:
         """Parse a line in the format of the line before, else in the first one that it has."""
+        if self._name in _W3C:
+            raise InvalidLineError("not in the columns of a line #Fields before it")
         problems: list[InvalidLineError] = []
         for name in (self._last,) if self._name else (self._last, _COMMON[0], *_PATTERNS):
             try:

@@ -33,19 +33,26 @@ _FORMATS: Final = (
 )
 
 
-def _open_zstd(file: Any) -> Any:
-    """Open a file of zstd with the standard library of Python 3.14, or with the package zstandard."""
-    for name, function in (("compression.zstd", "ZstdFile"), ("zstandard", "open")):
+def _zstd() -> Any:
+    """Return the module of zstd: that of Python 3.14, or the package zstandard."""
+    for name in ("compression.zstd", "zstandard"):
         with suppress(ImportError):
-            return getattr(import_module(name), function)(file)
+            return import_module(name)
     raise Failure("zst needs Python 3.14 or the package zstandard. Or run: zstdcat FILE | ratelimit-mw ... -")
+
+
+def _is_damage(error: Exception) -> bool:
+    """Return whether a compressed file has caused an error of reading it, and not the disk."""
+    if isinstance(error, OSError):
+        return error.errno is None
+    return isinstance(error, (EOFError, lzma.LZMAError, zlib.error)) or type(error).__name__ == "ZstdError"
 
 
 _OPENERS: Final[dict[bytes, Callable[[Any], Any]]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
-    b"\x28\xb5\x2f\xfd": _open_zstd,
+    b"\x28\xb5\x2f\xfd": lambda file: _zstd().open(file),
 }
 """How a compressed file is opened, by its first bytes."""
 
@@ -112,7 +119,9 @@ class LogFile:
         opener = next((each for magic, each in _OPENERS.items() if start.startswith(magic)), None)
         try:
             yield from self._entries(file, buffered if opener is None else io.BufferedReader(opener(buffered)))
-        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        except Exception as error:
+            if opener is None or not _is_damage(error):
+                raise
             raise Failure(f"{self.name}: cannot read the compressed file to its end: {error}") from None
         finally:
             buffered.detach()  # or it would close the file of the caller

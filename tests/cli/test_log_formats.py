@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,6 +169,32 @@ def test_a_named_format_is_the_only_one(rules: Write, log: Write) -> None:
     assert (wrong.exit_code, "not in the format alb" in wrong.stderr) == (1, True)
     shown = run("replay", "--help").stdout
     assert all(name in shown for name in NAMES_OF_FORMATS)
+    for name in ("iis", "cloudfront"):
+        with pytest.raises(InvalidLineError, match="not in the columns of a line #Fields"):
+            parse(COMMON, name)
+
+
+def test_a_client_cannot_hide_behind_quotes_in_its_headers() -> None:
+    """Envoy writes headers as they are. The address that it adds at the end of X-Forwarded-For is never another one."""
+    sent = [
+        'x" 5 "9.9.9.9" "a',
+        'x" 5 "9.9.9.9',
+        '9.9.9.9" "a\\',
+        '9.9.9.9" "a" "b" "c" "d',
+        '9.9.9.9" "a" "b" "c" "d" "e',
+        '9.9.9.9" "a',
+        '9.9.9.9" - "a" "b',
+        '9.9.9.9", "',
+    ]
+    for header in sent:
+        for text in (ENVOY, ISTIO):
+            # In X-Forwarded-For, and in the user agent behind it.
+            for place in (f'"{header}, {CLIENT}"', f'"{CLIENT}" "{header}'):
+                try:
+                    entry = parse(text.replace(f'"{CLIENT}"' if "," in place else f'"{CLIENT}" "', place))
+                except InvalidLineError:
+                    continue
+                assert str(entry.client).endswith(CLIENT), (header, place)
 
 
 @each("pack", [gzip.compress, bz2.compress, lzma.compress])
@@ -178,6 +205,23 @@ def test_compressed_logs_are_read(rules: Write, tmp_path: Path, pack: Any) -> No
     assert replayed(rules(SITE), whole)["requests"] == 50
     result = run("replay", rules(SITE), cut)
     assert (result.exit_code, "cannot read the compressed file to its end" in result.stderr) == (1, True)
+
+
+@each("start", [b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"])
+def test_a_damaged_compressed_log_is_named(
+    rules: Write, tmp_path: Path, start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the file, whatever exception the library of its compression has."""
+
+    class ZstdError(Exception):
+        pass
+
+    def fail(_file: Any) -> Any:
+        raise ZstdError("it is damaged")
+
+    monkeypatch.setitem(sys.modules, "compression.zstd", SimpleNamespace(open=fail))
+    result = run("replay", rules(SITE), Files(tmp_path).log(start + b"not compressed", "access.1"))
+    assert (result.exit_code, "access.1: cannot read the compressed file to its end" in result.stderr) == (1, True)
 
 
 def test_zst_without_its_package_has_a_hint(rules: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
