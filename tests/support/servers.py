@@ -201,10 +201,14 @@ def redis_running(folder: Path, *options: str, tls: bool = False) -> Iterator[Se
 
 
 def memcached_command(port: int, *options: str) -> list[str]:
-    """Run a Memcached with two threads. As root, it needs the name of its user."""
+    """Run a Memcached with two threads. As root, it needs the name of its user.
+
+    It moves no memory between sizes: it would do so after a time, and drop values that are in use meanwhile.
+    """
     whom = ["-u", "root"] if os.geteuid() == 0 else []
     path = program("memcached", "memcached")
-    return [path, *whom, "-l", HOST, "-p", str(port), "-U", "0", "-m", "64", "-t", "2", *options]
+    still = ["-U", "0", "-m", "64", "-t", "2", "-o", "slab_automove=0"]
+    return [path, *whom, "-l", HOST, "-p", str(port), *still, *options]
 
 
 @contextmanager
