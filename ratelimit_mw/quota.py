@@ -38,6 +38,7 @@ _QUOTA = re.compile(rf"\s*(\d{{1,18}})(?:{_PERIOD}|\s+concurrent)\s*", re.A | re
 _BY_CALENDAR = re.compile(rf"\s*(\d{{1,18}})\s*(?:/|per)\s*calendar\s+({'|'.join(_CALENDAR)})s?\s*", re.A | re.I)
 _ADAPTIVE = re.compile(r"\s*adaptive\s+(\d{1,18})\s*\.\.\s*(\d{1,18}\b.*)", re.A | re.I)
 _LOOSE = re.compile(rf"\s*[-+]?(\d{{1,12}})\s*([a-z]*)(?:\s*(?:/|\bper\b)\s*({_NUMBER})?\s*([a-z]+))?\s*", re.A | re.I)
+_TWO_WORDS = re.compile(r"\s*([1-9]\d{0,11})\s*(?:/|per\b)?\s*([a-z]+)[\s-]+([a-z]+)\s*", re.A | re.I)
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
 _EXPECTED = 'AMOUNT/PERIOD, for example "5/minute"'
@@ -212,6 +213,9 @@ class Quota:
 
 def _closest(text: str) -> str:
     """Return a quota that a text with a sign, an extra word or no period may mean; "" for other text."""
+    if (words := _TWO_WORDS.fullmatch(text)) and difflib.get_close_matches(words[2].lower(), ("calendar",)):
+        periods = difflib.get_close_matches(words[3].lower().removesuffix("s"), _CALENDAR, 1) or ["month"]
+        return f"{words[1]} per calendar {periods[0]}"
     match = _LOOSE.fullmatch(text)
     if match is None or not int(match[1]):
         return ""

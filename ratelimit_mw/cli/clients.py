@@ -45,12 +45,15 @@ def check_used(
     try:
         clients.check_used(rules, features, others)
     except ConfigError as error:
-        raise Failure(f"{error}{app_hint(source)}") from None
+        raise Failure(with_app_hint(source, str(error))) from None
 
 
-def app_hint(source: Source) -> str:
-    """Return the end of a message on a rule that a file may lack; "" for an application."""
-    return ". For a rule of a decorator, write --app MODULE:APP instead of the file" * source.overview.is_file
+def with_app_hint(source: Source, message: str) -> str:
+    """Return a message on a rule with a hint, because a file may lack the rule of a decorator."""
+    hint = (
+        f"{'' if message.endswith('?') else '.'} For a rule of a decorator, write --app MODULE:APP instead of the file"
+    )
+    return message + hint * source.overview.is_file
 
 
 @contextmanager

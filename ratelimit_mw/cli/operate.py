@@ -14,7 +14,7 @@ from ..operations.arguments import Argument, decode
 from ..operations.forms import words_in
 from ..rules.client_key import client_key
 from .application import SourceCommand
-from .clients import app_hint, as_counted, open_limiter, open_limiter_of_log
+from .clients import as_counted, open_limiter, open_limiter_of_log, with_app_hint
 from .output import Failure, examples_of, json_flag, progress
 from .source import Source
 
@@ -75,8 +75,8 @@ def _perform(operation: AdminOperation, source: Source, values: dict[str, Any]) 
             answer = run(limiter, operation.name, fields)
         except ConfigError as error:
             message = error.message if error.path == "features" else str(error)
-            hint = app_hint(source) if error.message.startswith(("unknown rule", "no rule uses")) else ""
-            raise Failure(f"{message}{hint}") from None
+            lacks_rule = error.message.startswith(("unknown rule", "no rule uses"))
+            raise Failure(with_app_hint(source, message) if lacks_rule else message) from None
     return _with_reset_lines(source, answer) if operation.name == "inspect" else answer
 
 

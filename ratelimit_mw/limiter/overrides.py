@@ -69,10 +69,14 @@ class Overrides:
             pass
 
     async def find(self, call: Call) -> Callable[[], bool] | None:
-        """Return the function that puts the record of the store into effect; None if it is active."""
-        known = self.record
+        """Return the function that puts the record of the store into effect; None if it is active.
+
+        A ban that has ended is put out of effect, too, because each request is slower while there are bans.
+        """
+        known, now = self.record, self._clocks.time()
         record = await call(self._store, "read_record", _RECORD)
-        return None if record == known else partial(self.use, record, known)
+        has_ended = any(each.by and each.has_ended(now) for each in self._active)
+        return partial(self.use, record, known) if has_ended or record != known else None
 
     def use(self, record: bytes | None, before: bytes | None) -> bool:
         """Put a record into effect.
@@ -90,7 +94,8 @@ class Overrides:
         with self._reloads.lock:
             if self.record is not before:
                 return False
-            self._active = load_overrides(record)
+            now = self._clocks.time()
+            self._active = tuple(each for each in load_overrides(record) if not (each.by and each.has_ended(now)))
             if record is None:
                 name = redacted_url(self._store)
                 _log.warning("store %s has lost the overrides; the limits of the rules apply", name)

@@ -89,7 +89,7 @@ def _page(
 ) -> Answer:
     """Return decisions with the cursor of the next page, or with ``has_more``."""
     rules, row = limiter.rules, _key_row if name == "keys" else _ban_row
-    shown = [decision_json(each, rules) for each in decisions]
+    shown = [{**decision_json(each, rules), "rule": each.rule or None} for each in decisions]  # None: all rules
     json = {name: shown, **({"cursor": cursor} if has_more is None else {"has_more": has_more})}
     title = _place(limiter) if name == "keys" else f"Banned in {_place(limiter)}"
     return Answer(json, [Table(title, [row(each, rules) for each in decisions])], notes, found_wrong)

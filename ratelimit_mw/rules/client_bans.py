@@ -56,7 +56,7 @@ def ban_of(features: Features, known: Collection[str], secret: Secret, until_us:
     """
     unused = [name for name in features if name not in known]
     if unused or not features:
-        message = f"no rule and no list uses {' and '.join(unused)}" if unused else "is empty"
+        message = f"no rule and no list uses {' and '.join(unused)}" if unused else "no client is named"
         raise ConfigError(f"{message}. A ban from all rules needs one of {', '.join(known)}")
     by = _parts_of(features)
     if invalid := [part for part in by if part_of(part).compared(features) in (INVALID, None)]:

@@ -17,7 +17,7 @@ from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
 from inspect import Parameter, isawaitable, iscoroutine, iscoroutinefunction, signature
-from itertools import chain
+from itertools import chain, takewhile
 from traceback import extract_tb
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -263,9 +263,10 @@ def function_of(
     if not callable(limits):
         return None, []
     known = {re.sub(r"\W", "_", feature_of(part)): part for part in (*BUILT_IN, *parts, *chain(*entries))}
-    names = _parameters(limits)
-    if names and all(name in known for name in names):
-        entries = [[known[name]] for name in names]
+    required, optional = _parameters(limits)
+    if all(name in known for name in required):
+        names = [*required, *takewhile(known.__contains__, optional)]
+        entries = [[known[name]] for name in names] or entries
     return checked_call(limits, *map(value_of, entries)), entries
 
 
@@ -274,14 +275,15 @@ def value_of(names: Iterable[str]) -> str:
     return f"the value of {'|'.join(map(str, names))!r}"
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters of a function that need a value; none for functions without a signature."""
+def _parameters(function: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    """Return the names of the parameters that need a value, and of the others; none without a signature."""
     try:
         parameters = signature(function).parameters.values()
     except ValueError:  # some functions written in C
-        return []
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    return [each.name for each in parameters if each.kind is kind and each.default is Parameter.empty]
+        return [], []
+    named = [each for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    required = [each.name for each in named if each.default is Parameter.empty]
+    return required, [each.name for each in named if each.default is not Parameter.empty]
 
 
 def run(find: Callable[[Found], Result | LimitsCall], clock: Clock) -> Result:

@@ -22,7 +22,7 @@ from ..rules.rule import Rule
 from ..rules.ruleset import Amendment
 from ..stores import Store
 from . import options as declared
-from .environment import names_at, with_variables
+from .environment import with_names, with_variables
 from .files import read
 from .options import HttpOptions, SettingsDict, schema
 from .origin import Origin, recording
@@ -216,10 +216,8 @@ def _missing(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[str]:
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
-    steps, path, message = steps_of(error.path), error.path, error.message
-    variables = [f"${{{name}}}" for name in names_at(data, path) if name not in message]
-    if variables:
-        message = f"{message} (from {' and '.join(variables)})"
+    steps, path = steps_of(error.path), error.path
+    message = with_names(error.message, data, path)
     place = Location(source)
     if steps[:1] == ("rules",) and len(steps) > 1:
         table, path = f"rules[{steps[1]}]", path.removeprefix(f"rules[{steps[1]}]").removeprefix(".")

@@ -16,6 +16,9 @@ from ..rules.match import FeatureValues
 from ..rules.places import steps_of
 
 _REFERENCE: Final = re.compile(r"\$(\$)?\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\})?")
+_HIDDEN: Final = "***"
+_LONG: Final = 8
+"""The length from which a value is looked for within other texts of a message."""
 _TRUTHS: Final = {"true": True, "false": False}
 
 
@@ -66,6 +69,21 @@ def names_at(data: Any, path: str) -> list[str]:
         except (LookupError, TypeError):
             return []
     return names_in(data) if isinstance(data, str) else []
+
+
+def with_names(message: str, data: Any, path: str) -> str:
+    """Return the message of an error in the setting with a path, with the names of its variables.
+
+    It does not show their values, which may be secrets of another option. It shows a default, as the settings do.
+    """
+    names = names_at(data, path)
+    for value in filter(None, map(os.environ.get, names)):
+        for text in filter(None, (value, *map(str.strip, re.split("[,;|]", value)))):
+            message = message.replace(repr(text), repr(_HIDDEN))
+        if len(value) >= _LONG:  # in double quotes, it is an example of the message itself
+            message = re.sub(f'(?<!"){re.escape(repr(value)[1:-1])}', _HIDDEN, message)
+    others = [f"${{{name}}}" for name in names if name not in message]
+    return f"{message} (from {' and '.join(others)})" if others else message
 
 
 def _at(path: str, value: Any, hint: Any) -> Any:

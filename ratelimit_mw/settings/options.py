@@ -36,6 +36,9 @@ OF_LIMITER = "of the limiter"
 
 each = partial(partial, parse_each)
 """Makes the parser of a list from that of its items."""
+_VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]"}
+_CONVERTED = ("array", "boolean", "integer", "number")
+_ITEMS = ("items", "additionalProperties")
 _SCHEMA_FIELD = {"type": "string", "description": "The address of this schema, for editors. Not read."}
 Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 
@@ -189,10 +192,26 @@ class SettingsDict(HttpOptions, total=False):
     ]
 
 
+def _or_variable(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a value that may also be a text with a variable of the environment."""
+    notes = {name: value[name] for name in ("title", "description", "default") if name in value}
+    kinds = value.get("anyOf") or [{name: rule for name, rule in value.items() if name not in notes}]
+    kinds = [
+        {name: _or_variable(rule) if name in _ITEMS and isinstance(rule, dict) else rule for name, rule in kind.items()}
+        for kind in kinds
+    ]
+    is_text = any(kind.get("type") == "string" for kind in kinds)
+    if not is_text and any("enum" in kind or kind.get("type") in _CONVERTED for kind in kinds):
+        kinds.append(_VARIABLE)
+    return notes | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a settings file, for editors."""
     exported = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SettingsDict)}
     for table in exported["$defs"].values():
+        for name, value in table["properties"].items():
+            table["properties"][name] = _or_variable(value)
         table["additionalProperties"] = False
     exported["$defs"][MatchOptions.__name__]["additionalProperties"] = msgspec.json.schema(FeatureValues)
     exported["$defs"][SettingsDict.__name__]["properties"]["$schema"] = _SCHEMA_FIELD

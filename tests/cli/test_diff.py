@@ -259,10 +259,11 @@ def test_shadow_rules_reject_nothing(pair: Pair, files: Files) -> None:
 
 def test_features_that_the_log_does_not_have(pair: Pair, files: Files) -> None:
     """The notes are those of both files."""
-    old, new = pair(toml("9/minute", 'key = "plan"'), toml("9/minute", 'key = ["plan", "region"]'))
+    old, new = pair(toml("9/minute", 'key = "plan"'), toml("9/minute", 'key = ["endpoint", "plan", "region"]'))
     answer = answer_of("diff", old, new, files.log([line()]))
     assert list(dict.fromkeys(answer.notes)) == [
         "the log does not contain plan: missing in every request for site",
+        "the log does not contain endpoint: match.path is used instead in site",
         "the log does not contain region: missing in every request for site",
     ]
 

@@ -102,6 +102,7 @@ def test_a_client_is_banned_and_gets_other_limits(site: Site) -> None:
     assert "is no longer banned" in site.run("unban", "banning", "ip=192.0.2.9").stdout
     assert site.limiter.hit(who).allowed
     assert "is banned from all rules until 20" in site.run("ban", "ip=192.0.2.9", "--for", "2h").stdout
+    assert "no client is named" in site.run("ban", exit_code=1).stderr
     assert "is no longer banned from all rules" in site.run("unban", "ip=192.0.2.9").stdout
     assert "was not banned from all rules" in site.run("unban", "ip=192.0.2.9", exit_code=1).stderr
     site.run("override set", "pages", "user=Acme", "1000/hour; 20000/day", "--for", "7d")
@@ -173,7 +174,7 @@ def test_ten_commands_are_shown(tmp_path: Path, build: Callable[..., Site]) -> N
 
 
 MISTAKES = {
-    "inspect --rule page": (1, "unknown rule 'page'. Did you mean 'pages'?. For a rule of a decorator, write --app"),
+    "inspect --rule page": (1, "unknown rule 'page'. Did you mean 'pages'? For a rule of a decorator, write --app"),
     "inspect --feature usr=ann": (1, "The rules use email, ip, user. For a rule of a decorator, write --app"),
     "inspect --feature ip": (2, "expected NAME=VALUE; got 'ip'"),
     "reset login ip=192.0.2.7": (1, "Error: the key of rule 'login' needs email"),

@@ -238,6 +238,7 @@ def test_missing_features_are_noted(rules: Write, log: Write) -> None:
         {"name": "a", "limits": "5/s", "key": ["email", "region"]},
         {"name": "b", "limits": "5/s", "key": "email", "match": {"host": "example.com", "header:x-a": "1"}},
         {"name": "c", "limits": "5/s", "key": ["ip", "user", "query:a"], "match": {"header:referer": "x"}},
+        {"name": "d", "limits": "5/s", "key": "path:id", "match": {"path": "/items/{id}"}},  # its path gives it
     )
     answer = answer_of("replay", settings, log([line()]))
     assert answer.notes == [

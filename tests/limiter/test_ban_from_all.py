@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from calls import ask
-from override_stores import as_another_process, limiter_of
+from override_stores import Recording, as_another_process, limiter_of
 from servers import wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -63,6 +63,20 @@ def test_a_ban_from_all_rules_ends() -> None:
     assert limiter.hit(OTHER).allowed
 
 
+def test_a_ban_that_has_ended_slows_no_request() -> None:
+    """At the next look at the overrides, even if nobody changes them. Other bans stay."""
+    clock, store = ManualClock(START), Recording()
+    limiter = limiter_of(API, store=store, clock=clock)
+    limiter.clients.ban(None, WHO, "10m")
+    limiter.clients.ban(None, OTHER, "20m")
+    for seconds, are_there, left in ((600, True, [True, False]), (600, False, [True, True])):
+        clock.advance(seconds)
+        reads = store.reads
+        wait_for(lambda before=reads: limiter.hit(WHO).allowed and store.reads > before + 1, "two more looks")
+        assert (limiter.rules.lists.bans is not None) is are_there
+        assert [limiter.hit(each).allowed for each in (WHO, OTHER)] == left
+
+
 @each(
     ("named", "request_", "is_banned"),
     [
@@ -100,7 +114,7 @@ def test_the_allow_list_comes_first_and_exempt_paths_last() -> None:
     [
         ({"plan": "free"}, None, "features: no rule and no list uses plan. A ban from all rules needs one of ip"),
         ({"path": "/api"}, None, "features: no rule and no list uses path"),
-        ({}, None, "features: is empty. A ban from all rules needs one of ip"),
+        ({}, None, "features: no client is named. A ban from all rules needs one of ip"),
         ({"ip": INVALID}, None, "features: ip cannot have this value"),
         (WHO, 0, "duration: expected more than 0. Leave the argument out for a ban without an end"),
     ],

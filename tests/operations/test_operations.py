@@ -259,6 +259,8 @@ def test_bans_are_listed_with_their_ends() -> None:
     assert [key["banned"] for key in shop.keys(rejected=True, features=WHO)] == [True]
     assert rows_of(shop.run("reset", rule="banning", features=WHO))[0]["consumed"] == ""  # a ban hides the counts
     assert shop.limiter.hit(WHO).allowed
+    assert shop.run("ban", features={"ip": "192.0.2.9"}).json["rule"] is None
+    assert [each["rule"] for each in shop.run("bans").json["bans"]] == [None, "mail"]
 
 
 def test_a_ban_of_a_rule_with_limits_from_a_function_shows_the_function() -> None:

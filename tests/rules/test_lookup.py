@@ -48,6 +48,8 @@ def test_a_function_is_passed_the_parts_that_its_parameters_name() -> None:
     tables: list[tuple[Any, Any, dict[str, Any], list[Any]]] = [
         (of_plan, "ip", {"plan": "pro"}, ["pro"]),
         (of_plan, "ip", {}, [None]),
+        (lambda plan="pro": of_plan(plan), "ip", {"plan": "free"}, ["free"]),  # a default does not hide the name
+        (lambda plan, other=None: of_plan(plan if other is None else other), "ip", {"plan": "pro"}, ["pro"]),
         ({"plan": of_plan}, "ip", {"plan": "pro"}, ["pro"]),
         ({"tenant": of_plan}, "ip", {"tenant": "pro"}, ["pro"]),  # a feature of your own
         (lambda value: of_plan(value), "ip", {"plan": "pro"}, ["192.0.2.7", "192.0.2.8"]),  # the entries of the key

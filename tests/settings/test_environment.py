@@ -127,7 +127,8 @@ per = {plan = {free = "${LIMITS}"}}
 
 def test_a_wrong_value_of_a_variable_is_an_error_like_a_literal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the place and the variable. It never shows a secret."""
-    monkeypatch.setenv("WORD", "hunter2")
+    for name, value in {"WORD": "hunter2", "WORDS": "unix,hunter2", "LONG": "correct-hunter2"}.items():
+        monkeypatch.setenv(name, value)
     for settings, message in (
         (
             {"ipv6_prefix": "${MISSING:-999}"},
@@ -140,6 +141,19 @@ def test_a_wrong_value_of_a_variable_is_an_error_like_a_literal(monkeypatch: pyt
         ({"secret": "${WORD}"}, "secret: expected a secret of at least 16 characters; got 7 (from ${WORD})"),
         ({"store": "redis:/${WORD}"}, "store: a store URL starts with a scheme and ://"),
         ({"traffic_log": "${WORD}"}, "traffic_log: "),
+        (
+            {"ipv6_prefix": "${WORD}"},
+            "ipv6_prefix: expected a whole number from 1 to 128; got '***' (from ${WORD})",
+        ),
+        ({"trusted_proxies": "unix, ${WORD}"}, "trusted_proxies[1]: expected an IP address"),
+        ({"trusted_proxies": "${WORDS}"}, "trusted_proxies[1]: expected an IP address"),
+        ({"limits": "${LONG}/minute"}, "limits: cannot parse quota '***/minute'. Expected AMOUNT/PERIOD, for example"),
+        ({"limits": "9/day;${LONG}"}, "limits: cannot parse quota '***'."),
+        ({"headers": ["${WORD}"]}, "headers[0]: expected 'x-ratelimit' or 'ratelimit'; got '***' (from ${WORD})"),
+        (
+            {"rules": [{"limits": "9/s", "match": {"path": "/{${LONG}"}}]},
+            "rules[0]: match.path: unbalanced braces in '/{***'",
+        ),
     ):
         error = expect_error(f"^{re.escape(message)}", load_settings, settings)
         assert "hunter2" not in error, settings

@@ -213,10 +213,23 @@ def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:
     assert match["properties"].keys() == {"path", "methods", "method", "view", "host"}
     one = [{"type": "string"}, {"type": "integer"}]
     assert match["additionalProperties"] == {"anyOf": [*one, {"type": "array", "items": {"anyOf": one}}]}
-    names, table = tables["RuleSettings"]["properties"]["algorithm"]["anyOf"]
+    names, table, _variable = tables["RuleSettings"]["properties"]["algorithm"]["anyOf"]
     built_in = [name for name, kind in algorithms._BUILDERS.items() if kind.__module__.startswith("ratelimit_mw.")]
     assert names["enum"] == sorted(built_in)
     assert table == {"$ref": "#/$defs/AlgorithmTable"}
+
+
+def test_the_schema_takes_variables_of_the_environment() -> None:
+    """Where text is not valid anyway, and in lists and tables, too. Text without a variable stays wrong."""
+    tables, variable = schema()["$defs"], {"type": "string", "pattern": r"\$\{[A-Za-z_]"}
+    fields = tables["SettingsDict"]["properties"]
+    for name in ("enabled", "ipv6_prefix", "fleet_size", "trusted_proxies", "headers", "reset"):
+        assert fields[name]["anyOf"][-1] == variable, name
+        assert "description" in fields[name], name
+    assert fields["headers"]["anyOf"][0]["items"]["anyOf"][-1] == variable
+    assert tables["BanOptions"]["properties"]["after"]["anyOf"][-1] == variable
+    for name in ("store", "limits", "reload_interval", "lists"):
+        assert variable not in fields[name].get("anyOf", []), name
 
 
 def test_an_option_that_can_be_off_is_described_in_words() -> None:

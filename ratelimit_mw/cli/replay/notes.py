@@ -49,13 +49,16 @@ def notes_on(source: Source, parser: LineParser, report: ReplayReport) -> Iterat
     if slots := [rule.name for rule in rules if any(limit.quota.concurrent for limit in rule.all_limits())]:
         yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
     attributes = attributes_of(rules)
-    for feature, names in by_feature.items():
-        for part in dict.fromkeys(attributes.get(feature, [feature])):
+    captured = {(rule.name, name) for rule in rules for name in rule.source.captures.names}
+    for feature, all_names in by_feature.items():
+        names = [name for name in all_names if (name, feature) not in captured]
+        for part in dict.fromkeys(attributes.get(feature, [feature])) if names else ():
             is_of_route = part in OF_ROUTES or part.startswith("path:")
             if is_of_route and not source.overview.is_file:
                 continue
             if not is_logged(part) and part not in parser.found:
-                yield f"the log does not contain {part}: missing in every request for {', '.join(names)}"
+                effect = "match.path is used instead in" if part == "endpoint" else "missing in every request for"
+                yield f"the log does not contain {part}: {effect} {', '.join(names)}"
     requests, proxies = report.unseen()
     if proxies and "ip" in by_feature:
         shown = f"{proxies[0]}{' and other trusted proxies' if proxies[1:] else ', a trusted proxy,'}"
