@@ -378,10 +378,10 @@ class Limiter:
         except BaseException:
             leave(held)
             raise
-        if verdict.allowed:
-            verdict.decisions = [*here, *verdict.decisions]
-        else:
+        if not verdict.allowed:
             leave(held)
+        order = {hit.limit.rule: number for number, hit in enumerate(hits)}  # the decisions of a rule follow each other
+        verdict.decisions = sorted([*here, *verdict.decisions], key=lambda decision: order[decision.hit[0].rule])
         return verdict
 
     def _apply(self, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:

@@ -187,6 +187,21 @@ def test_shadow_mode_counts_what_would_be_shed() -> None:
     assert state(limits).in_flight == 0
 
 
+def test_each_decision_of_a_rule_follows_the_others() -> None:
+    """Reports count a rule once for each request. A rejection by the store shows what would have been shed."""
+    store, seen = SharedStore(), list[Event]()
+    load = Rule(name="load", limits="adaptive 1..1 concurrent", target=1, mode="shadow")
+    rules = [Rule(name="api", limits=["2/minute", LIMIT], target=1), load]
+    limits = Limiter(rules, store, ManualClock(1_000_000.0), observers=[seen.append])
+    verdicts = [limits.hit(WHO) for _ in range(3)]
+    assert {tuple(d.rule for d in verdict.decisions) for verdict in verdicts} == {("api", "api", "load")}
+    assert [event.outcomes["load"] for event in seen] == ["allowed", "shadow", "shadow"]
+    assert [(verdict.status, verdict.shed) for verdict in verdicts] == [(200, False), (200, False), (429, False)]
+    for verdict in verdicts:
+        limits.conclude(verdict, 200)
+    assert [state.in_flight for state in limits.gates.states().values()] == [0, 0]
+
+
 def test_an_event_names_what_was_shed() -> None:
     """So the counts of an operator keep it apart from an outage and from clients that are too fast."""
     seen: list[Event] = []
