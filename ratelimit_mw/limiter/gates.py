@@ -158,6 +158,12 @@ def respond(verdict: Verdict, status: int | None) -> None:
             decision.hit[2].respond(status)
 
 
+def postpone(verdict: Verdict, seconds: float) -> None:
+    """Leave out the time for which a request waits because of its other limits: the service is not slow then."""
+    for decision in verdict.decisions:
+        decision.hit[2].began += round(seconds * SECOND)  # type: ignore[attr-defined]
+
+
 def leave(verdict: Verdict, status: int | None = _NO_TIME) -> None:
     """End a request for the adaptive limits of its verdict. A status that is not noted yet is noted now."""
     for decision in verdict.decisions:

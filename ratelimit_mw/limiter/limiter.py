@@ -27,7 +27,7 @@ from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twi
 from ..testmode import process_clock, testmode
 from .clients import Clients
 from .clocks import Clocks
-from .gates import Gates, leave, respond
+from .gates import Gates, leave, postpone, respond
 from .observers.observers import Observer, Observers
 from .observers.traffic import check_eviction, feed_of
 from .overrides import Overrides, RecordFollower, keeps_records
@@ -380,6 +380,8 @@ class Limiter:
             raise
         if not verdict.allowed:
             leave(held)
+        elif plan.may_delay and here:
+            postpone(held, verdict.delay)
         order = {hit.limit.rule: number for number, hit in enumerate(hits)}  # the decisions of a rule follow each other
         verdict.decisions = sorted([*here, *verdict.decisions], key=lambda decision: order[decision.hit[0].rule])
         return verdict

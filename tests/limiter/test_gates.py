@@ -162,6 +162,21 @@ def test_the_time_of_a_response_decides() -> None:
         assert state(limits).limit == before
 
 
+def test_the_delay_of_a_queue_is_not_slow() -> None:
+    """It comes from the rule, not from the service."""
+    queue = Rule(name="queue", limits="10/s burst 9", algorithm={"name": "leaky-bucket", "mode": "queue"}, key=[])
+    clock = ManualClock(1_000_000.0)
+    limits = Limiter([Rule(name="api", limits=LIMIT, target="250ms", key=[]), queue], None, clock)
+    for slow, took in ((0, 0.2), (1, 0.3)):
+        assert limits.hit(WHO).delay == 0.0
+        verdict = [limits.hit(WHO) for _ in range(5)][-1]
+        assert verdict.delay == 0.5
+        clock.advance(0.5 + took)
+        limits.conclude(verdict, 200)
+        assert state(limits)._slow == slow
+        clock.advance(5)
+
+
 def test_a_slot_tells_whether_its_block_was_dropped() -> None:
     """A block that was cancelled, or timed out, was dropped. Another error was fast or slow."""
     limits = limiter()
