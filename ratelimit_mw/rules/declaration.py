@@ -155,9 +155,9 @@ def decode(
     decoded = dict(_decoded_defaults(declaration))
     for name, value in table.items():
         with error_path(path_of(name)):
-            if name in options:
+            if others is None or name in options:
                 decoded[name] = options[name].decode(value)
-            elif others is not None:
+            else:
                 others(name, value)
     return decoded
 

@@ -214,3 +214,9 @@ def test_explain_and_check_show_the_time_zone(tmp_path: Path) -> None:
         "Asia/Kolkata",
         "calendar-window (week)",
     )
+
+
+def test_a_time_after_the_last_year_has_a_window() -> None:
+    """A clock that is far ahead raises no error."""
+    start, end = window_of("month", "Europe/Berlin").window(now := 300_000_000_000 * SECOND)
+    assert start <= now < end

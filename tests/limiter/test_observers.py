@@ -16,7 +16,9 @@ from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
 from ratelimit_mw.limiter.observers.observers import name_of
 from ratelimit_mw.limiter.observers.outcomes import outcomes_of
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
+from ratelimit_mw.limiter.observers.traffic import TrafficFeed
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.traffic import TrafficLog
 
 ANN = {"ip": "192.0.2.7"}
 
@@ -177,6 +179,28 @@ def test_an_observer_that_raises_is_logged_once_a_minute(
     assert "raised ValueError; requests are not affected" in first
     assert "2 more errors since the last message" in second
     assert len(events) == 4
+
+
+class Unwritable(TrafficLog):
+    """A log that cannot count."""
+
+    def record(self, *args: Any, **options: Any) -> None:
+        raise OSError("the disk is full")
+
+
+def test_a_traffic_log_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Requests are not affected."""
+    feed = TrafficFeed(Unwritable("memory://"), has_clients=True)
+    assert Limiter([Rule(name="api", limits="9/minute")], observers=[feed]).hit(ANN)
+    assert "raised OSError; requests are not affected" in caplog.text
+
+
+def test_a_traffic_log_counts_an_event_that_it_is_passed() -> None:
+    rate, events = observed(Rule(name="api", limits="9/minute"))
+    rate.hit(ANN)
+    log = TrafficLog("memory://")
+    TrafficFeed(log, has_clients=False)(events[0])
+    assert list(log.events(0, 4e9)) == ["rule:api:allowed"]
 
 
 def test_an_observer_that_hits_the_limiter_causes_no_event() -> None:

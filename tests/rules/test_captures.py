@@ -48,6 +48,15 @@ def tenants(**changed: Any) -> Limiter:
     return Limiter([Rule(name="tenant", **rule)], clock=ManualClock(1_000_000.0))
 
 
+def test_a_function_of_limits_is_passed_the_capture() -> None:
+    """A limiter that knows no routes reads it from the path, also to reset a client."""
+    limiter = tenants(limits=lambda tenant: {"acme": "1/minute"}[tenant])
+    request = {"path": "/acme/a", "method": "GET"}
+    assert [limiter.hit(request).allowed for _ in range(2)] == [True, False]
+    limiter.reset("tenant", request)
+    assert limiter.hit(request)
+
+
 PATHS = ("/acme/a", "/ACME/b", "/acme", "/other/a")
 EXPECTED = [200, 200, 429, 200]
 

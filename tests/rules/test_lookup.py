@@ -65,6 +65,12 @@ def test_a_function_is_passed_the_parts_that_its_parameters_name() -> None:
         assert left == [most - 1, most - 1, max(0, most - 2)], limits
 
 
+def test_a_function_without_a_signature_is_passed_the_entries_of_the_key() -> None:
+    """Some functions written in C have none."""
+    limiter = Limiter([Rule(name="api", limits=max, key=["user", "ip"])])
+    assert limiter.hit({"user": "5/minute", "ip": "192.0.2.7"}).decisions[0].remaining == 4
+
+
 def test_a_rule_needs_the_parts_that_its_function_is_passed() -> None:
     """So a middleware reads them, and an application that does not provide them does not start."""
     assert Rule(limits=of_plan, key="ip").needs == ("ip", "plan")
