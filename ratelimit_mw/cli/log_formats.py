@@ -42,7 +42,7 @@ _REFERER: Final = QUOTED.replace("(", "(?P<referer>", 1)
 _FORWARDED: Final = QUOTED.replace("(", "(?P<forwarded>", 1)
 _HOST: Final = QUOTED.replace("(", "(?P<host>", 1)
 _CLIENT: Final = r"(?P<client>\S{1,255}):\d+"
-_STATUS: Final = r"(?P<status>\d{3})"
+_STATUS: Final = r"(?P<status>\d{1,3}|-1)"
 _TEXT: Final = {
     "hypercorn": rf'{_LOGGED}{_CLIENT} - - \[(?P<time>[^]]+)\] "(?P<method>\w+) (?P<target>\S+) \d(?:\.\d)?"'
     rf" {_STATUS} \S+ {_REFERER} {_AGENT}",
@@ -194,7 +194,7 @@ def _entry_of(match: re.Match[str], label: str) -> LogEntry:
         any_time(time),
         method,
         target._replace(host=host),
-        int(found["status"]),
+        max(0, int(found["status"])),  # HAProxy and Envoy write -1 and 0 for a client that left before the response
         parse_field(found.get("referer")),
         parse_field(found.get("agent")),
         {},

@@ -157,6 +157,15 @@ def test_what_is_no_request_is_none_in_any_format(text: str, reason: str) -> Non
         parse(text)
 
 
+def test_a_client_that_left_before_the_response_is_counted() -> None:
+    """Envoy writes the status 0 then, and HAProxy -1. A connection without a request is none."""
+    for text in (ENVOY.replace(" 200 - ", " 0 DC "), HAPROXY.replace(" 200 76 ", " -1 0 ")):
+        entry = parse(text)
+        assert (entry.client, entry.status) == (CLIENT, 0)
+    with pytest.raises(NoRequestError):
+        parse(ISTIO.replace('"GET /items/7 HTTP/1.1" 200', '"- - -" 0'))
+
+
 def test_a_named_format_is_the_only_one(rules: Write, log: Write) -> None:
     """A line in another one is invalid. The help lists the names."""
     assert parse(GRANIAN, "granian").format == "granian"
