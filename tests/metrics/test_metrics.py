@@ -20,7 +20,7 @@ from tables import each
 
 from ratelimit_mw import Event, Limiter, Rule
 from ratelimit_mw.limiter.observers import readers
-from ratelimit_mw.limiter.observers.outcomes import Outcome
+from ratelimit_mw.limiter.observers.outcomes import REJECTED, Outcome
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
 from ratelimit_mw.metrics import opentelemetry, prometheus
 from ratelimit_mw.metrics.opentelemetry import OpenTelemetryMetrics, annotate
@@ -201,6 +201,14 @@ def test_the_dashboard_and_the_alerts_use_labels_and_variables_that_exist() -> N
     rules = [rule for group in yaml.safe_load(alerts)["groups"] for rule in group["rules"]]
     assert all(re.fullmatch(r"\d+[smhd]", rule["for"]) for rule in rules)
     assert set(re.findall(r"\$value \| (\w+)", alerts)) <= {"humanizePercentage"}
+
+
+def test_the_dashboard_and_the_page_have_each_rejection() -> None:
+    """A new outcome must not be missing where operators look for rejections."""
+    page = (ROOT / "docs" / "observing.md").read_text()
+    for text in ((MONITORING / "grafana.json").read_text(), page):
+        shown = {name for names in re.findall(r'outcome=~\\?"([\w|]+)', text) for name in names.split("|")}
+        assert shown == REJECTED
 
 
 def selectors(query: str) -> list[Any]:
