@@ -57,6 +57,7 @@ LINKS: Final = {
     "ban": "[bans](bans.md)",
     "reserve": "[priorities](load.md#priorities)",
     "target": "[adaptive concurrency](load.md#adaptive-concurrency)",
+    "tune": "[adaptive rates](load.md#adaptive-rates)",
     "priorities": "[priorities](load.md#priorities)",
     "schedule": "[schedules](schedules.md)",
     "count_when": "[outcomes](#outcomes)",

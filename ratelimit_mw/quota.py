@@ -50,7 +50,7 @@ _USE_DENY = ". To reject all requests of a client, use lists.deny"
 class Quota:
     """An amount per period, with an optional burst for buckets. "10 concurrent" limits concurrent requests.
 
-    "adaptive 5..200 concurrent" limits them to an amount within these bounds, which follows their times.
+    "adaptive 5..200 concurrent" and "adaptive 10..100/second" have an amount within bounds, which follows the load.
     "10000 per calendar month" begins anew at midnight of the first, by the time zone of its rule.
 
     Args:
@@ -125,8 +125,8 @@ class Quota:
         else:
             _whole("period in microseconds", period_us, 1, MAX_PERIOD, hint=" (366 days)")
         if floor is not None:
-            if not concurrent:
-                raise ConfigError('only concurrency limits are adaptive, such as "adaptive 5..200 concurrent"')
+            if calendar:
+                raise ConfigError('a calendar quota cannot be adaptive. Write a rate such as "adaptive 10..100/second"')
             _whole("smallest amount", floor, 1, amount)
         values = (amount, period_us, burst, concurrent, calendar, zone, floor)
         for name, value in zip(self.__slots__, values, strict=True):
@@ -138,7 +138,8 @@ class Quota:
 
         Args:
             text: ``AMOUNT/PERIOD``, ``AMOUNT per PERIOD``, either with ``burst B``, ``AMOUNT per calendar PERIOD`` with
-                a day, week, month or year, ``AMOUNT concurrent``, or ``adaptive FLOOR..CEILING concurrent``.
+                a day, week, month or year, ``AMOUNT concurrent``, or ``adaptive FLOOR..`` in front of a
+                concurrency limit or a rate.
 
         Raises:
             ConfigError: The text cannot be parsed. The message shows the text.
@@ -151,7 +152,8 @@ class Quota:
             return quota
         if adaptive := _ADAPTIVE.fullmatch(text):
             quota, limit = cls.__new__(cls), cls.parse(adaptive[2])
-            quota._keep(limit.amount, limit.period_us, limit.burst, limit.concurrent, floor=int(adaptive[1]))
+            kind = (limit.burst, limit.concurrent, limit.calendar)
+            quota._keep(limit.amount, limit.period_us, *kind, floor=int(adaptive[1]))
             return quota
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[3] is None or match[3].lower() in _UNITS):
@@ -201,14 +203,13 @@ class Quota:
         return f"Quota({str(self)!r})"
 
     def __str__(self) -> str:
-        if self.floor is not None:
-            return f"adaptive {self.floor}..{self.amount} concurrent"
+        amount = f"{self.amount}" if self.floor is None else f"adaptive {self.floor}..{self.amount}"
         if self.concurrent:
-            return f"{self.amount} concurrent"
+            return f"{amount} concurrent"
         if self.calendar:
             return f"{self.amount} per calendar {self.calendar}"
         burst = "" if self.burst is None else f" burst {self.burst}"
-        return f"{self.amount}/{_NAMED.get(self.period_us) or format_duration(self.period_us)}{burst}"
+        return f"{amount}/{_NAMED.get(self.period_us) or format_duration(self.period_us)}{burst}"
 
 
 def _closest(text: str) -> str:

@@ -120,6 +120,8 @@ def build_limit(rule: str, number: int, quota: Quota, algorithm: object, *option
     """
     own = Concurrency if quota.concurrent else CalendarWindow if quota.calendar else None
     build = checked_spec(algorithm) if own is None else own
+    if quota.floor is not None and build is _sliding_window:
+        build = type(build(quota))  # for each amount the same, so that the count stays
     return Limit(rule, number, quota, build, *options, **named)
 
 

@@ -202,6 +202,6 @@ def _ineffective_limits(rule: CompiledRule, limit: Limit) -> Iterator[str]:
     """Find a stricter limit of the same rule that always rejects first."""
     for other in rule.limits:
         slower = other.quota.amount * limit.quota.period_us <= limit.quota.amount * other.quota.period_us
-        if other is not limit and not limit.sheds and slower and other.limit <= limit.limit:
+        if other is not limit and limit.quota.floor is None and slower and other.limit <= limit.limit:
             yield f"{rule.name}: {limit.quota} hardly ever rejects, because {other.quota} rejects first"
             return

@@ -22,6 +22,7 @@ from .limit import Hit as Hit
 from .limit import Limit as Limit
 from .limit import PlaceCost as PlaceCost
 from .limit import SlotCost as SlotCost
+from .limit import Tuning as Tuning
 from .limit import build_denial as build_denial
 from .limit import client_of as client_of
 from .limit import make_hit as make_hit

@@ -69,6 +69,14 @@ def _slot_cost(cost: int) -> SlotCost:
     return named
 
 
+class Tuning(NamedTuple):
+    """How the amount of a rate changes: by ``"demand"`` or ``"health"``, within bounds, and for which target."""
+
+    by: str
+    bounds: Quota
+    target: int
+
+
 class PlaceCost(int):
     """The cost of a hit on an adaptive limit. ``limit`` is the amount that the limit had for it."""
 
@@ -371,9 +379,9 @@ class Limit:
     returns the values in a key after the prefix, by feature, and ``names_client`` whether one of them is the client's
     own. ``ban`` is the ban of the rule. ``by_class`` has the limit of each class of requests, for a rule with a
     reserve or an adaptive limit. A limit that ``sheds`` is adaptive: this process decides it, with ``target`` as the
-    longest time of a request in microseconds. Headers leave out a limit that is ``hidden``. ``status`` is the status
-    of its rejections. With ``shares``, new clients may share a state while the store is full. ``build`` makes the
-    algorithm of a quota.
+    longest time of a request in microseconds. A limit with a ``tuning`` is a rate whose amount each process changes.
+    Headers leave out a limit that is ``hidden``. ``status`` is the status of its rejections. With ``shares``, new
+    clients may share a state while the store is full. ``build`` makes the algorithm of a quota.
     """
 
     values_of: Callable[[str], Mapping[str, str]] = staticmethod(lambda _: {})
@@ -386,6 +394,7 @@ class Limit:
     """The part of the quota that these requests leave to the classes above theirs, and its percent."""
     held_percent = 0
     target = 0
+    tuning: Tuning | None = None
 
     def __init__(
         self,
@@ -402,7 +411,7 @@ class Limit:
         self.rule = self.shown_rule = rule
         self.quota = quota
         self.shadow = shadow
-        self.sheds = quota.floor is not None
+        self.sheds = quota.floor is not None and quota.concurrent
         self.hidden = shadow or self.sheds
         self.statuses = statuses
         self.on_store_error = on_store_error
@@ -414,7 +423,7 @@ class Limit:
         # The cost that a process leases at once. A lease of one saves no round trip.
         share = self.limit * lease // 100
         self.local = False
-        self.lease = share if share > 1 and not (quota.concurrent or quota.calendar) else 0
+        self.lease = share if share > 1 and not (quota.concurrent or quota.calendar or quota.floor) else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         self.prefix = f"{prefix_of_rule(rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
 
@@ -444,10 +453,18 @@ class Limit:
         limit.decide = partial(_decide_leaving, algorithm, limit.held) if limit.held else algorithm.decide
         return limit
 
+    def with_amount(self, amount: int) -> Limit:
+        """Return the limit with another amount. The count is the same."""
+        limit = copy.copy(self)
+        limit.quota = Quota.exact(amount, self.quota.period_us, self.quota.burst)
+        limit.algorithm = self.build(limit.quota)
+        return limit.leaving(self.held_percent)
+
     @property
     def of_lowest(self) -> Limit:
-        """The limit of the requests of the lowest class."""
-        return [self, *self.by_class.values()][-1]
+        """The limit of the requests of the lowest class, with its smallest amount."""
+        lowest = [self, *self.by_class.values()][-1]
+        return lowest if lowest.tuning is None else lowest.with_amount(lowest.quota.floor or 1)
 
     def __copy__(self) -> Limit:
         twin = object.__new__(type(self))
@@ -467,14 +484,14 @@ class Limit:
         limit = Limit(self.rule, 0, quota, *options, unit=self.unit)
         limit.shown_rule, limit.policy, limit.values_of = self.shown_rule, self.policy, self.values_of
         limit.local = True
-        limit.ban = self.ban
+        limit.ban, limit.tuning = self.ban, self.tuning
         return limit.leaving(self.held_percent) if self.held_percent else limit
 
     @property
     def text(self) -> str:
         """The quota with its unit, unless that is "requests": "1000 tokens/minute"."""
         text, amount = str(self.quota), str(self.quota.amount)
-        is_plain = self.unit == "requests" or self.quota.concurrent
+        is_plain = self.unit == "requests" or self.quota.concurrent or self.quota.floor
         return text if is_plain else f"{amount} {self.unit}{text.removeprefix(amount)}"
 
     def key_of(self, limit: Limit, key: str) -> str:
@@ -487,7 +504,7 @@ class Limit:
 
     def capped(self, estimate: int) -> int:
         """Return the cost of an estimate, which a client may choose: at most what can pass at once. A slot is one."""
-        return 1 if self.quota.concurrent else min(estimate, self.limit)
+        return 1 if self.quota.concurrent else min(estimate, self.limit, self.quota.floor or self.limit)
 
     def __repr__(self) -> str:
         return f"Limit({self.rule!r}, '{self.quota}', {self.algorithm.name!r})"

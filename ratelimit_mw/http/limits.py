@@ -96,7 +96,7 @@ class HttpLimits:
         needs = {part: need for part, need in needs_of_lists(rules.lists).items() if knows(part)}
         needs = {**_needs(decided, given, app), **needs}
         passed = [part for rule in named for part in rule.source.parts]
-        passed += [part for rule in rules.rules if rule.source.target_us for part in OPTIONAL]
+        passed += [part for rule in rules.rules if rule.source.adapts for part in OPTIONAL]
         self.reader = build_reader(needs, routes=app.has_routes, passed=passed)
         self.left = frozenset(rule.name for rule in rules.rules if rule in foreign or OF_USER & {*rule.source.needs})
         """The rules that a middleware before the user leaves to the inner one, which knows the user and the route."""

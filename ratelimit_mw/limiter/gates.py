@@ -1,17 +1,18 @@
-"""``Gates``: the limits of requests in flight that follow the load of this process, in front of the store."""
+"""``Gates``: the limits that follow the load of this process, in front of the store."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final
 
 from ..clock import SECOND, Clock, machine, now_us
-from ..decision import SHED, Decision, Hit, PlaceCost, Verdict
+from ..decision import SHED, Decision, Hit, Limit, PlaceCost, Tuning, Verdict
 from ..forksafe import CHANCE, create_lock
 from ..quota import Quota
-from .adaptive import Aimd
+from .adaptive import Aimd, Demand, Health
 
 _MAX_KEYS: Final = 10_000
 _LONGEST_RETRY: Final = 5
@@ -22,36 +23,53 @@ _DROPPED: Final = (503, 504, None)
 """The statuses of requests that the service has dropped. None is a request that it has cancelled."""
 _NO_TIME: Final = 101
 """The status of a request whose time does not count, such as a WebSocket, which may stay open for long."""
+_with_amount: Final = lru_cache(1_000)(Limit.with_amount)
 
 
-class RequestPlace(PlaceCost):
-    """The cost of a hit on an adaptive limit: the place of a request in flight, which ends with the request.
-
-    A place that is never left, because the application has dropped its verdict, ends with this object.
-    """
+class TimedCost(PlaceCost):
+    """The cost of a hit on an adaptive limit that follows the response to the request."""
 
     gates: Gates
     state: Aimd
     began: int
     has_responded = False
-    has_left = False
 
     def respond(self, status: int | None) -> None:
         """Note the status of the response, once."""
-        if not (self.has_responded or self.has_left):
+        if not self.has_responded:
             self.has_responded = True
             if status != _NO_TIME:
-                self.gates.respond(self, status in _DROPPED)
+                self.gates.respond(self, self.is_drop(status))
+
+    def is_drop(self, status: int | None) -> bool:
+        """Return whether the service has failed."""
+        return status is None or status >= 500
+
+    def leave(self) -> None:
+        """End the request."""
+
+    def __reduce__(self) -> Any:
+        """Pickle the cost alone, because the request runs in this process."""
+        return _cost, (self.limit, int(self))
+
+
+class RequestPlace(TimedCost):
+    """The place of a request in flight, which ends with the request.
+
+    A place that is never left, because the application has dropped its verdict, ends with this object.
+    """
+
+    has_left = False
+
+    def is_drop(self, status: int | None) -> bool:
+        """Return whether the service has dropped the request."""
+        return status in _DROPPED
 
     def leave(self) -> None:
         """End the request."""
         if not self.has_left:
             self.has_left = True
             self.gates.leave(self.state)
-
-    def __reduce__(self) -> Any:
-        """Pickle the cost alone, because the request runs in this process."""
-        return _cost, (self.limit,)
 
     def __del__(self) -> None:
         if not self.has_left:  # no lock here: the garbage collector may run while it is held
@@ -71,6 +89,7 @@ class Gates:
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock or _monotonic_us
         self._states: dict[tuple[str, Quota, int], Aimd] = {}
+        self._rates: dict[tuple[str, Tuning], Demand | Health] = {}
         self._lock = create_lock(self, "_lock", threading.Lock, Gates._start_over)
         self.lost: deque[Aimd] = deque()
 
@@ -78,16 +97,23 @@ class Gates:
         """In a forked child: its parent has the requests in flight."""
         self._states, self.lost = {}, deque()
 
-    def enter(self, hits: Iterable[Hit], request_start: Any = None) -> list[Decision]:
+    def begin(self, request_start: Any) -> int:
+        """Return when a request began, by the clock of the limits.
+
+        Args:
+            request_start: The time when a proxy received the request, in seconds since 1970; None if not known.
+        """
+        queued = int(now_us() - request_start * SECOND) if isinstance(request_start, float) else 0
+        return self._clock() - (queued if 0 < queued < _LONGEST_QUEUE else 0)
+
+    def enter(self, hits: Iterable[Hit], began: int) -> list[Decision]:
         """Decide the adaptive limits among some hits. If none of them rejects, the request takes a place of each.
 
         Args:
             hits: The hits of a request.
-            request_start: The time when a proxy received the request, in seconds since 1970; None if not known.
+            began: When the request began.
         """
         now, at = self._clock(), now_us()
-        queued = int(at - request_start * SECOND) if isinstance(request_start, float) else 0
-        began = now - (queued if 0 < queued < _LONGEST_QUEUE else 0)
         decisions: list[Decision] = []
         states: list[Aimd] = []
         with self._lock:
@@ -100,12 +126,54 @@ class Gates:
             if all(decision.allowed or decision.shadow for decision in decisions):
                 for decision, state in zip(decisions, states, strict=True):
                     state.enter(now)
-                    place = RequestPlace(1)
-                    place.gates, place.state, place.began, place.limit = self, state, began, decision.limit
-                    decision.hit = (*decision.hit[:2], place)
+                    self._time(decision, RequestPlace, state, began)
         return decisions
 
-    def respond(self, place: RequestPlace, dropped: bool) -> None:
+    def tuned(self, hits: Iterable[Hit]) -> list[Hit]:
+        """Return hits whose rates have their current amounts."""
+        now = self._clock()
+        with self._lock:
+            return [
+                hit._replace(limit=_with_amount(hit.limit, self._rate(hit.key, tuning).amount(now)))
+                if (tuning := hit.limit.tuning)
+                else hit
+                for hit in hits
+            ]
+
+    def note(self, verdict: Verdict, began: int) -> None:
+        """Note a verdict of the store, for the rates that follow the load.
+
+        Args:
+            verdict: The verdict.
+            began: When the request began.
+        """
+        now = self._clock()
+        with self._lock:
+            for decision in verdict.decisions:
+                limit, key, _ = decision.hit
+                if limit.tuning is not None and not decision.why:
+                    rate = self._rate(key, limit.tuning)
+                    rate.note(now, not (decision.allowed and decision.remaining))
+                    if verdict.allowed and isinstance(rate, Health):
+                        self._time(decision, TimedCost, rate, began + round(verdict.delay * SECOND))
+
+    def _time(self, decision: Decision, kind: type[TimedCost], state: Aimd, began: int) -> None:
+        limit, key, cost = decision.hit
+        timed = kind(cost)
+        timed.gates, timed.state, timed.began, timed.limit = self, state, began, decision.limit
+        decision.hit = (limit, key, timed)
+
+    def _rate(self, key: str, tuning: Tuning) -> Demand | Health:
+        known = key, tuning
+        if (rate := self._rates.get(known)) is None:
+            if len(self._rates) >= _MAX_KEYS:  # clients may choose their keys
+                del self._rates[next(iter(self._rates))]
+            by, bounds, target = tuning
+            kind, unit = (Health, target) if by == "health" else (Demand, bounds.period_us)
+            rate = self._rates[known] = kind(bounds.floor or 1, bounds.amount, unit)
+        return rate
+
+    def respond(self, place: TimedCost, dropped: bool) -> None:
         """Give a limit the time of a request."""
         with self._lock:
             now = self._clock()
@@ -135,8 +203,8 @@ def _monotonic_us() -> int:
     return machine.monotonic_ns() // 1000
 
 
-def _cost(limit: int) -> PlaceCost:
-    cost = PlaceCost(1)
+def _cost(limit: int, number: int = 1) -> PlaceCost:
+    cost = PlaceCost(number)
     cost.limit = limit
     return cost
 
@@ -154,7 +222,7 @@ def _decide(state: Aimd, hit: Hit, now: int, at: int) -> Decision:
 def respond(verdict: Verdict, status: int | None) -> None:
     """Note the status of the response to a request, for the adaptive limits of its verdict."""
     for decision in verdict.decisions:
-        if isinstance(decision.hit[2], RequestPlace):
+        if isinstance(decision.hit[2], TimedCost):
             decision.hit[2].respond(status)
 
 
@@ -167,6 +235,6 @@ def postpone(verdict: Verdict, seconds: float) -> None:
 def leave(verdict: Verdict, status: int | None = _NO_TIME) -> None:
     """End a request for the adaptive limits of its verdict. A status that is not noted yet is noted now."""
     for decision in verdict.decisions:
-        if isinstance(decision.hit[2], RequestPlace):
+        if isinstance(decision.hit[2], TimedCost):
             decision.hit[2].respond(status)
             decision.hit[2].leave()

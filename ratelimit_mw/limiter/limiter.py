@@ -330,7 +330,7 @@ class Limiter:
             hits = self._prepare(plan, features, cost, consume, request)
         if not isinstance(hits, list):
             return cast(Verdict, hits)
-        if plan.sheds:
+        if plan.adapts:
             return run_blocking(self._pass_gates(blocking_call, plan, hits, features, consume))
         if plan.waits and consume:
             return run_blocking(self.slots.decide_in_turn(blocking_call, plan, hits))
@@ -348,7 +348,7 @@ class Limiter:
             return self.decide(plan, features, cost, consume, request)
         if not isinstance(hits, list):
             return cast(Verdict, hits)
-        if plan.sheds:
+        if plan.adapts:
             return await self._pass_gates(async_call, plan, hits, features, consume)
         return await self._adecide_hits(plan, hits, consume)
 
@@ -364,7 +364,8 @@ class Limiter:
     async def _pass_gates(self, call: Call, plan: Plan, hits: list[Hit], features: Features, consume: bool) -> Verdict:
         """Decide the limits that follow the load of this process, and then ask the store about the others."""
         others = [hit for hit in hits if not hit.limit.sheds]
-        here = self.gates.enter(hits, features.get(REQUEST_START)) if consume else []
+        began = self.gates.begin(features.get(REQUEST_START))
+        here = self.gates.enter(hits, began) if consume else []
         held = Verdict(here, all(decision.allowed or decision.shadow for decision in here))
         if not (held.allowed and others):
             return held
@@ -378,6 +379,8 @@ class Limiter:
         except BaseException:
             leave(held)
             raise
+        if consume:
+            self.gates.note(verdict, began)
         if not verdict.allowed:
             leave(held)
         elif plan.may_delay and here:
@@ -423,6 +426,7 @@ class Limiter:
             hits = built
             if suffix := self.clocks.key_suffix():
                 hits = [hit._replace(key=hit.key + suffix) for hit in hits]
+            hits = self.gates.tuned(hits) if plan.adapts else hits
         hits = name_slots(hits) if consume and plan.has_slots and self.waits else hits
         return (with_added_hits(hits, consume) if plan.adds_hits else hits) or Verdict()
 

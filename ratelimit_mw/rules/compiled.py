@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from ..algorithms import build_limit
 from ..clock import SECOND, Clock
-from ..decision import BanLimit, Hit, Limit, Verdict, decide_without_store, make_hit
+from ..decision import BanLimit, Hit, Limit, Tuning, Verdict, decide_without_store, make_hit
 from ..errors import ConfigError, join_path
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
@@ -138,6 +138,8 @@ class CompiledRule:
             held = self._held
             if limit.sheds:
                 limit.target, limit.statuses, held = rule.target_us, None, self.priorities.shed
+            elif limit.quota.floor is not None:
+                limit.tuning = Tuning(rule.tune or "", limit.quota, rule.target_us)
             limit.by_class = {name: limit.leaving(percent) for name, percent in held.items()}
         return limits
 
@@ -191,8 +193,8 @@ class CompiledRule:
         limits = self._build(quotas)
         self.check_cost(limits)
         for limit in limits:
-            if limit.sheds and not self.source.target_us:
-                raise ConfigError(f"{str(limit.quota)!r} needs the option target")
+            if missing := self.source.missing_for(limit.quota):
+                raise ConfigError(f"{str(limit.quota)!r} needs the option {missing}")
             if limit.quota.concurrent and not self.may_hold_slots:
                 raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
             self.check(limit)
@@ -303,6 +305,8 @@ class CompiledRule:
             which, effect = limit.text, "every request is rejected"
             if self._held:
                 which, effect = f"{which} without its reserve", "every request of the lowest class is rejected"
+            if limit.tuning is not None:
+                effect = f"{effect} at its smallest amount"
             message = f"the cost {self.fixed_cost} is above the limit {which}, so {effect}"
             raise ConfigError(message)
 

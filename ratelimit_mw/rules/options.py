@@ -189,6 +189,10 @@ class RuleOptions(TypedDict, total=False):
             "The time within which 90% of the requests of an adaptive limit should end.", read=parse_positive_duration
         ),
     ]
+    tune: Annotated[
+        Literal["demand", "health"] | None,
+        option("The cause of a change of an adaptive rate: its demand, or the health of the service."),
+    ]
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
     consistency: ConsistencyOption
     lease: Annotated[

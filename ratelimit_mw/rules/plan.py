@@ -39,16 +39,16 @@ class Plan:
         self.looks_up = calls_functions or any(rule.ranges for rule in rules)
         """Whether limits depend on the time, or come from functions, which may return any."""
         self.has_slots = calls_functions or any(limit.quota.concurrent for limit in every)
-        self.sheds = any(limit.sheds for limit in every) or any(r.lookups and r.source.target_us for r in rules)
-        """Whether this process decides limits that follow the load, before the store is asked."""
-        if self.sheds:
+        self.adapts = any(limit.quota.floor for limit in every) or any(r.lookups and r.source.adapts for r in rules)
+        """Whether limits follow the load of this process."""
+        if self.adapts:
             self.needs = (*self.required, *(name for name in OPTIONAL if name not in self.required))
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
         """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""
         self.true_costs = tuple((rule.name, rule.source.true_cost) for rule in rules if rule.source.true_cost)
         """The rules whose true cost is in a header of the response."""
-        self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.true_costs)
+        self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.true_costs or self.adapts)
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)
         self.waits = any(rule.source.wait_us for rule in rules)
         """Whether a request may wait for a slot."""
@@ -66,7 +66,7 @@ class Plan:
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
-        if rule.source.reserve or self.sheds:
+        if rule.source.reserve or self.adapts:
             return None
         key_of = rule.key.with_prefix(limit.prefix)
         if rule.overrides is not None:
@@ -84,7 +84,7 @@ class Plan:
         build_key, choosers, cost = rule.build_key, rule.choosers, rule.fixed_cost
         if cost is None or rule.shadow or rule.where or rule.rejects_missing or rule.captures.names:
             return None
-        if rule.source.reserve or self.sheds:
+        if rule.source.reserve or self.adapts:
             return None
         if rule.source.schedule is not None and len(choosers) == 2 and not rule.lookups:
             return _choose_by_time(rule, rule.source.schedule, cost)

@@ -38,6 +38,10 @@ _ATTRIBUTES: Final = {
 }
 """The attributes of a rule that do not have the names of their options."""
 _LEASE_PERCENT: Final = 2
+_FIXES: Final = {
+    "target": 'a target. Set the time within which 90% of its requests should end, such as target = "250ms"',
+    "tune": 'the option tune. Set tune = "demand", or tune = "health" and a target',
+}
 
 Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
 
@@ -80,6 +84,7 @@ class Rule:
     limits_ttl_us: int
     wait_us: int
     target_us: int
+    tune: str | None
     max_waiting: int
     hold_us: int
     reserve: Mapping[str, int]
@@ -142,7 +147,7 @@ class Rule:
                 raise ConfigError(f"nothing depends on the time zone. {fix}", "timezone")
             self.options["timezone"] = _DEFAULTS["timezone"]
             self._keep(timezone=UTC)
-        self._check_target()
+        self._check_adaptive()
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
         if callable(own := decoded["per_key"]):
@@ -221,8 +226,8 @@ class Rule:
         if self.mode == "shadow" or counts_otherwise:
             others = 'mode = "shadow", ban, reserve, count_when, count_unless or an algorithm with options'
             problem = f"{option} cannot be combined with {others}"
-        elif self.quotas and all(quota.concurrent or quota.calendar for quota in self.quotas):
-            problem = f"concurrency limits and calendar quotas are always exact. Remove {option}"
+        elif self.quotas and all(quota.concurrent or quota.calendar or quota.floor for quota in self.quotas):
+            problem = f"adaptive limits, concurrency limits and calendar quotas are always exact. Remove {option}"
         if problem and (is_own or percent is not None):
             raise ConfigError(problem, name)
         if problem:
@@ -245,14 +250,38 @@ class Rule:
     def _may_hold_slots(self) -> bool:
         return self._has_functions or any(quota.concurrent and quota.floor is None for quota in self._every_quota)
 
-    def _check_target(self) -> None:
-        adaptive = next((quota for quota in self._every_quota if quota.floor is not None), None)
-        if adaptive is not None and not self.target_us:
-            fix = 'Set the time within which 90% of its requests should end, such as target = "250ms"'
-            raise ConfigError(f"{str(adaptive)!r} needs a target. {fix}", "target")
-        if self.target_us and adaptive is None and not self._has_functions:
-            raise ConfigError('nothing follows a target. Add a limit such as "adaptive 5..200 concurrent"', "target")
-        if self.target_us and (self.ban is not None or self.wait_us):
+    @property
+    def adapts(self) -> bool:
+        """Whether the rule has an option of adaptive limits."""
+        return bool(self.target_us or self.tune)
+
+    def missing_for(self, quota: Quota) -> str:
+        """Return the option that an adaptive quota needs and the rule does not have. Internal.
+
+        Args:
+            quota: Any quota.
+
+        Returns:
+            The name of the option, "" without such an option.
+        """
+        if quota.floor is None or (quota.concurrent and self.target_us):
+            return ""
+        if not (quota.concurrent or self.tune):
+            return "tune"
+        return "" if self.target_us or not (quota.concurrent or self.tune == "health") else "target"
+
+    def _check_adaptive(self) -> None:
+        adaptive = [quota for quota in self._every_quota if quota.floor is not None]
+        for quota in adaptive:
+            if missing := self.missing_for(quota):
+                raise ConfigError(f"{str(quota)!r} needs {_FIXES[missing]}", missing)
+        if not self._has_functions:
+            if self.tune and all(quota.concurrent for quota in adaptive):
+                raise ConfigError('nothing to tune. Add a limit such as "adaptive 10..100/second"', "tune")
+            if self.target_us and not any(quota.concurrent or self.tune == "health" for quota in adaptive):
+                fix = 'Add a limit such as "adaptive 5..200 concurrent", or tune = "health" for an adaptive rate'
+                raise ConfigError(f"nothing follows a target. {fix}", "target")
+        if self.adapts and (self.ban is not None or self.wait_us):
             name = "ban" if self.ban is not None else "wait"
             raise ConfigError(f"an adaptive limit cannot be combined with {name}. Write two rules", name)
         sheds = (quota.concurrent and quota.floor is not None for quota in self._every_quota)

@@ -101,3 +101,14 @@ def test_a_check_and_the_usage_need_no_class(site: Build) -> None:
     assert served.call().status_code == 503
     served.limiter.conclude(held, 200)
     assert in_flight(served) == [0, 0]
+
+
+def test_an_adaptive_rate_follows_the_responses(site: Build) -> None:
+    """The headers have its amount of the moment. An error of the service is slow, and one of the client is not."""
+    options: Any = {"limits": "adaptive 5..60/minute", "tune": "health", "target": "250ms"}
+    served = site(Rule(name="api", key=[], match={"path": "/"}, **options), act)
+    for status in (201, 404, 500):
+        response = served.call(path=f"/?status={status}")
+        assert (response.status_code, response.headers["x-ratelimit-limit"]) == (status, "20")
+    (rate,) = served.limiter.gates._rates.values()
+    assert (rate._ended, rate._slow) == (3, 1)

@@ -22,6 +22,7 @@ from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7"}
 LIMIT = "adaptive 5..200 concurrent"
+RATE = "adaptive 5..10/second"
 
 
 def limiter(store: Any = None, limits: Any = LIMIT, observers: Any = (), **options: Any) -> Limiter:
@@ -297,7 +298,17 @@ def test_it_has_no_state_in_the_store() -> None:
             "smallest amount as a whole number from 1 to 5",
         ),
         ({"limits": "adaptive 0..5 concurrent", "target": 1}, "expected the smallest amount as a whole number from 1"),
-        ({"limits": "adaptive 5..10/second", "target": 1}, "only concurrency limits are adaptive"),
+        ({"limits": RATE}, "tune: 'adaptive 5..10/second' needs the option tune. Set tune = \"demand\", or"),
+        ({"limits": RATE, "target": 1}, "tune: 'adaptive 5..10/second' needs the option tune"),
+        ({"limits": RATE, "tune": "health"}, "target: 'adaptive 5..10/second' needs a target"),
+        ({"limits": RATE, "tune": "demand", "target": 1}, "target: nothing follows a target. Add a limit such as"),
+        ({"limits": [RATE, LIMIT], "tune": "demand"}, "target: 'adaptive 5..200 concurrent' needs a target"),
+        ({"limits": LIMIT, "target": 1, "tune": "demand"}, "tune: nothing to tune. Add a limit such as"),
+        ({"limits": "5/minute", "tune": "demand"}, "tune: nothing to tune"),
+        ({"limits": RATE, "tune": "load"}, "tune: expected"),
+        ({"limits": [RATE, "2 concurrent"], "tune": "demand", "wait": 1}, "wait: an adaptive limit cannot be combined"),
+        ({"limits": RATE, "tune": "demand", "lease": "5%"}, "adaptive limits, concurrency limits and .* always exact"),
+        ({"limits": "adaptive 5..10 per calendar day", "tune": "demand"}, "a calendar quota cannot be adaptive"),
     ],
 )
 def test_an_adaptive_limit_that_cannot_work_is_an_error(options: dict[str, Any], message: str) -> None:

@@ -31,6 +31,7 @@ class Aimd:
         floor: The smallest limit, at least 1.
         ceiling: The largest limit.
         target: The time in microseconds within which 90% of the requests should end.
+        step: How much the limit grows at once.
 
     Attributes:
         limit: The limit, which has fractions while it falls.
@@ -39,10 +40,10 @@ class Aimd:
     """
 
     __slots__ = ("_began", "_ceiling", "_doubles", "_dropped", "_ended", "_floor", "_kept_out", "_peak", "_slow",
-                 "_target", "in_flight", "limit", "reason")  # fmt: skip
+                 "_step", "_target", "in_flight", "limit", "reason")  # fmt: skip
 
-    def __init__(self, floor: int, ceiling: int, target: int) -> None:
-        self._floor, self._ceiling, self._target = floor, ceiling, target
+    def __init__(self, floor: int, ceiling: int, target: int, step: float = 1.0) -> None:
+        self._floor, self._ceiling, self._target, self._step = floor, ceiling, target, step
         self.limit = float(min(max(floor, _START), ceiling))
         self.in_flight = 0
         self.reason = "start"
@@ -107,6 +108,6 @@ class Aimd:
             self._begin(now)
         elif self._ended >= _SAMPLES:
             if self._peak >= self.limit * _IN_USE and self.limit < self._ceiling:
-                self.limit = min(float(self._ceiling), self.limit * 2 if self._doubles else self.limit + 1)
+                self.limit = min(float(self._ceiling), self.limit * 2 if self._doubles else self.limit + self._step)
                 self.reason = "grew"
             self._begin(now)

@@ -1,0 +1,227 @@
+"""Rates whose amount follows the demand, or the health of the service."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shared_store import SharedStore
+from tables import expect_error
+
+from ratelimit_mw import Limiter, Quota, Rule, Verdict
+from ratelimit_mw.clock import SECOND
+from ratelimit_mw.limiter import gates
+from ratelimit_mw.limiter.adaptive import Demand, Health
+from ratelimit_mw.testing import ManualClock
+
+WHO = {"ip": "192.0.2.7"}
+RATE = "adaptive 10..100/second"
+STEPS = math.ceil(math.log(100 / 10) / math.log(1.05))
+
+
+def interval(rate: Demand, start: int, drained: int) -> int:
+    """Let an interval of 100 windows pass, of which some are drained. Return the amount after it."""
+    for window in range(100):
+        for part in range(3):
+            rate.note((start * 100 + window) * SECOND + part, window < drained)
+    return rate.amount((start + 1) * 100 * SECOND)
+
+
+def test_demand_goes_from_the_floor_to_the_ceiling_and_back_in_the_steps_of_the_arithmetic() -> None:
+    """It needs at most one step more. It begins in the middle, and stays within its bounds."""
+    rate, now = Demand(10, 100, SECOND), 0
+    assert rate.amount(0) == 50
+    for drained, bound in ((0, 10), (100, 100), (0, 10)):
+        steps = 0
+        while rate.amount(now * 100 * SECOND) != bound:
+            interval(rate, now, drained)
+            now, steps = now + 1, steps + 1
+        assert steps <= STEPS + 1
+        assert interval(rate, now, drained) == bound
+        now += 1
+
+
+def test_demand_counts_the_windows_that_were_drained() -> None:
+    """The amount rises from 90 of 100 on, and falls below 50."""
+    for drained, amount in ((90, 105), (89, 100), (50, 100), (49, 95)):
+        assert interval(Demand(1, 200, SECOND), 7, drained) == amount, drained
+    assert (Demand(90, 100, SECOND).limit, Demand(1, 1, SECOND).amount(5)) == (90, 1)
+
+
+def test_demand_falls_while_there_are_no_requests() -> None:
+    """Each interval without a request is one without demand, however many there were."""
+    for passed, amount in ((1, 105), (2, 100), (3, 95), (10**9, 10)):
+        rate = Demand(10, 200, SECOND)
+        interval(rate, 0, 100)
+        assert rate.amount(passed * 100 * SECOND) == amount, passed
+
+
+def test_health_grows_by_a_hundredth_and_falls_by_a_fifth() -> None:
+    """It doubles until the first slow window. A rate that is not in use does not grow."""
+    rate, now, seen = Health(100, 1000, SECOND), 0, []
+    for took, drained in ((1, True), (9, True), (1, True), (1, False), (1, True)):
+        for _ in range(100):
+            rate.note(now, drained)
+            rate.respond(now, took * SECOND // 5)
+        now += SECOND
+        seen.append(rate.amount(now))
+    assert seen == [200, 160, 170, 170, 180]
+
+
+def limiter(store: Any = None, tune: str = "demand", clock: Any = None, limits: Any = RATE, **options: Any) -> Limiter:
+    target = {"target": "250ms"} if tune == "health" else {}
+    rule = Rule(name="api", limits=limits, **{"key": [], "tune": tune, **target, **options})
+    return Limiter([rule], store, clock or ManualClock(1_000_000.0))
+
+
+def burst(limits: Limiter, **features: Any) -> list[Verdict]:
+    """Hit until a request is rejected, and return all verdicts."""
+    verdicts = [limits.hit({**WHO, **features})]
+    while verdicts[-1]:
+        verdicts.append(limits.hit({**WHO, **features}))
+    return verdicts
+
+
+def drain(limits: Limiter, windows: int = 100) -> int:
+    """Drain some windows. Return the amount in the next one."""
+    for _ in range(windows):
+        burst(limits)
+        limits.clocks.own.advance(1)  # type: ignore[union-attr]
+    return limits.peek(WHO).decisions[0].limit
+
+
+def check_demand(limits: Limiter) -> None:
+    clock: Any = limits.clocks.own
+    first = burst(limits)[0].decisions[0]
+    assert (first.limit, first.remaining, str(first.quota)) == (50, 49, "50/second")
+    clock.advance(1)
+    amounts = [drain(limits, 99), drain(limits)]
+    clock.advance(100)
+    limits.hit(WHO)
+    clock.advance(101)
+    assert [*amounts, len(burst(limits)) - 1] == [52, 55, 50]
+
+
+def test_the_amount_follows_the_demand_in_memory() -> None:
+    """The headers and the decisions have the amount of the moment."""
+    check_demand(limiter(algorithm="fixed-window"))
+
+
+def test_the_amount_follows_the_demand_on_a_store(url: str) -> None:
+    """All stores work, because another amount is no other key."""
+    limits = limiter(url, limits="adaptive 4..40/second")
+    try:
+        assert [len(burst(limits)) - 1, drain(limits), len(burst(limits)) - 1] == [20, 21, 21]
+    finally:
+        limits.close()
+
+
+def test_each_process_applies_its_amount_to_the_shared_count() -> None:
+    """A process with a smaller amount rejects sooner, and the largest amount bounds the fleet."""
+    store, clock = SharedStore(), ManualClock(1_000_000.0)
+    one, other = (limiter(store, clock=clock, algorithm="fixed-window") for _ in range(2))
+    assert drain(one) == 52
+    assert len(burst(other)) - 1 == 50
+    assert (len(burst(one)) - 1, one.peek(WHO).decisions[0].limit) == (2, 52)
+
+
+def test_the_amount_follows_the_demand_without_the_store() -> None:
+    """The process counts on its own, and with each request its part of the amount of the moment."""
+    store = SharedStore()
+    limits = limiter(store, algorithm="fixed-window", on_store_error="local")
+    assert limits.hit(WHO).decisions[0].limit == 50
+    store.down = True
+    assert burst(limits)[-1].decisions[0].local
+    assert drain(limits) == 52
+
+
+@pytest.mark.parametrize("store", [None, SharedStore], ids=["memory", "shared"])
+def test_the_amount_follows_the_health_of_the_service(store: Callable[[], Any] | None) -> None:
+    """Slow responses and errors lower it. The time in the queue of a proxy counts. A refund has no time."""
+    for status, took, queued, amount in (
+        (200, 0.0, 0.0, 40),
+        (200, 0.3, 0.0, 16),
+        (500, 0.0, 0.0, 16),
+        (None, 0.0, 0.0, 16),
+        (404, 0.0, 0.0, 40),
+        (200, 0.0, 5.0, 16),
+    ):
+        limits = limiter(store() if store else None, "health", limits="adaptive 5..1000/second")
+        clock: Any = limits.clocks.own
+        limits.refund(limits.hit(WHO))
+        for _ in range(20):
+            for verdict in burst(limits, request_start=gates.now_us() / SECOND - queued if queued else None):
+                clock.advance(took if verdict else 0)
+                if verdict:
+                    limits.conclude(verdict, status)
+                    limits.conclude(verdict, 200)
+            if (now := limits.peek(WHO).decisions[0].limit) != 20:
+                break
+            clock.advance(1)
+        assert now == amount, (status, took, queued)
+
+
+def test_the_delay_of_a_queue_is_not_slow() -> None:
+    """It comes from the rule, and not from the service."""
+    limits = limiter(tune="health", algorithm={"name": "leaky-bucket", "mode": "queue"})
+    verdicts = [limits.hit(WHO) for _ in range(10)]
+    assert verdicts[-1].delay == 0.45
+    limits.clocks.own.advance(0.5)  # type: ignore[union-attr]
+    for verdict in verdicts:
+        limits.conclude(verdict, 200)
+    (rate,) = limits.gates._rates.values()
+    assert isinstance(rate, Health)
+    assert (rate._ended, rate._slow) == (10, 5)
+
+
+def test_a_verdict_keeps_its_cost() -> None:
+    """A true cost replaces it, and a verdict can be pickled."""
+    limits = limiter(tune="health", cost=3)
+    verdict = limits.hit(WHO)
+    limits.settle(verdict, 5)
+    assert limits.peek(WHO, 0).decisions[0].remaining == 15
+    copied = pickle.loads(pickle.dumps(verdict))
+    assert (copied.decisions[0].limit, copied.decisions[0].hit[2]) == (20, 3)
+
+
+def test_a_reserve_is_a_share_of_the_amount() -> None:
+    """Each class leaves the same share to those above it, whatever the amount."""
+    limits = limiter(reserve={"critical": "20%"}, algorithm="fixed-window")
+    assert [len(burst(limits, priority=name)) - 1 for name in ("normal", "critical")] == [40, 10]
+    limits.clocks.own.advance(1)  # type: ignore[union-attr]
+    drain(limits, 99)
+    assert len(burst(limits)) - 1 == 42
+
+
+def test_limits_from_a_function_are_adaptive_too() -> None:
+    """A function may return one where the rule has the option."""
+    assert limiter(limits=lambda ip: RATE, key=["ip"]).hit(WHO).decisions[0].limit == 50
+    verdict = Limiter([Rule(name="api", limits=lambda ip: RATE)]).hit(WHO)
+    assert (verdict.allowed, verdict.unavailable) == (False, True)
+
+
+def test_keys_that_clients_choose_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest key makes room for another."""
+    monkeypatch.setattr(gates, "_MAX_KEYS", 3)
+    limits = limiter(key=["ip"])
+    for number in range(9):
+        limits.hit({"ip": f"192.0.2.{number}"})
+    assert len(limits.gates._rates) == 3
+
+
+def test_a_cost_fits_the_smallest_amount() -> None:
+    """Otherwise the amount could never rise again. An estimate is capped."""
+    expect_error("the cost 11 is above the limit adaptive 10..100/second, so .* smallest amount", limiter, cost=11)
+    limits = limiter(cost="json:tokens", unit="tokens")
+    assert limits.hit({**WHO, "json:tokens": 99}).decisions[0].remaining == 40
+    assert limits.rules.rules[0].limits[0].text == RATE
+
+
+def test_an_adaptive_quota_is_text_again() -> None:
+    """It keeps its burst."""
+    for text in (RATE, "adaptive 1..5/minute burst 9", "adaptive 5..200 concurrent"):
+        assert str(Quota(text)) == text
+        assert Quota(str(Quota(text))) == Quota(text)
