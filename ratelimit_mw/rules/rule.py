@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
+from datetime import tzinfo
 from typing import Any, Final, Unpack, cast
 
 from ..algorithms import build_limit
@@ -145,8 +145,7 @@ class Rule:
             if "timezone" in self.given:
                 fix = "Add a schedule or a limit per calendar month, or remove timezone"
                 raise ConfigError(f"nothing depends on the time zone. {fix}", "timezone")
-            self.options["timezone"] = _DEFAULTS["timezone"]
-            self._keep(timezone=UTC)
+            self.options["timezone"] = _DEFAULTS["timezone"]  # not shown; a quota of an override has the real one
         self._check_adaptive()
         if self.wait_us and not self._may_hold_slots:
             raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
@@ -369,16 +368,16 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
     return build_rule({"limits": rule.limits, **rule.given}, defaults, rule.place)
 
 
-def amended(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a rule with others in their place, and without old ones that depend on those replaced."""
+def amended(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
+    """Build a rule with other options in their place, and without old ones that depend on those replaced."""
     given: dict[str, Any] = {"limits": rule.limits, **rule.given}
     if "lease" in options:
         given.pop("consistency", None)
     elif options.get("consistency", "leased") != "leased":
         given.pop("lease", None)
-    if not options.get("schedule", True):
-        given.pop("timezone", None)
-    return {**given, **options}
+    if "timezone" in given:  # the new limits may need none
+        defaults = {**defaults, "timezone": given.pop("timezone")}
+    return build_rule({**given, **options}, defaults)
 
 
 def check_options(options: Mapping[str, Any]) -> Rule:

@@ -27,7 +27,7 @@ from .places import DEFAULTS, Location
 from .plan import Plan
 from .priorities import DEFAULT_PRIORITIES, Priorities
 from .routed import PathPatterns
-from .rule import Rule, amended, build_rule, with_defaults
+from .rule import Rule, amended, with_defaults
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
@@ -337,7 +337,7 @@ def _marked_rule(mark: Mark, name: str, amendments: Mapping[str, Amendment], def
             return with_defaults(rule, defaults)
     amendment = amendments[name]
     with error_path(f"rules[{amendment.position}]"):
-        rule = build_rule(amended(rule, amendment.options), defaults)
+        rule = amended(rule, amendment.options, defaults)
         if field := rule.matches.place:
             raise ConfigError(
                 f"the view of {name!r} has the {field} of its route. Remove match.{field}", f"match.{field}"

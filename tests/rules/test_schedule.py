@@ -175,11 +175,31 @@ def test_a_system_without_time_zones_knows_utc(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_defaults_may_have_the_time_zone() -> None:
-    """They are for the rules with a schedule. Others have no time zone."""
+    """They are for the rules with a schedule, and for calendar quotas, even those of an override. Others show none."""
     scheduled: Any = {"limits": "9/minute", "schedule": {WORK: "5/minute"}}
     rules: Any = [scheduled, {**scheduled, "timezone": "Asia/Tokyo"}, {"limits": "9/minute"}]
     found = load_settings({"defaults": {"timezone": "Europe/Berlin"}, "rules": rules}).rules
-    assert [str(rule.timezone) for rule in found] == ["Europe/Berlin", "Asia/Tokyo", "UTC"]
+    assert [str(rule.timezone) for rule in found] == ["Europe/Berlin", "Asia/Tokyo", "Europe/Berlin"]
+    assert "timezone" not in found[2].set_options
+    limiter = Limiter.from_settings({"defaults": {"timezone": "Europe/Berlin"}, "rules": rules[2:]})
+    limiter.clients.override("rule-1", {"ip": "192.0.2.7"}, "9 per calendar day")
+    assert limiter.hit({"ip": "192.0.2.7"}).decisions[0].quota.zone == "Europe/Berlin"
+
+
+def test_a_decorator_keeps_its_time_zone_where_settings_change_other_options() -> None:
+    """As long as something depends on it. A schedule that is removed leaves the calendar quotas."""
+    options: Any = {"timezone": "Asia/Tokyo", "schedule": {WORK: "5 per calendar month"}}
+    for changes, quota, zone in (
+        ({"schedule": {}}, "9 per calendar month", "Asia/Tokyo"),
+        ({"schedule": {}, "timezone": "Asia/Kolkata"}, "9 per calendar month", "Asia/Kolkata"),
+        ({"schedule": {}, "limits": "9 per calendar day"}, "9 per calendar day", "Asia/Tokyo"),
+        ({"schedule": {}, "limits": "9/minute"}, "9/minute", ""),
+    ):
+        settings: Any = {"rules": [{"overrides": "a.view", **changes}]}
+        limiter = Limiter.from_settings(settings)
+        limiter.reloads.adopt([make_mark("9 per calendar month", options, "a.view")])
+        [found] = limiter.rules.by_name["a.view"].source.quotas
+        assert (str(found), found.zone) == (quota, zone), changes
 
 
 def test_a_time_zone_without_a_schedule_is_an_error() -> None:
