@@ -50,11 +50,13 @@ def tenants(**changed: Any) -> Limiter:
 
 def test_a_function_of_limits_is_passed_the_capture() -> None:
     """A limiter that knows no routes reads it from the path, also to reset a client."""
-    limiter = tenants(limits=lambda tenant: {"acme": "1/minute"}[tenant])
     request = {"path": "/acme/a", "method": "GET"}
-    assert [limiter.hit(request).allowed for _ in range(2)] == [True, False]
-    limiter.reset("tenant", request)
-    assert limiter.hit(request)
+    functions = (lambda tenant: {"acme": "1/minute"}[tenant], lambda entry: {"acme": "1/minute"}[entry])
+    for option in ({"limits": functions[0]}, {"limits": functions[1]}, {"per_key": functions[1]}):
+        limiter = tenants(**option)
+        assert [limiter.hit(request).allowed for _ in range(2)] == [True, False]
+        limiter.reset("tenant", request)
+        assert limiter.hit(request)
 
 
 PATHS = ("/acme/a", "/ACME/b", "/acme", "/other/a")
