@@ -3,7 +3,6 @@
 from __future__ import annotations  # so all annotations below are text, as in many applications
 
 import importlib
-import sys
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from calls import ask, http_scope, send_bare
 from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi_apps import limited, statuses
+from libraries import load_without
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from tables import each
@@ -196,7 +196,6 @@ def test_the_root_path_of_an_application_is_no_part_of_the_route() -> None:
 
 def test_fastapi_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without FastAPI, the error shows the command that installs it."""
-    monkeypatch.setitem(sys.modules, "fastapi.params", None)
-    monkeypatch.delitem(sys.modules, "ratelimit_mw.fastapi")
+    load_without(monkeypatch, "ratelimit_mw.fastapi", "fastapi.params")
     with pytest.raises(MissingExtraError, match=r'pip install "ratelimit-mw\[fastapi\]"'):
         importlib.import_module("ratelimit_mw.fastapi")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from flask import Flask
 from flask_calls import app_of, ask, hello, one_rule, statuses, still
 from flask_login import LoginManager, UserMixin
+from libraries import load_without
 from shared_store import SharedStore
 from tables import each
 from werkzeug.exceptions import HTTPException
@@ -232,8 +232,7 @@ def test_an_application_inside_another() -> None:
 
 def test_flask_login_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Flask-Login, no code imports it, and REMOTE_USER counts."""
-    monkeypatch.setitem(sys.modules, "flask_login", None)
-    monkeypatch.delitem(sys.modules, "ratelimit_mw.flask.hooks")
+    load_without(monkeypatch, "ratelimit_mw.flask.hooks", "flask_login")
     without = importlib.import_module("ratelimit_mw.flask.hooks")
     monkeypatch.undo()
     assert without.current_user is None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from libraries import load_without
 from tables import expect_error
 
 from ratelimit_mw import Limiter, Settings, load_settings
@@ -181,12 +181,8 @@ def test_an_address_that_cannot_be_shows_no_secret() -> None:
 
 def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings can be checked where a store's library is missing, its server is away and its folder is not there."""
-    for name in [
-        name for name in sys.modules if name.startswith(("ratelimit_mw.stores.redis", "ratelimit_mw.stores.lmdb"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    for library in ("hiredis", "lmdb"):
-        monkeypatch.setitem(sys.modules, library, None)
+    load_without(monkeypatch, "ratelimit_mw.stores.redis", "hiredis")
+    load_without(monkeypatch, "ratelimit_mw.stores.lmdb", "lmdb")
     for store in ("redis://192.0.2.1:1/5", "lmdb:///no/such/folder?size=1GiB", "rediss://a?ssl_ca_certs=/no/such.pem"):
         assert load_settings({"store": store}).store == store
     expect_error(r"store: redis:// has no option 'colour'", load_settings, {"store": "redis://a?colour=red"})

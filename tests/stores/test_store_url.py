@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from typing import Any
 
 import pytest
 import redis
+from libraries import load_without
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND, now_us
@@ -51,9 +51,7 @@ def test_an_invalid_store_url_is_an_error() -> None:
 def test_a_missing_library_names_its_extra(address: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the command that installs it."""
     scheme = address.partition(":")[0]
-    for name in [name for name in sys.modules if name.startswith(f"ratelimit_mw.stores.{scheme}")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, library, None)
+    load_without(monkeypatch, f"ratelimit_mw.stores.{scheme}", library)
     with pytest.raises(MissingExtraError, match=rf'pip install "ratelimit-mw\[{scheme}\]"'):
         open_store(address)
 
