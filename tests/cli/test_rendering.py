@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from ratelimit_mw import Limiter
 from ratelimit_mw.cli import group
 from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.cli.output import printable
+from ratelimit_mw.clock import SECOND, now_us
 from ratelimit_mw.operations import Answer, Cell, Table
 from ratelimit_mw.traffic import TrafficLog
 
@@ -74,7 +74,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     limiter.close()
     with closing(TrafficLog(log)) as record:
         for hour in range(4 * 24):
-            record.record("busy", n=30 if hour % 24 < 9 else 6, at=time.time() - hour * 3600)
+            record.record("busy", n=30 if hour % 24 < 9 else 6, at=now_us() / SECOND - hour * 3600)
     strict = Files(tmp_path).settings(f'[lists.deny]\nip = ["{line().split()[0]}"]', "strict.toml")
     return {"FILE": str(file), "STRICT": str(strict), "LOG": log, "ACCESS": str(Files(tmp_path).log([line()]))}
 

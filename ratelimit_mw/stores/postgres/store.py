@@ -16,7 +16,7 @@ from importlib.resources import files
 from itertools import count
 from typing import Any, Final
 
-from psycopg.errors import DuplicateTable, UniqueViolation
+from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...decision import Limit
@@ -230,7 +230,7 @@ def _set_up(statements: Mapping[str, str], connection: Connection) -> None:
     """Prepare a connection, and create the table if there is none."""
     connection.execute(statements["setup"])
     if connection.execute(statements["find"]).fetchone() == (None,):
-        with suppress(DuplicateTable, UniqueViolation):  # another process has just created it
+        with suppress(DuplicateObject, DuplicateTable, UniqueViolation):  # another process has just created it
             connection.execute(statements["create"])
 
 
