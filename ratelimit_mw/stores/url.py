@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ..errors import ConfigError, MissingExtraError, suggestion
 from .base import Store, checked_store
+
+_Address = TypeVar("_Address")
 
 # family: (module that parses the URL, module of the store, extra that installs its library).
 # The first has OPTIONS, the names of query parameters, and takes(scheme, option) when a scheme takes only some.
@@ -97,6 +99,14 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
     _check_ports(split)
     module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
     return split, module.parse_address(split, _options(split, module))
+
+
+def parse_url_of(url: str, kind: type[_Address], example: str) -> _Address:
+    """Return the parts of a store URL for a store that reads one kind of address. The example is for the error."""
+    split, address = check_store_url(url)
+    if not isinstance(address, kind):
+        raise ConfigError(f"expected a URL such as {example}; got {split.scheme}://. Use open_store(url)")
+    return address
 
 
 def redacted_url(url: str | Store) -> str:

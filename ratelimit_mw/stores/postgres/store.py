@@ -25,7 +25,7 @@ from ...forksafe import CHANCE
 from ..base import LOOKED_AT, Facts, KeyPage
 from ..blocking import forms, run_blocking
 from ..bytestore import DAY, ByteStore, EventLoop, Threads, TimedCall, Write
-from ..url import check_store_url, redacted_url
+from ..url import parse_url_of, redacted_url
 from .address import PostgresAddress
 from .sessions import LOST, Connection, LoopSessions, ServerError, ThreadSessions, connect
 
@@ -163,7 +163,7 @@ class PostgresStore(ByteStore):
     def __init__(self, url: str | PostgresAddress, timeout_us: int = 50_000) -> None:
         if type(timeout_us) is not int or timeout_us < 1:
             raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
-        address = url if isinstance(url, PostgresAddress) else _parse(url)
+        address = parse_url_of(url, PostgresAddress, "postgresql://host/database") if isinstance(url, str) else url
         if isinstance(url, str):
             self.name = redacted_url(url)
         self._statements = _statements_on(".".join(f'"{part}"' for part in address.table.split(".")))
@@ -232,15 +232,6 @@ def _set_up(statements: Mapping[str, str], connection: Connection) -> None:
     if connection.execute(statements["find"]).fetchone() == (None,):
         with suppress(DuplicateObject, DuplicateTable, UniqueViolation):  # another process has just created it
             connection.execute(statements["create"])
-
-
-def _parse(url: str) -> PostgresAddress:
-    split, address = check_store_url(url)
-    if not isinstance(address, PostgresAddress):
-        raise ConfigError(
-            f"expected a URL such as postgresql://host/database; got {split.scheme}://. Use open_store(url)"
-        )
-    return address
 
 
 def open_address(parsed: PostgresAddress, timeout_us: int) -> PostgresStore:

@@ -54,13 +54,13 @@ class ApplicationRouter(Router):
                 replies.append(await self._execute(each.command, deadline))
             except redis.ResponseError as error:
                 replies.append(error)
-        return _given(replies)
+        return _as_awaitable(replies)
 
     def _name(self, location: Location) -> str:
         return location[0]
 
 
-async def _given(replies: list[Any]) -> list[Any]:
+async def _as_awaitable(replies: list[Any]) -> list[Any]:
     return replies
 
 

@@ -18,7 +18,7 @@ from ..blocking import forms, run_blocking
 from ..budget import LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from ..unmade import UnmadeCorrections
-from ..url import check_store_url, redacted_url
+from ..url import parse_url_of, redacted_url
 from .address import Address, add_remap
 from .application import blocking_router, bridging_router, loop_router
 from .batch import Batches
@@ -82,7 +82,7 @@ class RedisStore(Store):
         self._loops = PerLoop(self._open_loop)
         self._unmade = UnmadeCorrections(self._correct_again)
         self._open_router: Callable[[LoopClock], Router] | None = None
-        address = _parse(url) if isinstance(url, str) else url
+        address = parse_url_of(url, Address, "redis://localhost:6379/0") if isinstance(url, str) else url
         if remap is not None:
             address = add_remap(address, remap)
         self._prefix = (address or Address()).prefix if prefix is None else prefix
@@ -189,15 +189,6 @@ class RedisStore(Store):
         """Return the name of a key in Redis and its slot, 0 without a cluster."""
         name = key_name(self._prefix, key)
         return name, slot_of(name) if self._is_cluster else 0
-
-
-def _parse(url: str) -> Address:
-    split, address = check_store_url(url)
-    if not isinstance(address, Address):
-        raise ConfigError(
-            f"expected a URL such as redis://localhost:6379/0; got {split.scheme}://. Use open_store(url)"
-        )
-    return address
 
 
 def open_address(parsed: Address, timeout_us: int) -> RedisStore:
