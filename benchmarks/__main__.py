@@ -39,7 +39,8 @@ PARTS = {
 }
 
 
-PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("benchmarks.md", "capacity.md", "gateways.md")]
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [DOCS / "explanation/benchmarks.md", DOCS / "how-to/operate/capacity.md", DOCS / "how-to/deploy/gateways.md"]
 TABLE = re.compile(r"^(\*\*.+\*\*)\n\n(?:\|.*\n)+", re.MULTILINE)
 
 

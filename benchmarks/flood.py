@@ -1,6 +1,6 @@
 """Floods a bounded memory store with strangers. Reports the rejected clients and the memory.
 
-`python benchmarks/flood.py` prints the table of docs/memory-store.md. Each case runs in a process of its own, to
+`python benchmarks/flood.py` prints the table of memory-store.md. Each case runs in a process of its own, to
 measure its memory alone. The clock is set by hand, so the whole flood falls into one period.
 """
 

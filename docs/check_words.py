@@ -28,7 +28,7 @@ SOURCES = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
-    "docs/*.md",
+    "docs/**/*.md",
     "docs/*.py",
     "examples/**/*.md",
     "examples/**/*.py",

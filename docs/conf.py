@@ -41,9 +41,10 @@ html_theme_options = {
 html_show_sphinx = False
 
 
-def _link_to_repository(_app: Sphinx, _name: str, source: list[str]) -> None:
+def _link_to_repository(_app: Sphinx, name: str, source: list[str]) -> None:
     """Point links to files beside docs/ at the repository, which has no page for them."""
-    source[0] = source[0].replace("](../", f"]({html_theme_options['source_repository']}/blob/main/")
+    outside = "../" * (name.count("/") + 1)
+    source[0] = source[0].replace(f"]({outside}", f"]({html_theme_options['source_repository']}/blob/main/")
 
 
 def _show_examples_as_code(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:

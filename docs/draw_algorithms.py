@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/algorithms.md: the same traffic through every algorithm, decided by the package itself.
+"""Draws the pictures of algorithms.md: the same traffic through every algorithm, decided by the package itself.
 
 `make docs` runs it. Time is a ManualClock, so the pictures are the same every time. It knows nothing of how an
 algorithm counts: the curves show the consumed share that `peek` reports.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os.path
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from ratelimit_mw.settings.options import HttpOptions, SettingsDict
 DOCS: Final = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+# A link names a page without its folder, as no two pages have the same name.
 LINKS: Final = {
     "store": "[stores](stores.md)",
     "observers": "[observing](observing.md)",
@@ -41,27 +43,27 @@ LINKS: Final = {
     "forwarded_header": "[proxies](proxies.md)",
     "headers": "[headers](headers.md)",
     "reload_interval": "[changing limits](changing-limits.md)",
-    "enabled": "[turn everything off](#turn-everything-off)",
-    "lists": "[lists](#lists)",
-    "defaults": "[defaults](#defaults)",
+    "enabled": "[turn everything off](settings.md#turn-everything-off)",
+    "lists": "[lists](settings.md#lists)",
+    "defaults": "[defaults](settings.md#defaults)",
     "email_field": "[features](features.md#bodies)",
     "region_database": "[features](features.md#region)",
     "secret": "[features](features.md#keeping-people-out-of-the-store)",
-    "limits": "[quotas](#quotas)",
-    "match": "[match](#match)",
+    "limits": "[quotas](settings.md#quotas)",
+    "match": "[match](settings.md#match)",
     "key": "[features](features.md)",
     "algorithm": "[algorithms](algorithms.md)",
-    "cost": "[costs](#costs)",
-    "cost_from": "[costs](#costs)",
-    "unit": "[costs](#costs)",
+    "cost": "[costs](settings.md#costs)",
+    "cost_from": "[costs](settings.md#costs)",
+    "unit": "[costs](settings.md#costs)",
     "ban": "[bans](bans.md)",
     "reserve": "[priorities](load.md#priorities)",
     "target": "[adaptive concurrency](load.md#adaptive-concurrency)",
     "tune": "[adaptive rates](load.md#adaptive-rates)",
     "priorities": "[priorities](load.md#priorities)",
     "schedule": "[schedules](schedules.md)",
-    "count_when": "[outcomes](#outcomes)",
-    "count_unless": "[outcomes](#outcomes)",
+    "count_when": "[outcomes](settings.md#outcomes)",
+    "count_unless": "[outcomes](settings.md#outcomes)",
     "consistency": "[consistency](stores.md#exact-or-leased)",
     "lease": "[leases](stores.md#leases)",
 }
@@ -83,7 +85,7 @@ def fields(declaration: Any, without: Any = None) -> str:
 
 def _type_text(hint: Any) -> str:
     text = type_text(hint)
-    return "[duration](#durations)" if text == "duration" else re.sub(r"'([^']+)'", r'`"\1"`', text)
+    return "[duration](settings.md#durations)" if text == "duration" else re.sub(r"'([^']+)'", r'`"\1"`', text)
 
 
 def algorithm_options() -> str:
@@ -123,7 +125,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "match-fields": lambda: fields(MatchOptions),
     "list-fields": lambda: fields(ListSettings),
     "cost-from-fields": lambda: fields(CostFrom),
-    "ban-fields": lambda: fields(BanOptions).replace("](#", "](settings.md#"),
+    "ban-fields": lambda: fields(BanOptions),
     "priority-fields": lambda: fields(PriorityTable),
     "count-when-fields": lambda: fields(CountWhen),
     "count-unless-fields": lambda: fields(CountUnless),
@@ -132,29 +134,34 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-def regenerated(text: str) -> str:
+def regenerated(page: Path) -> str:
     """A page with its generated parts made anew."""
 
-    def made(found: re.Match[str]) -> Any:
-        return f"{found[1]}{PARTS[found[2]]()}\n{found[3]}"
+    def linked(found: re.Match[str]) -> str:
+        (target,) = DOCS.rglob(found[1])
+        return f"]({os.path.relpath(target, page.parent)}" if target != page else "]("
 
-    return _PART.sub(made, text)
+    def made(found: re.Match[str]) -> str:
+        part = re.sub(r"\]\(([\w-]+\.md)", linked, PARTS[found[2]]())
+        return f"{found[1]}{part}\n{found[3]}"
+
+    return _PART.sub(made, page.read_text())
 
 
 def stale_pages(pages: list[Path]) -> list[Path]:
     """The pages that `make docs` would change."""
-    return [page for page in pages if regenerated(page.read_text()) != page.read_text()]
+    return [page for page in pages if regenerated(page) != page.read_text()]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when something is out of date")
     check = parser.parse_args().check
-    stale = stale_pages(sorted(DOCS.glob("*.md")))
+    stale = stale_pages(sorted(DOCS.rglob("*.md")))
     for page in stale:
         print(f"{page.name}: {'out of date; run `make docs`' if check else 'written'}")
         if not check:
-            page.write_text(regenerated(page.read_text()))
+            page.write_text(regenerated(page))
     return 1 if check and stale else 0
 
 

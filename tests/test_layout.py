@@ -14,7 +14,7 @@ from typing import Any
 import django_calls  # noqa: F401 - importing ratelimit_mw.django needs settings
 import grimp
 import pytest
-from folders import DOCS, ROOT
+from folders import ROOT, page_of
 from tables import each
 
 import ratelimit_mw
@@ -81,7 +81,7 @@ def test_the_tests_that_the_makefile_names_exist() -> None:
 
 def documented() -> dict[str, list[str]]:
     """The import paths and names that docs/index.md lists, by import path."""
-    section = (DOCS / "index.md").read_text().partition("## Public names")[2].partition("\n## ")[0]
+    section = page_of("index").read_text().partition("## Public names")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(ratelimit_mw[\w.]*)` \| (.*) \|$", section, re.MULTILINE)
     return {path: re.findall(r"`(\w+)`", names) for path, names in rows}
 

@@ -422,7 +422,7 @@ class ByteStore(Store):
         is_atomic: Whether ``swap`` writes all or none. Otherwise the writes that were not lost are undone.
 
     Example:
-        ``docs/your-own-store.md`` has a complete store over SQLite.
+        ``docs/how-to/extend/your-own-store.md`` has a complete store over SQLite.
     """
 
     is_atomic: ClassVar[bool] = True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from deployed import new_address
-from folders import DOCS
+from folders import page_of
 from gateway_site import FIRST, GatewaySite, site_of
 from tables import each
 
@@ -135,7 +135,7 @@ ALLOWED = """location @allowed {
 
 def test_a_dead_service_allows_all_requests_where_you_say_so(tmp_path: Path) -> None:
     """With the lines of the documentation nginx fails open, and rejections are as before."""
-    page = (DOCS / "gateways.md").read_text()
+    page = page_of("gateways").read_text()
     assert all(line.strip() in page for line in f"{OPEN}\n{ALLOWED}".splitlines()[1:4])
     lines = [("proxy_pass http://ratelimit/auth;", OPEN), ("location @rejected {", ALLOWED)]
     with site_of(tmp_path, FIRST, lines=lines) as site:

@@ -21,7 +21,7 @@ import pytest
 import redis as redis_py
 import yaml
 from deployed import AMOUNT, FILES, GUNICORN, PATIENT, replace
-from folders import ROOT
+from folders import page_of
 from http_servers import free_port
 from servers import PATIENCE, program, redis_running, running, wait_for
 from tables import each
@@ -33,7 +33,7 @@ MANIFESTS = sorted((FILES / "kubernetes").glob("*.yaml"))
 OBJECTS: dict[str, Any] = {each["kind"]: each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())}
 CONTAINER = OBJECTS["Deployment"]["spec"]["template"]["spec"]["containers"][0]
 (SETTINGS,) = CONTAINER["env"]
-DOCUMENTED = (ROOT / "docs" / "deploying.md").read_text()
+DOCUMENTED = page_of("deploying").read_text()
 SECRET: dict[str, str] = dict(re.findall(r"--from-literal=(\w+)=(\S+)", DOCUMENTED))
 """The values of the command on the page, as it is written there."""
 

@@ -1,4 +1,4 @@
-"""The metrics of ``ratelimit-mw serve`` with two workers, with the programs of docs/observing.md."""
+"""The metrics of ``ratelimit-mw serve`` with two workers, with the programs of observing.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import httpx
 import pytest
 from decision_service import PROGRAM, WITH_TOKEN, token_options
 from deployed import accepts
-from folders import DOCS
+from folders import page_of
 from gateway_site import stop
 from servers import PATIENCE, free_port, wait_for
 
@@ -37,7 +37,7 @@ limits = "{ALLOWED}/day"
 
 
 def program_of_page(name: str) -> str:
-    page = (DOCS / "observing.md").read_text()
+    page = page_of("observing").read_text()
     (program,) = re.findall(rf"```py\n# {re.escape(name)}\n(.*?)```", page, re.DOTALL)
     return str(program)
 

@@ -4,7 +4,7 @@ A pair is a framework behind a server. The requests follow from the seed, so you
 
     DIFFERENTIAL_SEED=7 DIFFERENTIAL_REQUESTS=1000 pytest tests/differential -k uvicorn-starlette
 
-`make test-all` sends as many as docs/security.md states.
+`make test-all` sends as many as security.md states.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from differential.connection import responses
 from differential.hostile import HostileRequest, as_text, hostile_request
 from differential.shrink import shrunk
 from differential.words import MANY_FIELDS, TOTALS
-from folders import DOCS, ROOT
+from folders import ROOT, page_of
 from http_servers import free_port, running
 from servers import program
 from servers import running as proxy_running
@@ -173,8 +173,8 @@ def test_the_limiter_reads_what_the_application_reads(
 
 
 def test_the_documentation_has_the_number_of_requests() -> None:
-    """docs/security.md has the size of a run, and the servers."""
-    page = (DOCS / "security.md").read_text()
+    """security.md has the size of a run, and the servers."""
+    page = page_of("security").read_text()
     (number,) = re.findall(r"DIFFERENTIAL_REQUESTS := (\d+)", (ROOT / "Makefile").read_text())
     assert f"{len(PAIRS) * int(number):,} requests to {len(PAIRS)} pairs" in " ".join(page.split())
     assert all(f"| {name.partition('-')[0]}" in page.lower() for name in PAIRS)

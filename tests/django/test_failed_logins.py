@@ -14,7 +14,7 @@ from django.template import engines
 from django.test import Client
 from django.urls import path
 from django_calls import SESSIONS, project, still
-from folders import DOCS, ROOT
+from folders import ROOT, page_of
 from tables import each
 
 from ratelimit_mw import Limiter
@@ -23,8 +23,8 @@ from ratelimit_mw import Limiter
 from django.contrib.auth.models import User  # isort: skip
 from django.contrib.auth.views import LoginView  # isort: skip
 
-PAGES = {"README": ROOT / "README.md", "django": DOCS / "django.md"}
-PAGE = (DOCS / "django.md").read_text()
+PAGES = {"README": ROOT / "README.md", "django": page_of("django")}
+PAGE = page_of("django").read_text()
 FORM = "<form method=post>{% csrf_token %}{{ form }}</form>"
 SITE: dict[str, Any] = {
     "middleware": ["ratelimit_mw.django.RateLimitMiddleware", *SESSIONS, "django.middleware.csrf.CsrfViewMiddleware"],

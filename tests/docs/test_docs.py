@@ -9,15 +9,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from folders import DOCS, ROOT
+from folders import DOCS, PAGES, ROOT, page_of
 from tables import each
 
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
+ALL_PAGES = [*sorted(ROOT.glob("*.md")), *PAGES]
 _LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
-_PICTURE = re.compile(r"""[("](images/[^)"\s]+)""")
+_PICTURE = re.compile(r"""[("](?:\.\./)*(images/[^)"\s]+)""")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,8 +41,8 @@ def played(*pages: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-FORECASTS = [path for path in PAGES if path.name == "forecasts.md"]
-OTHERS = [path for path in PAGES if path not in FORECASTS]
+FORECASTS = [path for path in ALL_PAGES if path.name == "forecasts.md"]
+OTHERS = [path for path in ALL_PAGES if path not in FORECASTS]
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_every_block_runs_as_printed(pages: list[Path]) -> None:
     result = played(*pages)
     assert result.returncode == 0, result.stdout + result.stderr
     assert len(result.stdout.splitlines()) == sum(len(run_blocks.blocks_of(page.read_text())) for page in pages)
-    if DOCS / "quickstart.md" in pages:
+    if page_of("quickstart") in pages:
         statuses = re.findall(r"^quickstart\.md:\d+ python: app (.*)", result.stdout, re.MULTILINE)
         assert len(statuses) == 10
         assert {line.replace("404", "200") for line in statuses} == {"200 200 200 200 200 429"}
@@ -63,10 +63,10 @@ def test_every_block_runs_as_printed(pages: list[Path]) -> None:
 
 def test_every_quickstart_is_ten_lines_at_most() -> None:
     """The programs of the quickstart, and the first programs of the framework pages, have ten lines at most."""
-    blocks = run_blocks.blocks_of((DOCS / "quickstart.md").read_text())
+    blocks = run_blocks.blocks_of(page_of("quickstart").read_text())
     programs = [block.text.splitlines()[1:] for block in blocks if block.language == "python"]
-    for page in ("flask.md", "django.md"):
-        first = next(block for block in run_blocks.blocks_of((DOCS / page).read_text()) if block.language == "python")
+    for page in ("flask", "django"):
+        first = next(block for block in run_blocks.blocks_of(page_of(page).read_text()) if block.language == "python")
         programs.append(first.text.splitlines()[1:])
     assert max(sum(bool(line.strip()) for line in program) for program in programs) <= 10
 
@@ -103,7 +103,7 @@ def test_generated_parts_are_up_to_date() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@each("page", PAGES)
+@each("page", ALL_PAGES)
 def test_every_link_leads_somewhere(page: Path) -> None:
     """Links to files and headings of the project are not broken."""
     for link in _LINK.findall(_FENCED.sub("", page.read_text())):
@@ -123,8 +123,8 @@ def _anchors(page: Path) -> set[str]:
 
 def test_the_map_lists_every_page() -> None:
     """No page of docs/ is missing from its map, or from the navigation of the site."""
-    text = (DOCS / "index.md").read_text()
-    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    text = page_of("index").read_text()
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES} - {"index"}
     assert {f"{page}.md" for page in pages} <= set(_LINK.findall(text))
     navigation = re.findall(r"^```{toctree}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert pages == {line for part in navigation for line in part.splitlines() if line and not line.startswith(":")}
@@ -132,8 +132,8 @@ def test_the_map_lists_every_page() -> None:
 
 def test_the_python_api_has_every_public_module() -> None:
     """The page that is made of docstrings names the modules of the map, and no others."""
-    documented = re.findall(r"^\.\. automodule:: (\S+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
-    assert documented == re.findall(r"^\| `(ratelimit_mw[\w.]*)` \|", (DOCS / "index.md").read_text(), re.MULTILINE)
+    documented = re.findall(r"^\.\. automodule:: (\S+)$", page_of("api").read_text(), re.MULTILINE)
+    assert documented == re.findall(r"^\| `(ratelimit_mw[\w.]*)` \|", page_of("index").read_text(), re.MULTILINE)
 
 
 def test_every_picture_is_shown() -> None:
@@ -141,7 +141,7 @@ def test_every_picture_is_shown() -> None:
     drawing = script("draw_algorithms")
     drawn = {f"images/{picture.file}.svg" for picture in drawing.PICTURES}
     drawn |= {"images/overview.svg", "images/counter-bound.svg"}
-    of_pages = {page.name: set(_PICTURE.findall(page.read_text())) for page in DOCS.glob("*.md")}
+    of_pages = {page.name: set(_PICTURE.findall(page.read_text())) for page in PAGES}
     shown = set().union(*of_pages.values())
     assert drawn <= of_pages["algorithms.md"]
     assert shown == {f"images/{path.name}" for path in (DOCS / "images").iterdir()}
@@ -150,7 +150,7 @@ def test_every_picture_is_shown() -> None:
 def test_the_words_on_the_pictures_are_right() -> None:
     """The page of algorithms describes the traffic of its pictures correctly."""
     drawing = script("draw_algorithms")
-    text = (DOCS / "algorithms.md").read_text()
+    text = page_of("algorithms").read_text()
     assert f"the same {len(drawing.TRAFFIC)} requests" in text
     late = drawing.LATE_BURST
     assert late[-1] - late[0] < drawing.PERIOD
@@ -160,14 +160,14 @@ def test_the_words_on_the_pictures_are_right() -> None:
 
 def test_every_algorithm_has_its_section() -> None:
     """An algorithm that a rule may name is described."""
-    headings = " ".join(re.findall(r"^## (.*)$", (DOCS / "algorithms.md").read_text(), re.MULTILINE))
+    headings = " ".join(re.findall(r"^## (.*)$", page_of("algorithms").read_text(), re.MULTILINE))
     own = [name for name in algorithms.names() if algorithms._BUILDERS[name].__module__.startswith("ratelimit_mw.")]
     assert all(name in headings for name in own)
 
 
 def test_every_command_has_its_section() -> None:
     """A command that can be run is described, beyond its own help."""
-    text = (DOCS / "commands.md").read_text().partition("## All options")[0]
+    text = page_of("commands").read_text().partition("## All options")[0]
     assert set(re.findall(r"ratelimit-mw (\w+)", text)) >= set(ratelimit_mw.commands)
 
 
@@ -194,7 +194,7 @@ def _logged_texts() -> set[str]:
 
 def test_every_log_message_has_its_line() -> None:
     """An operator finds each message that the package logs on the page of log messages."""
-    page = (DOCS / "log-messages.md").read_text()
+    page = page_of("log-messages").read_text()
     texts = _logged_texts()
     assert len(texts) > 30
     assert not [text for text in texts if text.split(". ")[0].strip(" .;:,()") not in page]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-from folders import ROOT
+from folders import ROOT, page_of
 from lowest import lowest
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -27,7 +27,7 @@ def test_a_version_may_be_given() -> None:
 
 def test_the_documentation_names_the_lowest_versions() -> None:
     """docs/index.md lists each lowest version."""
-    page = (ROOT / "docs" / "index.md").read_text()
+    page = page_of("index").read_text()
     listed = re.findall(r"\d+(?:\.\d+)+", page.partition("## Supported versions")[2].partition("\n## ")[0])
     for name, version in lowest(PYPROJECT, []).items():
         assert version in listed or f"{version}.0" in listed, name

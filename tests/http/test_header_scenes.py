@@ -1,4 +1,4 @@
-"""Each recipe of docs/proxies.md finds the client, with headers as the provider sends them and a forged one."""
+"""Each recipe of proxies.md finds the client, with headers as the provider sends them and a forged one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from calls import BODY, START, http_scope, send_bare, sending
-from folders import DOCS, ROOT
+from folders import ROOT, page_of
 from tables import each
 from wsgi_calls import Served, listing
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
-PAGE = (DOCS / "proxies.md").read_text()
+PAGE = page_of("proxies").read_text()
 RECIPES = {
     heading: tomllib.loads(block[1])
     for heading, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)

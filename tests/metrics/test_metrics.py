@@ -10,7 +10,7 @@ from typing import Any, get_args
 import promql_parser
 import pytest
 import yaml
-from folders import ROOT
+from folders import ROOT, page_of
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -205,7 +205,7 @@ def test_the_dashboard_and_the_alerts_use_labels_and_variables_that_exist() -> N
 
 def test_the_dashboard_and_the_page_have_each_rejection() -> None:
     """A new outcome must not be missing where operators look for rejections."""
-    page = (ROOT / "docs" / "observing.md").read_text()
+    page = page_of("observing").read_text()
     for text in ((MONITORING / "grafana.json").read_text(), page):
         shown = {name for names in re.findall(r'outcome=~\\?"([\w|]+)', text) for name in names.split("|")}
         assert shown == REJECTED

@@ -1,4 +1,4 @@
-"""The complete examples of docs/your-own-store.md and docs/your-own-algorithm.md pass their suites."""
+"""The complete examples of your-own-store.md and your-own-algorithm.md pass their suites."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from folders import DOCS
+from folders import page_of
 
 NAMED = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -15,7 +15,7 @@ NAMED = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOT
 def test_the_examples_pass_their_suites(tmp_path: Path) -> None:
     """The files of both pages pass in a pytest process, without a skipped test."""
     for page in ("your-own-store", "your-own-algorithm"):
-        for name, text in NAMED.findall((DOCS / f"{page}.md").read_text("utf-8")):
+        for name, text in NAMED.findall(page_of(page).read_text("utf-8")):
             (tmp_path / name).write_text(text, "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

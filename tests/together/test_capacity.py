@@ -1,4 +1,4 @@
-"""The simulation behind docs/capacity.md: queueing theory, the rules of the store, and measurements of real servers."""
+"""The simulation behind capacity.md: queueing theory, the rules of the store, and measurements of real servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from folders import DOCS
+from folders import page_of
 from servers import HOST, STEADY, cluster_running, redis_running
 
 from benchmarks import capacity
@@ -43,7 +43,7 @@ def simulated(measured: MeasuredCosts | None = None, requests: int = 8_000, **op
 @pytest.mark.parametrize("name", capacity.DEPLOYMENTS)
 def test_the_page_has_the_rows_that_the_command_prints(name: str) -> None:
     row = capacity.row_of(name, capacity.DEPLOYMENTS[name], capacity.read_costs())
-    assert f"\n| {' | '.join(row)} |\n" in (DOCS / "capacity.md").read_text()
+    assert f"\n| {' | '.join(row)} |\n" in page_of("capacity").read_text()
 
 
 def test_servers_of_the_table_are_as_few_as_are_enough() -> None:

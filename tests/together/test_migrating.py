@@ -27,7 +27,7 @@ import slowapi
 from django_ratelimit.core import is_ratelimited
 from django_ratelimit.decorators import ratelimit
 from fastapi_limiter.depends import RateLimiter, WebSocketRateLimiter
-from folders import ROOT, SUPPORT
+from folders import ROOT, SUPPORT, page_of
 from served_examples import running
 from tables import each
 
@@ -275,14 +275,14 @@ def test_the_same_requests_have_the_same_responses(package: str, says: str) -> N
         assert after == before
     else:
         assert scene.page
-        assert scene.page in page_of(package).read_text()
+        assert scene.page in migration_page(package).read_text()
 
 
 @each("package", PACKAGES)
 def test_the_page_shows_the_difference_line_by_line(package: str) -> None:
     """The diff on the page turns one application into the other, and both applications run here."""
     before, after = ((FOLDER / f"{package}_{side}.py").read_text().splitlines() for side in ("before", "after"))
-    shown = re.findall(r"^```diff\n(.*?)^```$", page_of(package).read_text(), re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^```diff\n(.*?)^```$", migration_page(package).read_text(), re.MULTILINE | re.DOTALL)
     expected = list(difflib.unified_diff(before, after, lineterm="", n=len(before)))[3:]
     assert [line.rstrip() for line in shown[0].splitlines()] == [line.rstrip() for line in expected]
 
@@ -337,7 +337,7 @@ TO_BE_SAID = {
 @each("package", TO_BE_SAID)
 def test_the_page_names_every_argument_and_setting(package: str) -> None:
     """The page has every argument and every setting of the other package."""
-    page = page_of(package).read_text()
+    page = migration_page(package).read_text()
     assert [name for name in sorted(TO_BE_SAID[package]) if not re.search(rf"\b{name}\b", page)] == []
 
 
@@ -347,5 +347,5 @@ def test_every_example_belongs_to_a_pair() -> None:
     assert {*OTHERS, "flask_limiter_after"} == pairs
 
 
-def page_of(package: str) -> Path:
-    return ROOT / "docs" / f"from-{package.replace('_', '-')}.md"
+def migration_page(package: str) -> Path:
+    return page_of(f"from-{package.replace('_', '-')}")

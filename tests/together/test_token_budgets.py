@@ -1,4 +1,4 @@
-"""The recipe of ``docs/token-budgets.md`` with 60 streams, two workers, a real Redis and clients that hang up."""
+"""The recipe of ``token-budgets.md`` with 60 streams, two workers, a real Redis and clients that hang up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from folders import DOCS
+from folders import page_of
 from http_servers import free_port, running
 from redis_handles import address
 from servers import HOST, Server, wait_for
@@ -71,7 +71,7 @@ chat.api.add_api_route("/worker", os.getpid)
 
 def write_recipe(folder: Path, server: Server) -> None:
     """Write the programs of the page, with quotas that do not expire during the test, and a patient store."""
-    blocks = dict(_BLOCK.findall((DOCS / "token-budgets.md").read_text()))
+    blocks = dict(_BLOCK.findall(page_of("token-budgets").read_text()))
     settings = blocks["ratelimit.toml"]
     for before, after in {
         "${REDIS_URL}": address(server),

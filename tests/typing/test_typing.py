@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from folders import PAGES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.thorough  # mypy takes 20 s for all frameworks, and `ma
 
 def write_examples(folder: Path) -> None:
     """Write each Python block of README and docs to a file named by its page and line, and each example."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *PAGES):
         text = page.read_text()
         for block in _BLOCK.finditer(text):
             line = text.count("\n", 0, block.start()) + 1

@@ -150,7 +150,8 @@ class PostgresStore(ByteStore):
     """Keep states in a PostgreSQL that all processes share.
 
     Args:
-        url: A store URL such as ``postgresql://user:password@host/database``. docs/postgresql.md lists its options.
+        url: A store URL such as ``postgresql://user:password@host/database``.
+            docs/reference/stores/postgresql.md lists its options.
         timeout_us: The time budget of a call in microseconds.
 
     Raises:

@@ -91,7 +91,7 @@ class Address:
 
 
 def parse_address(split: SplitResult, options: Mapping[str, str]) -> Address:
-    """Parse one of the URLs of docs/redis.md."""
+    """Parse one of the URLs of docs/reference/stores/redis.md."""
     for names, allows, hint in _RESTRICTED:
         if (wrong := [name for name in names if name in options]) and not allows(split.scheme):
             raise ConfigError(f"{split.scheme}:// does not take {', '.join(wrong)}: {hint}")

@@ -25,7 +25,7 @@ _CODES: Final = {
 _HINTS: Final = {
     "MOVED": "this server belongs to a cluster. Write redis+cluster://",
     "READONLY": "this server is a replica. Without a cluster, name the primary or use redis+sentinel://",
-    "NOPERM": "docs/redis.md lists the permissions that the user needs",
+    "NOPERM": "docs/reference/stores/redis.md lists the permissions that the user needs",
 }
 
 

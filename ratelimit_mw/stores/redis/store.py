@@ -38,14 +38,15 @@ class RedisStore(Store):
     """Keep states in a Redis that all processes share.
 
     Args:
-        url: A store URL such as ``redis://localhost:6379/0``. docs/redis.md lists the schemes and options.
+        url: A store URL such as ``redis://localhost:6379/0``.
+            docs/reference/stores/redis.md lists the schemes and options.
         prefix: The start of every key, default ``rl:``.
         timeout_us: The time budget of a call in microseconds.
         client: A client of the application instead of a URL. Blocking calls go through it.
         aclient: The same for async calls, on the event loop of that client.
         credential_provider: A credential provider of redis-py instead of a login in the URL.
         remap: Where to reach the servers of a Cluster or of Sentinel that announce other addresses, for example
-            ``{"10.0.0.1:6379": "localhost:7000"}``. docs/redis.md explains it.
+            ``{"10.0.0.1:6379": "localhost:7000"}``. docs/reference/stores/redis.md explains it.
 
     Raises:
         ConfigError: The URL, an option or a client cannot be used. An async call without ``url`` and ``aclient``, or

@@ -1,4 +1,4 @@
-"""The statements of docs/managed-redis.md: its URLs, evictions by policy, and shards behind one endpoint."""
+"""The statements of managed-redis.md: its URLs, evictions by policy, and shards behind one endpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from folders import DOCS
+from folders import page_of
 from redis_handles import PATIENT, client
 from servers import HOST, redis_running, wait_for
 
@@ -17,7 +17,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import check_store_url
 
-PAGE = (DOCS / "managed-redis.md").read_text()
+PAGE = page_of("managed-redis").read_text()
 TABLE = PAGE.partition("\n\n## ")[0]
 URLS = re.findall(r"`(rediss?(?:\+cluster)?://[^`]*[^`/])`", TABLE)
 OTHER_KEYS = 20_000  # of about 100 bytes, in a server of 2 MB

@@ -1,4 +1,4 @@
-"""The rights of a user that docs/redis.md names: enough, and no more than that."""
+"""The rights of a user that redis.md names: enough, and no more than that."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from folders import DOCS
+from folders import page_of
 from redis_handles import ALGORITHMS, NOW, PATIENT, hit, limit_of
 from servers import HOST, STEADY, cluster_running, redis_running
 
@@ -22,7 +22,7 @@ from ratelimit_mw.traffic import TrafficLog
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a user with the very rights of docs/redis.md."""
+    """The address of a user with the very rights of redis.md."""
     with redis_running(tmp_path_factory.mktemp("rights")) as server:
         with redis.Redis(port=server.port) as admin:
             admin.execute_command("ACL SETUSER", *rights())
@@ -31,7 +31,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def rights(user: str = "ratelimit") -> list[str]:
     """The line of the page."""
-    page = (DOCS / "redis.md").read_text("utf-8")
+    page = page_of("redis").read_text("utf-8")
     (line,) = [line for line in page.splitlines() if line.startswith(f"ACL SETUSER {user} ")]
     return line.replace("PASSWORD", "s3cret").split()[2:]
 
@@ -90,7 +90,7 @@ def test_the_rights_are_enough_for_a_traffic_log(limited: str) -> None:
     with redis.Redis.from_url(limited.replace("ratelimit:s3cret@", "")) as admin:
         admin.execute_command("ACL SETUSER", *rights("traffic"))
     use_log(limited.replace("ratelimit:", "traffic:"))
-    with pytest.raises(StoreError, match=r"docs/redis\.md lists the permissions"):
+    with pytest.raises(StoreError, match=r"docs/reference/stores/redis\.md lists the permissions"):
         TrafficLog(limited, "1h:7d").events(0, 1)
 
 
