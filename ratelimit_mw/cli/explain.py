@@ -114,7 +114,8 @@ def _host(request: ASGIRequest) -> Any:
 
 def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, Any]:
     """Return the key and the limits of a rule for a request, or the reason why the rule does not apply."""
-    key = None if reason else rule.key.build(features)
+    features = rule.captures.add(features)
+    key = None if reason else rule.build_key(features)
     entries = rule.source.entries
     absent = (entry for entry in entries if not any(part_of(part).value(features) is not None for part in entry))
     missing = " and ".join(map("|".join, absent))

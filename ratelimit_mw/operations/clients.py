@@ -172,7 +172,9 @@ class _KeySearch:
             if name and name not in self._limiter.rules.by_name and len(self._others) < _MOST_NAMES:
                 self._others[name] = None
             return False
-        has_values = not self._features or rule.key.has_values(key[len(prefix_of(key)) :], self._features)
+        has_values = not self._features or rule.key.has_values(
+            key[len(prefix_of(key)) :], rule.captures.add(self._features)
+        )
         return has_values and self._has_prefix(rule, key)
 
     def _has_prefix(self, rule: CompiledRule, key: str) -> bool:
@@ -229,7 +231,7 @@ def _key_of(rule: CompiledRule, features: Features) -> str:
     limits = rule.all_limits()
     if not limits:
         raise ConfigError(f"the function of rule {rule.name!r} returns no limits for this client")
-    return f"{limits[0].prefix}{rule.key.build(features)}"
+    return f"{limits[0].prefix}{rule.key_of(features)}"
 
 
 def missing_in_tables(rule: CompiledRule, features: Features) -> list[str]:

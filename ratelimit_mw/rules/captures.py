@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ..keys.features import INVALID, Features
-from ..keys.key import KeyMaker
 from ..keys.path import normalize_path, path_feature
 from .paths import PARAMETER, PathTree, pattern_segments
 
@@ -42,27 +41,6 @@ class Captures:
                 values = zip(names, found.groups(""), strict=True)
                 return {name: value for name, value in values if name in self.names}
         return dict.fromkeys(self.names, INVALID)
-
-
-class CapturingKey(KeyMaker):
-    """Builds keys of features with the captures of the rule."""
-
-    def __init__(self, captures: Captures, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._add = captures.add
-
-    def with_prefix(self, prefix: str) -> Callable[[Features], str | None]:
-        build, add = super().with_prefix(prefix), self._add
-        return lambda features: build(add(features))
-
-    def values(self, features: Features) -> list[Any]:
-        return super().values(self._add(features))
-
-    def build(self, features: Features) -> str | None:
-        return super().build(self._add(features))
-
-    def has_values(self, key: str, features: Features) -> bool:
-        return super().has_values(key, self._add(features))
 
 
 def _expression(pattern: str) -> tuple[list[str], re.Pattern[str]]:

@@ -51,7 +51,7 @@ def client_key(rule: CompiledRule, features: Features, is_exact: bool = False) -
         part = next(part for part in map(part_of, names) if part.value(given) is not None)
         if part.compared(given) is INVALID:
             raise ConfigError(f"{part.text} of rule {rule.name!r} cannot have this value")
-    return rule.build_key(features) or ""
+    return rule.build_key(given) or ""
 
 
 def missing_in_key(rule: CompiledRule, features: Features) -> list[tuple[str, ...]]:

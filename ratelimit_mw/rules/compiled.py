@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final, Protocol
 
 from ..algorithms import build_limit
@@ -16,7 +15,6 @@ from ..keys.key import KeyMaker
 from ..keys.parts import Part, part_of
 from ..keys.secret import Secret
 from ..quota import Quota, checked_cost
-from .captures import CapturingKey
 from .costs import FeatureCost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .places import DEFAULTS, Location, place_of, steps_of
@@ -72,8 +70,7 @@ class CompiledRule:
         self.may_hold_slots = may_hold_slots
         """Whether limits from a function may be concurrency limits: not for messages."""
         self.captures = rule.captures
-        make_key = partial(CapturingKey, self.captures) if self.captures.names else KeyMaker
-        self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED), secret, warn)
+        self.key = KeyMaker(rule.entries, next(iter(rule.matches.paths), UNMATCHED), secret, warn)
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], Limits] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
@@ -90,7 +87,10 @@ class CompiledRule:
         """The limits in the ranges of the schedule."""
         self._own_choosers = tuple(self._choosers())
         self.override(None)
-        self.where = self._condition()
+        self.capture = self.captures.add if self.captures.names else None
+        """Adds the captures of a path to the features of a request, before all else is read from them."""
+        self.where = rule.matches.takes_features if rule.matches.needs else None
+        """Returns whether the features of a request match the rule; None without such a condition."""
         self.build_key = self.key.with_prefix("")
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.needs = rule.needs
@@ -151,14 +151,9 @@ class CompiledRule:
             for by, table in rule.tables
         ]
 
-    def _condition(self) -> Callable[[Features], bool] | None:
-        """Return whether the features of a request match the rule, as a function; None without such a condition."""
-        matches, captures = self.source.matches, self.captures
-        if not matches.needs:
-            return None
-        if captures.names:
-            return lambda features: matches.takes_features(captures.add(features))
-        return matches.takes_features
+    def key_of(self, features: Features) -> str | None:
+        """Return the key of a client by its features; None without one."""
+        return self.build_key(self.captures.add(features))
 
     def _lookup(self, option: str) -> LimitsLookup | None:
         source, own = self.source, option == "per_key"
@@ -237,8 +232,6 @@ class CompiledRule:
 
         A ``LimitsCall`` has to be made first. An invalid feature may have any value, so it gets the smallest limits.
         """
-        if self.captures.names:
-            features = self.captures.add(features)
         smallest: list[Limits] = []
         now = 0 if found is None else found.now
         for choose in self.choosers if choosers is None else choosers:
@@ -255,7 +248,7 @@ class CompiledRule:
     def hits(self, limits: Iterable[Limit], key: str, features: Features, request: Any) -> list[Hit]:
         """Build the hits of a request whose cost your function returns, or a feature has."""
         if self.estimate is not None:
-            estimate = self.estimate.read(self.captures.add(features))
+            estimate = self.estimate.read(features)
             return [make_hit((limit, limit.prefix + key, limit.capped(estimate))) for limit in limits]
         asked = features if request is None else getattr(request, "passed", request)
         cost = self.source.cost(asked)  # type: ignore[operator]

@@ -64,7 +64,7 @@ class Plan:
         if self.looks_up or self.waits:
             return None
         rule, limit = self.rules[0], self.limits[0]
-        if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
+        if rule.tables or rule.shadow or rule.where or rule.capture or rule.rejects_missing or rule.fixed_cost is None:
             return None
         if rule.source.reserve or self.adapts:
             return None
@@ -82,7 +82,7 @@ class Plan:
             return None
         rule = self.rules[0]
         build_key, choosers, cost = rule.build_key, rule.choosers, rule.fixed_cost
-        if cost is None or rule.shadow or rule.where or rule.rejects_missing or rule.captures.names:
+        if cost is None or rule.shadow or rule.where or rule.rejects_missing or rule.capture:
             return None
         if rule.source.reserve or self.adapts:
             return None
@@ -132,22 +132,23 @@ class Plan:
         hits: list[Hit] = []
         varying = self._choosers
         for rule in self.rules:
-            if rule.where is not None and not rule.where(features):
+            values = features if rule.capture is None else rule.capture(features)
+            if rule.where is not None and not rule.where(values):
                 continue
-            key = rule.build_key(features)
+            key = rule.build_key(values)
             if key is None:
                 if rule.rejects_missing:
                     return decide_without_store(False, rule.limits or rule.placeholder, clock())
                 continue
             limits = rule.limits
             if varying and (choosers := varying.get(rule)) is not None:
-                own = rule.require_limits(features, key, found, choosers, clock)
+                own = rule.require_limits(values, key, found, choosers, clock)
                 if isinstance(own, LimitsCall | Verdict):
                     return own
                 limits = own
             rule_cost = rule.fixed_cost if cost is None else cost
             if rule_cost is None:
-                hits += rule.hits(limits, key, features, request)
+                hits += rule.hits(limits, key, values, request)
                 continue
             for limit in limits:
                 hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # twice as fast as extend

@@ -135,7 +135,7 @@ class RuleSet:
 
     def keys(self, name: str, features: Features, found: Found) -> list[str] | LimitsCall:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
-        rule, key = self._keyed(name, features)
+        rule, key, features = self._keyed(name, features)
         known = rule.limits_of(features, key, found) if rule.lookups else None
         if isinstance(known, LimitsCall):
             return known
@@ -146,7 +146,7 @@ class RuleSet:
 
     def hits(self, name: str, features: Features, found: Found) -> list[Hit] | LimitsCall:
         """Return the hits, without a cost, of these features on one rule; ``ConfigError`` when it has no key."""
-        rule, key = self._keyed(name, features)
+        rule, key, features = self._keyed(name, features)
         limits = rule.limits_of(features, key, found)
         if isinstance(limits, LimitsCall):
             return limits
@@ -159,13 +159,14 @@ class RuleSet:
             raise ConfigError(f"unknown rule {name!r}{suggestion(name, self.by_name)}")
         return rule
 
-    def _keyed(self, name: str, features: Features) -> tuple[CompiledRule, str]:
-        """Return a rule, and its key with these features."""
+    def _keyed(self, name: str, features: Features) -> tuple[CompiledRule, str, Features]:
+        """Return a rule, its key with these features, and the features with their captures."""
         rule = self.named(name)
-        key = rule.key.build(features)
+        features = rule.captures.add(features)
+        key = rule.build_key(features)
         if key is None:
             raise ClientKeyError(rule, features)
-        return rule, key
+        return rule, key, features
 
     def forget_plans(self) -> None:
         """Build each plan anew, because the limits of single clients have changed."""

@@ -150,10 +150,11 @@ def test_a_key_with_other_entries_has_no_values() -> None:
 
 def test_the_captures_of_a_path_are_values_of_a_key() -> None:
     """You name the path, or the parameter itself."""
-    rule = Rule(name="users", limits="1/minute", key=["path:user"], match={"path": "/users/{user}"})
-    maker = Limiter([rule]).rules.named("users").key
-    key = maker.build({"path": "/users/ann"}) or ""
-    assert maker.has_values(key, {"path": "/users/Ann"})
-    assert maker.has_values(key, {"path:user": "ann"})
-    assert not maker.has_values(key, {"path:user": "bob"})
-    assert maker.values_in(key) == {"path:user": "ann"}
+    rule = Limiter(
+        [Rule(name="users", limits="1/minute", key=["path:user"], match={"path": "/users/{user}"})]
+    ).rules.named("users")
+    key = rule.key_of({"path": "/users/ann"}) or ""
+    assert rule.key.has_values(key, rule.captures.add({"path": "/users/Ann"}))
+    assert rule.key.has_values(key, {"path:user": "ann"})
+    assert not rule.key.has_values(key, {"path:user": "bob"})
+    assert rule.key.values_in(key) == {"path:user": "ann"}
