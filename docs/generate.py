@@ -20,7 +20,6 @@ from click.testing import CliRunner
 
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
-from ratelimit_mw.rules.access_lists import ListSettings
 from ratelimit_mw.rules.bans import BanOptions
 from ratelimit_mw.rules.costs import CostFrom
 from ratelimit_mw.rules.declaration import options_of, type_text
@@ -49,7 +48,7 @@ LINKS: Final = {
     "email_field": "[features](features.md#bodies)",
     "region_database": "[features](features.md#region)",
     "secret": "[features](features.md#keeping-people-out-of-the-store)",
-    "limits": "[quotas](settings.md#quotas)",
+    "limits": "[quotas](quotas.md)",
     "match": "[match](settings.md#match)",
     "key": "[features](features.md)",
     "algorithm": "[algorithms](algorithms.md)",
@@ -123,7 +122,6 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
     "rule-fields": lambda: fields(RuleSettings),
     "match-fields": lambda: fields(MatchOptions),
-    "list-fields": lambda: fields(ListSettings),
     "cost-from-fields": lambda: fields(CostFrom),
     "ban-fields": lambda: fields(BanOptions),
     "priority-fields": lambda: fields(PriorityTable),
