@@ -26,7 +26,7 @@ from .environment import with_names, with_variables
 from .files import read
 from .options import HttpOptions, SettingsDict, schema
 from .origin import Origin, recording
-from .rules import DEFAULT_RULE, parse_rules, with_limits
+from .rules import DEFAULT_RULE, parse_rules, with_files, with_limits
 from .values import database_file, secret_of
 
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
@@ -167,9 +167,10 @@ def _load(source: SettingsFile, may_be_empty: bool = True) -> Settings:
             if not (data or may_be_empty):
                 raise ConfigError(f"{path}: the file is empty. To turn all limits off, write enabled = false")
         try:
+            data = with_files(data, folder)
             settings = _settings(data, folder, path)
         except RecursionError:
-            raise _locate(ConfigError("tables or lists are nested too deeply"), data, path) from None
+            raise _locate(ConfigError("tables or lists are nested too deeply"), {}, path) from None
         except ConfigError as error:
             raise _locate(error, data, path) from None
     again = partial(_load, source, may_be_empty=False)
@@ -240,7 +241,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         options["region_database"] = database_file(folder, options["region_database"])
     check_lists(options["lists"], options["ipv6_prefix"])
     rules, options["amendments"] = parse_rules(
-        options["rules"], folder, options["ipv6_prefix"], options["defaults"], source, options["priorities"]
+        options["rules"], options["ipv6_prefix"], options["defaults"], source, options["priorities"]
     )
     limits = options.pop("limits")
     options["rules"] = with_limits(rules, limits, options["defaults"], source)

@@ -54,21 +54,14 @@ def with_variables(value: Any, hint: Any = None) -> Any:
     return value
 
 
-def names_in(text: str) -> list[str]:
-    """Return the names of the variables in a text."""
-    return [found[2] for found in _REFERENCE.finditer(text) if found[2] and not found[1]] if "${" in text else []
-
-
-def names_at(data: Any, path: str) -> list[str]:
-    """Return the names of the variables in the setting with a path, before they were replaced."""
-    for step in steps_of(path):
-        if isinstance(data, str):
-            break
-        try:
-            data = data[step]
-        except (LookupError, TypeError):
-            return []
-    return names_in(data) if isinstance(data, str) else []
+def names_in(value: Any) -> list[str]:
+    """Return the names of the variables in a text, or in all texts of a table or a list."""
+    if isinstance(value, Mapping | list | tuple):
+        items = value.values() if isinstance(value, Mapping) else value
+        return [name for item in items for name in names_in(item)]
+    if not isinstance(value, str) or "${" not in value:
+        return []
+    return [found[2] for found in _REFERENCE.finditer(value) if found[2] and not found[1]]
 
 
 def with_names(message: str, data: Any, path: str) -> str:
@@ -76,14 +69,27 @@ def with_names(message: str, data: Any, path: str) -> str:
 
     It does not show their values, which may be secrets of another option. It shows a default, as the settings do.
     """
-    names = names_at(data, path)
-    for value in filter(None, map(os.environ.get, names)):
-        for text in filter(None, (value, *map(str.strip, re.split("[,;|]", value)))):
-            message = message.replace(repr(text), repr(_HIDDEN))
-        if len(value) >= _LONG:  # in double quotes, it is an example of the message itself
-            message = re.sub(f'(?<!"){re.escape(repr(value)[1:-1])}', _HIDDEN, message)
-    others = [f"${{{name}}}" for name in names if name not in message]
-    return f"{message} (from {' and '.join(others)})" if others else message
+    for step in steps_of(path):
+        try:
+            data = data if isinstance(data, str) else data[step]
+        except (LookupError, TypeError):  # a path may end within a part of the settings
+            break
+    used = []
+    for name in dict.fromkeys(names_in(data)):
+        hidden = _without(os.environ.get(name, ""), message)
+        if (isinstance(data, str) or hidden != message) and name not in message:
+            used.append(f"${{{name}}}")
+        message = hidden
+    return f"{message} (from {' and '.join(used)})" if used else message
+
+
+def _without(value: str, message: str) -> str:
+    """Return a message that does not show a value, nor an item of it."""
+    for text in filter(None, (value, *map(str.strip, re.split("[,;|]", value)))):
+        message = message.replace(repr(text), repr(_HIDDEN))
+    if len(value) >= _LONG:  # in double quotes, it is an example of the message itself
+        message = re.sub(f'(?<!"){re.escape(repr(value)[1:-1])}', _HIDDEN, message)
+    return message
 
 
 def _at(path: str, value: Any, hint: Any) -> Any:

@@ -1,6 +1,6 @@
 """Parse the rules of settings: those of ``rules``, their defaults, and the rule of ``limits``."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -8,7 +8,7 @@ from ..errors import ConfigError, error_path
 from ..rules.client_checks import check_rule
 from ..rules.declaration import check_names, decode, options_of
 from ..rules.names import printable
-from ..rules.options import LimitsByText, RuleDefaults, RuleSettings
+from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
 from ..rules.priorities import Priorities
 from ..rules.rule import Rule, build_rule, check_options
@@ -39,8 +39,30 @@ def parse_defaults(table: Any) -> RuleDefaults:
     return cast(RuleDefaults, dict(table))
 
 
+def with_files(settings: Any, folder: Path) -> Any:
+    """Return settings as they were read, with the files that ``per_key`` names in place of their names."""
+    rules = settings.get("rules") if isinstance(settings, Mapping) else None
+    if not isinstance(rules, list | tuple):
+        return settings
+    tables = []
+    for i, rule in enumerate(rules):
+        with error_path(f"rules[{i}].per_key"):
+            tables.append(_with_file(rule, folder))
+    return {**settings, "rules": tables}
+
+
+def _with_file(rule: Any, folder: Path) -> Any:
+    name = rule.get("per_key") if isinstance(rule, Mapping) else None
+    if not isinstance(name, str):
+        return rule
+    file = folder / with_variables(name)
+    if not isinstance(limits := read(file, "file"), dict):
+        raise ConfigError(f"{file}: expected a table of limits by client; got {limits!r}")
+    return {**rule, "per_key": limits}
+
+
 def parse_rules(
-    tables: Any, folder: Path, ipv6_prefix: int, defaults: RuleDefaults, source: str, priorities: Priorities
+    tables: Any, ipv6_prefix: int, defaults: RuleDefaults, source: str, priorities: Priorities
 ) -> tuple[tuple[Rule, ...], dict[str, Amendment]]:
     """The rules, and the rules that override options of a decorator's rule."""
     if not isinstance(tables, list | tuple):
@@ -48,43 +70,32 @@ def parse_rules(
     rules: list[Rule] = []
     amendments: dict[str, Amendment] = {}
     for i, table in enumerate(tables):
-        with error_path(f"rules[{i}]"):
-            options = _rule_options(table, folder)
-            if (amended := options.pop("overrides", None)) is None:
-                if "limits" not in options:
-                    raise ConfigError("a rule needs limits, unless it has overrides", "limits")
-                rules.append(build_rule(options, defaults, Location(source, f"rules[{i}]")))
-                check_rule(rules[-1], ipv6_prefix)
-                with error_path("reserve"):
-                    priorities.check(rules[-1].reserve)
-                continue
-            if not isinstance(amended, str):
-                raise ConfigError(f"expected the name of a rule; got {amended!r}", "overrides")
-            name = printable(amended)
-            if name in amendments:
-                message = f"{amended!r} is already overridden above. Put all changes in one rule"
-                raise ConfigError(message, "overrides")
-            if "name" in options:
-                raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
-            # The decorator's key is not known here. With the key "user" any value of per_key is possible.
-            rule = check_options(options)
+        with error_path(path := f"rules[{i}]"):
+            if not isinstance(table, Mapping):
+                raise ConfigError(f'expected a table such as {{limits = "5/minute"}}; got {table!r}')
+            check_names(table, options_of(RuleSettings), "field")
+            options = dict(table)
+            if (overridden := options.pop("overrides", None)) is not None:
+                # The decorator's key is not known here. With the key "user" any value of per_key is possible.
+                rule = check_options(options)
+                amendments[_amended(overridden, options, amendments)] = Amendment(i, options)
+            elif "limits" in options:
+                rules.append(rule := build_rule(options, defaults, Location(source, path)))
+            else:
+                raise ConfigError("a rule needs limits, unless it has overrides", "limits")
             check_rule(rule, ipv6_prefix)
             with error_path("reserve"):
                 priorities.check(rule.reserve)
-            amendments[name] = Amendment(i, options)
     RuleSet(rules, amendments=amendments, priorities=priorities)
     return tuple(rules), amendments
 
 
-def _rule_options(table: Any, folder: Path) -> dict[str, Any]:
-    """The options of one rule, with a file of ``per_key`` loaded."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f'expected a table such as {{limits = "5/minute"}}; got {table!r}')
-    check_names(table, options_of(RuleSettings), "field")
-    options = dict(table)
-    if isinstance(file := options.get("per_key"), str):
-        with error_path("per_key"):
-            options["per_key"] = limits = with_variables(read(folder / file, "file"), LimitsByText)
-            if not isinstance(limits, dict):
-                raise ConfigError(f"{folder / file}: expected a table of limits by client; got {limits!r}")
-    return options
+def _amended(name: Any, options: Mapping[str, Any], amended: Container[str]) -> str:
+    """Return the name of the rule that a rule overrides."""
+    if not isinstance(name, str):
+        raise ConfigError(f"expected the name of a rule; got {name!r}", "overrides")
+    if printable(name) in amended:
+        raise ConfigError(f"{name!r} is already overridden above. Put all changes in one rule", "overrides")
+    if "name" in options:
+        raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
+    return printable(name)

@@ -1,5 +1,6 @@
 """``${NAME}`` in settings: the value of an environment variable, in every form of settings and every text."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -160,12 +161,18 @@ def test_a_wrong_value_of_a_variable_is_an_error_like_a_literal(monkeypatch: pyt
         assert re.search(r" \(from \$\{\w+\}\)$", error), error
 
 
-def test_a_file_of_per_key_has_variables_too(tmp_path: Path) -> None:
-    """As every other text."""
+def test_a_file_of_per_key_has_variables_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As every other text. An error shows no value either, whatever the name of the client is."""
     (tmp_path / "clients.toml").write_text('ann = "${AMOUNT}/minute"')
     (tmp_path / "r.toml").write_text('[[rules]]\nlimits = "5/minute"\nper_key = "clients.toml"')
     rule = load_settings(tmp_path / "r.toml").rules[0]
     assert str(rule.tables[0][1]["ann"][0]) == "7/minute"
+    monkeypatch.setenv("WORD", "hunter2")
+    for client in ("ann", "a'b", 'a"b.c', "[0]"):
+        (tmp_path / "clients.json").write_text(json.dumps({client: ["1/day", "${WORD}"]}))
+        settings = {"rules": [{"limits": "5/minute", "per_key": str(tmp_path / "clients.json")}]}
+        error = expect_error(r"^rules\[0\]: per_key\[.*\(from \$\{WORD\}\)$", load_settings, settings)
+        assert "hunter2" not in error, client
 
 
 def test_the_value_of_a_variable_is_taken_as_it_is() -> None:
