@@ -15,8 +15,9 @@ from ..forksafe import create_lock
 from ..keys.features import Features
 from ..keys.parts import as_counted
 from ..rules.marks import Mark
+from ..rules.named_rules import checked_rules
 from ..rules.rule import Rule
-from ..rules.ruleset import RuleSet, checked_rules
+from ..rules.ruleset import RuleSet
 from ..settings import Settings, loaded_again
 from .file_follower import follower_of
 from .follower import Follower, Watch

@@ -15,10 +15,11 @@ from ..rules.compiled import CompiledRule
 from ..rules.costs import REQUESTS
 from ..rules.marks import Destination, Mark, ViewMarks
 from ..rules.match import Match
+from ..rules.named_rules import Amendment
 from ..rules.names import name_of
 from ..rules.outcomes import items_of
 from ..rules.routed import PathPatterns
-from ..rules.ruleset import Amendment, RuleSet
+from ..rules.ruleset import RuleSet
 
 _SHOWN_VALUES: Final = 3
 _OTHERS: Final = ("on_store_error", "wait", "max_waiting", "hold_at_most", "limits_ttl", "unrouted")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
-import re
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..decision import Hit
-from ..errors import ConfigError, error_of, error_path, suggestion
+from ..errors import ConfigError, suggestion
 from ..keys.features import Features
 from ..keys.forms import normalize_host
 from ..keys.key import warn_of_unknown_ip
@@ -21,25 +18,17 @@ from .client_key import ClientKeyError
 from .compiled import CompiledRule
 from .lookup import Found, LimitsCall
 from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
+from .match import Match
+from .named_rules import Amendment, NamedRule, check_unique, checked_rules, first_marks, named_rules
 from .names import printable
 from .options import RuleDefaults
-from .places import DEFAULTS, Location
 from .plan import Plan
 from .priorities import DEFAULT_PRIORITIES, Priorities
 from .routed import PathPatterns
-from .rule import Rule, amended, with_defaults
+from .rule import Rule
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
-_NUMBER: Final = re.compile(r"-\d+\Z")
-"""The number of a limit behind the name of its rule."""
-
-
-class Amendment(NamedTuple):
-    """The options that ``rules[position]`` of the settings gives to replace those of a decorator's rule."""
-
-    position: int
-    options: Mapping[str, Any]
 
 
 class RuleSet:
@@ -61,49 +50,49 @@ class RuleSet:
         priorities: Priorities = DEFAULT_PRIORITIES,
         before: Mapping[str, CompiledRule] | None = None,
     ) -> None:
-        rules, amendments, before = checked_rules(rules), amendments or {}, before or {}
-        everywhere = len(rules)
-        marks, self._of_mark = _number_marks(marks, everywhere)
-        names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
-        places = [rule.place.path or f"rules[{i}]" for i, rule in enumerate(rules)]
-        places += [f"the limit on {mark.view}" for mark in marks]
-        _check_unique(zip(names, places, strict=True))
-        self._marked = names[len(rules) :]
+        rules, amendments, defaults = checked_rules(rules), amendments or {}, defaults or {}
+        firsts, self._of_mark = first_marks(marks, len(rules))
+        named = [each.complete(amendments, defaults) for each in named_rules(rules, firsts)]
+        self._marked = [each.name for each in named[len(rules) :]]
         self.unused = {name: amendment for name, amendment in amendments.items() if name not in self._marked}
-        rules = [with_defaults(rule, defaults or {}) for rule in rules]
-        rules += [_marked_rule(*each, amendments, defaults or {}) for each in zip(marks, self._marked, strict=True)]
-        warn = functools.cache(warn_of_unknown_ip)
-        may_hold = [True] * everywhere + [not isinstance(mark, MessageMark) for mark in marks]
-        shown = names[:everywhere] + _shown_names(marks, names[:everywhere])
-        self.rules = [
-            old
-            if (old := before.get(name)) and old.is_same(rule, holds, seen, priorities)
-            else CompiledRule(rule, name, secret, warn, holds, seen, priorities)
-            for rule, name, holds, seen in zip(rules, names, may_hold, shown, strict=True)
-        ]
-        self.by_name = dict(zip(names, self.rules, strict=True))
-        decorators = [*[""] * everywhere, *(mark.place.rpartition(" at ")[2] for mark in marks)]
-        for compiled, rule, decorator in zip(self.rules, rules, decorators, strict=True):
-            compiled.places = _places(rule, compiled.name, decorator, amendments.get(compiled.name), source)
+        self.enabled, self.secret = enabled, secret
+        self.rules = self._compile(named, priorities, before or {})
+        for compiled, each in zip(self.rules, named, strict=True):
+            compiled.places = each.places(amendments.get(each.name), source)
             with compiled.located("reserve"):
-                priorities.check(rule.reserve)
-        placed = zip(self.rules, places, strict=True)
-        _check_unique((limit.policy, place) for each, place in placed for limit in each.limits)
-        self.enabled = enabled
+                priorities.check(each.rule.reserve)
+        placed = zip(self.rules, named, strict=True)
+        check_unique((limit.policy, each.title) for compiled, each in placed for limit in compiled.limits)
+        self.by_name = {rule.name: rule for rule in self.rules}
+        self.everywhere = self.rules[: len(rules)]  # those that are not on a view
         self.lists = self.own_lists = lists or AccessLists()
         """The lists with the bans of an operator, and ``own_lists`` without them."""
-        self.secret = secret
-        self.needs_host = any(rule.matches.hosts for rule in rules)
-        self.everywhere = self.rules[:everywhere]  # those that are not on a view
-        matching = [(i, rule) for i, rule in enumerate(rules) if not rule.matches.is_only_named]
-        self._pathless = tuple(i for i, rule in matching if i < everywhere and not rule.matches.paths)
-        self._patterns = PathPatterns((i, path) for i, rule in matching for path in rule.matches.paths)
-        self.needs_path = self.lists.has_paths or any(rule.matches.paths for _, rule in matching)
-        self._has_views = any(rule.matches.views for _, rule in matching)
-        self.needs_route = self.needs_path or self._has_views
-        self._needs_place = self.needs_route or self.needs_host
+        self._index([each.rule.matches for each in named])
         self._by_request: dict[Hashable, Plan] = {}
         self._plans: dict[Hashable, Plan] = {}
+
+    def _compile(
+        self, named: Iterable[NamedRule], priorities: Priorities, before: Mapping[str, CompiledRule]
+    ) -> list[CompiledRule]:
+        """Compile rules, but for those of ``before`` that are the same."""
+        warn, rules = functools.cache(warn_of_unknown_ip), []
+        for rule, name, shown, _, mark in named:
+            old, may_hold = before.get(name), not isinstance(mark, MessageMark)
+            if old is None or not old.is_same(rule, may_hold, shown, priorities):
+                old = CompiledRule(rule, name, self.secret, warn, may_hold, shown, priorities)
+            rules.append(old)
+        return rules
+
+    def _index(self, matches: Sequence[Match]) -> None:
+        """Index the rules by path, and note which values of a request a plan depends on."""
+        matching = [(i, match) for i, match in enumerate(matches) if not match.is_only_named]
+        self._pathless = tuple(i for i, match in matching if i < len(self.everywhere) and not match.paths)
+        self._patterns = PathPatterns((i, path) for i, match in matching for path in match.paths)
+        self._has_views = any(match.views for _, match in matching)
+        self.needs_path = self.lists.has_paths or any(match.paths for _, match in matching)
+        self.needs_host = any(match.hosts for match in matches)
+        self.needs_route = self.needs_path or self._has_views
+        self._needs_place = self.needs_route or self.needs_host
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -253,106 +242,3 @@ class RuleSet:
             plan = Plan([self.rules[i] for i in applying], lists) if self.enabled else Plan(())
             plans[key] = plan
         return plan
-
-
-def checked_rules(rules: Iterable[Rule]) -> list[Rule]:
-    """Return the rules as a list; ``ConfigError`` for anything else."""
-    if isinstance(rules, str | Mapping) or not isinstance(rules, Iterable):
-        kind = type(rules).__name__
-        raise ConfigError(f'expected a list of rules such as [Rule(limits="5/minute")]; got {kind}', "rules")
-    checked = list(rules)
-    for i, rule in enumerate(checked):
-        if not isinstance(rule, Rule):
-            raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")
-    return checked
-
-
-def _number_marks(marks: Iterable[Mark], start: int) -> tuple[list[Mark], dict[Mark, int]]:
-    """The first mark of each rule, and the number of each mark's rule.
-
-    A limit object on several views is one rule with one count. The first of the views gives it its name.
-    """
-    marks, firsts = list(marks), dict[int, Mark]()
-    for mark in marks:
-        firsts[id(mark.rule)] = min(mark, firsts.get(id(mark.rule), mark), key=lambda mark: mark.order)
-    numbers = {rule: i for i, rule in enumerate(firsts, start)}
-    return list(firsts.values()), {mark: numbers[id(mark.rule)] for mark in marks}
-
-
-def _names(marks: Sequence[Mark]) -> list[str]:
-    """The names of marked rules: "module.view", and "module.view#2" for the next one on a view of that name."""
-    names: list[str] = []
-    times: Counter[str] = Counter()
-    for mark in marks:
-        view = printable(mark.view)
-        times[view] += not mark.rule.name
-        names.append(mark.rule.name or (view if times[view] == 1 else f"{view}#{times[view]}"))
-    return names
-
-
-def _shown_names(marks: Iterable[Mark], others: Iterable[str]) -> list[str]:
-    """The names of marked rules that clients see: "view" for "module.view", and "view#2" for the next of that name."""
-    given = [*others, *(mark.rule.name for mark in marks if mark.rule.name)]
-    taken = {*given, *(_NUMBER.sub("", name) for name in given)}
-    shown: list[str] = []
-    for mark in marks:
-        view = printable(mark.view).rpartition(".")[2]
-        possible = itertools.chain([view], map(f"{view}#{{}}".format, itertools.count(2)))
-        shown.append(mark.rule.name or next(name for name in possible if name not in taken))
-        taken.add(shown[-1])
-    return shown
-
-
-def _places(rule: Rule, name: str, decorator: str, amendment: Amendment | None, source: str) -> dict[str, Location]:
-    """Where a rule is written, and where the options are that the settings give to it.
-
-    Args:
-        rule: The rule.
-        name: Its name.
-        decorator: The file and line of its decorator, "" for none.
-        amendment: The changes to it in the settings.
-        source: The settings file, "" for none.
-    """
-    label = f"rule {name!r}"
-    place = rule.place._replace(label=f"{decorator}: {label}" if decorator else label)
-    if place.file:
-        label = f'{place.path} "{name}"' if place.path.endswith("]") else place.path
-        place = place._replace(label=label)
-    places = {"": place}
-    if source and amendment is not None:
-        path = f"rules[{amendment.position}]"
-        options = {*amendment.options, *(["cost"] if "limits" in amendment.options else ())}  # they are wrong together
-        places |= dict.fromkeys(options, Location(source, path, f'{path} "{name}"'))
-    for option in rule.defaulted if source else ():
-        places[option] = Location(source, DEFAULTS, label, f". The rule has {option} from [defaults]")
-    return places
-
-
-def _marked_rule(mark: Mark, name: str, amendments: Mapping[str, Amendment], defaults: RuleDefaults) -> Rule:
-    """A decorator's rule, with the options that the settings override, and with their defaults."""
-    rule = mark.rule
-    if isinstance(mark, MessageMark):  # messages have no outcomes
-        defaults = {**defaults, "count_when": None}
-    if name not in amendments:
-        with error_of(f"the limit on {mark.view}"):
-            return with_defaults(rule, defaults)
-    amendment = amendments[name]
-    with error_path(f"rules[{amendment.position}]"):
-        rule = amended(rule, amendment.options, defaults)
-        if field := rule.matches.place:
-            raise ConfigError(
-                f"the view of {name!r} has the {field} of its route. Remove match.{field}", f"match.{field}"
-            )
-    return rule
-
-
-def _check_unique(names: Iterable[tuple[str, str]]) -> None:
-    """``ConfigError`` for a name that occurs twice. ``names`` are pairs of a name and its place."""
-    seen: dict[str, str] = {}
-    for name, place in names:
-        if name in seen:
-            settings = [each for each in (place, seen[name]) if each.startswith("rules[")]
-            wrong, other = (place, seen[name]) if place in settings or not settings else (seen[name], place)
-            message = f"the name {name!r} is already used by {other}. Give each rule a name of its own"
-            raise ConfigError(message, f"{wrong}.name" if settings else wrong)
-        seen[name] = place

@@ -14,12 +14,12 @@ from ..keys.secret import Secret
 from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists
 from ..rules.declaration import decode, marked
+from ..rules.named_rules import Amendment
 from ..rules.names import printable
 from ..rules.options import RuleDefaults
 from ..rules.places import Location, steps_of
 from ..rules.priorities import Priorities
 from ..rules.rule import Rule
-from ..rules.ruleset import Amendment
 from ..stores import Store
 from . import options as declared
 from .environment import with_names, with_variables

@@ -7,12 +7,13 @@ from typing import Any, Final, cast
 from ..errors import ConfigError, error_path
 from ..rules.client_checks import check_rule
 from ..rules.declaration import check_names, decode, options_of
+from ..rules.named_rules import Amendment
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
 from ..rules.priorities import Priorities
 from ..rules.rule import Rule, build_rule, check_options
-from ..rules.ruleset import Amendment, RuleSet
+from ..rules.ruleset import RuleSet
 from .environment import with_variables
 from .files import read
 
@@ -40,7 +41,7 @@ def parse_defaults(table: Any) -> RuleDefaults:
 
 
 def with_files(settings: Any, folder: Path) -> Any:
-    """Return settings as they were read, with the files that ``per_key`` names in place of their names."""
+    """Return settings as they were read, with the tables of the files that ``per_key`` names."""
     rules = settings.get("rules") if isinstance(settings, Mapping) else None
     if not isinstance(rules, list | tuple):
         return settings

@@ -1,0 +1,144 @@
+"""Name the rules of settings and of decorators, with the changes that settings make to the latter. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from ..errors import ConfigError, error_of, error_path
+from .marks import Mark, MessageMark
+from .names import printable
+from .options import RuleDefaults
+from .places import DEFAULTS, Location
+from .rule import Rule, amended, with_defaults
+
+_NUMBER: Final = re.compile(r"-\d+\Z")
+"""The number of a limit behind the name of its rule."""
+
+
+class Amendment(NamedTuple):
+    """The options that ``rules[position]`` of the settings gives to replace those of a decorator's rule."""
+
+    position: int
+    options: Mapping[str, Any]
+
+
+class NamedRule(NamedTuple):
+    """A rule with its name, the name that clients see, and the place of the name in messages."""
+
+    rule: Rule
+    name: str
+    shown: str
+    title: str
+    mark: Mark | None = None
+
+    def complete(self, amendments: Mapping[str, Amendment], defaults: RuleDefaults) -> NamedRule:
+        """Return the rule with the options that the settings override, and with their defaults."""
+        if self.mark is None:
+            return self._replace(rule=with_defaults(self.rule, defaults))
+        if isinstance(self.mark, MessageMark):  # messages have no outcomes
+            defaults = {**defaults, "count_when": None}
+        if (amendment := amendments.get(self.name)) is None:
+            with error_of(self.title):
+                return self._replace(rule=with_defaults(self.rule, defaults))
+        with error_path(f"rules[{amendment.position}]"):
+            rule = amended(self.rule, amendment.options, defaults)
+            if field := rule.matches.place:
+                problem = f"the view of {self.name!r} has the {field} of its route. Remove match.{field}"
+                raise ConfigError(problem, f"match.{field}")
+        return self._replace(rule=rule)
+
+    def places(self, amendment: Amendment | None, source: str) -> dict[str, Location]:
+        """Return where the rule is written, under ``""``, and where options are that the settings give to it.
+
+        Args:
+            amendment: The changes to it in the settings.
+            source: The settings file, "" for none.
+        """
+        label = f"rule {self.name!r}"
+        decorator = self.mark.place.rpartition(" at ")[2] if self.mark else ""
+        place = self.rule.place._replace(label=f"{decorator}: {label}" if decorator else label)
+        if place.file:
+            label = f'{place.path} "{self.name}"' if place.path.endswith("]") else place.path
+            place = place._replace(label=label)
+        places = {"": place}
+        if source and amendment is not None:
+            path = f"rules[{amendment.position}]"
+            options = {*amendment.options, *(["cost"] if "limits" in amendment.options else ())}  # wrong together
+            places |= dict.fromkeys(options, Location(source, path, f'{path} "{self.name}"'))
+        for option in self.rule.defaulted if source else ():
+            places[option] = Location(source, DEFAULTS, label, f". The rule has {option} from [defaults]")
+        return places
+
+
+def named_rules(rules: Sequence[Rule], marks: Sequence[Mark]) -> list[NamedRule]:
+    """Name the rules of settings, then those of marks; ``ConfigError`` for a name that occurs twice."""
+    named = []
+    for i, rule in enumerate(rules):
+        name = rule.name or f"rule-{i + 1}"
+        named.append(NamedRule(rule, name, name, rule.place.path or f"rules[{i}]"))
+    named += _marked(marks, [each.name for each in named])
+    check_unique((each.name, each.title) for each in named)
+    return named
+
+
+def _marked(marks: Sequence[Mark], others: Iterable[str]) -> Iterator[NamedRule]:
+    """Name the rules of marks: "module.view", and "module.view#2" for the next one on a view of that name.
+
+    Clients see "view", and "view#2" for the next one of that name.
+    """
+    given = [*others, *(mark.rule.name for mark in marks if mark.rule.name)]
+    taken = {*given, *(_NUMBER.sub("", name) for name in given)}
+    times: Counter[str] = Counter()
+    for mark in marks:
+        name = shown = mark.rule.name
+        if name is None or shown is None:
+            view = printable(mark.view)
+            times[view] += 1
+            name, short = _numbered(view, times[view]), view.rpartition(".")[2]
+            shown = next(text for n in count(1) if (text := _numbered(short, n)) not in taken)
+        taken.add(shown)
+        yield NamedRule(mark.rule, name, shown, f"the limit on {mark.view}", mark)
+
+
+def _numbered(view: str, number: int) -> str:
+    return view if number == 1 else f"{view}#{number}"
+
+
+def first_marks(marks: Iterable[Mark], start: int) -> tuple[list[Mark], dict[Mark, int]]:
+    """Return the first mark of each rule, and the number of each mark's rule, from ``start`` on.
+
+    A limit object on several views is one rule with one count. The first of the views gives it its name.
+    """
+    marks, firsts = list(marks), dict[int, Mark]()
+    for mark in marks:
+        firsts[id(mark.rule)] = min(mark, firsts.get(id(mark.rule), mark), key=lambda mark: mark.order)
+    numbers = {rule: i for i, rule in enumerate(firsts, start)}
+    return list(firsts.values()), {mark: numbers[id(mark.rule)] for mark in marks}
+
+
+def checked_rules(rules: Iterable[Rule]) -> list[Rule]:
+    """Return the rules as a list; ``ConfigError`` for anything else."""
+    if isinstance(rules, str | Mapping) or not isinstance(rules, Iterable):
+        kind = type(rules).__name__
+        raise ConfigError(f'expected a list of rules such as [Rule(limits="5/minute")]; got {kind}', "rules")
+    checked = list(rules)
+    for i, rule in enumerate(checked):
+        if not isinstance(rule, Rule):
+            raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")
+    return checked
+
+
+def check_unique(names: Iterable[tuple[str, str]]) -> None:
+    """``ConfigError`` for a name that occurs twice. ``names`` are pairs of a name and its place."""
+    seen: dict[str, str] = {}
+    for name, place in names:
+        if name in seen:
+            settings = [each for each in (place, seen[name]) if each.startswith("rules[")]
+            wrong, other = (place, seen[name]) if place in settings or not settings else (seen[name], place)
+            message = f"the name {name!r} is already used by {other}. Give each rule a name of its own"
+            raise ConfigError(message, f"{wrong}.name" if settings else wrong)
+        seen[name] = place
