@@ -13,7 +13,7 @@ from .rejections import handle_rejections
 from .route_reader import RouteReader
 
 
-def adopt(owner: HttpLimiter, key: int, reader: RouteReader) -> None:
+def adopt(http_limiter: HttpLimiter, key: int, reader: RouteReader) -> None:
     """Add the limits of all routes, and describe them in OpenAPI."""
     views = [marks for route in reader.routes for marks in route.views.all()]
     views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
@@ -26,11 +26,11 @@ def adopt(owner: HttpLimiter, key: int, reader: RouteReader) -> None:
         check_routes(routes, limits.rules)
 
     provided = {limit.mark: limit.provides for limit in reader.limits if limit.provides}
-    owner.adopt(views, provided, check, key)
+    http_limiter.adopt(views, provided, check, key)
     for app in reader.owners:
         handle_rejections(app)
     for app in {id(app): app for app in reader.owners if hasattr(app, "openapi_schema")}.values():
-        app.openapi = OpenAPIWithLimits(app, owner, [route for route in reader.routes if route.place.app is app])
+        app.openapi = OpenAPIWithLimits(app, http_limiter, [route for route in reader.routes if route.place.app is app])
 
 
 def check_provided(limit: DependencyLimit, rule: Rule) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.functions import OwnFeatures
+from ..http.functions import FeatureFunctions
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.routes import check_no_views
 from ..limiter.limiter import Limiter
@@ -54,7 +54,7 @@ class RateLimitMiddleware:
         app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
     """
 
-    limits: HttpLimiter
+    http_limiter: HttpLimiter
     routes: Applications | BrokenApplications
 
     def __init__(
@@ -63,7 +63,7 @@ class RateLimitMiddleware:
         settings: SettingsSource | None = None,
         *,
         limiter: Limiter | None = None,
-        features: OwnFeatures | None = None,
+        features: FeatureFunctions | None = None,
         rejection: Callable[[ASGIRequest, Verdict], Any] | None = None,
         before_user: bool = False,
         **options: Unpack[HttpOptions],
@@ -71,11 +71,13 @@ class RateLimitMiddleware:
         self.app = app
         self.before_user = before_user
         try:
-            adapter = {"user": lambda request: asgi_user(request, self.limits)}
+            adapter = {"user": lambda request: asgi_user(request, self.http_limiter)}
             arguments = settings, limiter, features or {}, rejection, adapter, options
-            self.limits = HttpLimiter(*arguments, routes=True, before_user=before_user)
+            self.http_limiter = http_limiter = HttpLimiter(*arguments, routes=True, before_user=before_user)
             if isfunction(app) and not (before_user or is_of_framework(app)):  # others may get routes until they start
-                self.limits.adopt(check=lambda limits: check_no_views(limits.rules, self.limits.functions.may_provide))
+                http_limiter.adopt(
+                    check=lambda limits: check_no_views(limits.rules, http_limiter.functions.may_provide)
+                )
         except Exception as error:
             # Starlette builds its middleware at its first call. A server takes an error there for an application
             # without lifespan, and then responds to each request with 500.
@@ -83,8 +85,8 @@ class RateLimitMiddleware:
                 raise
             self.routes = BrokenApplications(error)
             return
-        self.limiter = self.limits.limiter
-        self.routes = Applications(app, self.limits, adopt)
+        self.limiter = http_limiter.limiter
+        self.routes = Applications(app, http_limiter, adopt)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a call would cost every request
         if scope["type"] != "http":
@@ -93,7 +95,7 @@ class RateLimitMiddleware:
         request = ASGIRequest(scope)
         if self.routes.has_routes:
             self.routes.match(request)
-        limits = self.limits.in_force
+        limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await limits.aat()
         plan = _plan(limits, request, scope)
@@ -163,7 +165,7 @@ class RateLimitMiddleware:
         request, before = ASGIRequest({**scope, "method": "GET"}), get_current()
         if self.routes.has_routes:
             self.routes.match(request)
-        limits = self.limits.in_force
+        limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await limits.aat()
         plan = _plan(limits, request, scope)

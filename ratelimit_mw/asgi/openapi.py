@@ -29,14 +29,14 @@ _PROBLEM: Final = {"application/problem+json": {"schema": {"type": "object", "pr
 class OpenAPIWithLimits:
     """Replaces ``openapi`` of a FastAPI application: the same description, with the response of limited operations."""
 
-    def __init__(self, app: Any, owner: HttpLimiter, routes: Collection[AppRoute]) -> None:
+    def __init__(self, app: Any, http_limiter: HttpLimiter, routes: Collection[AppRoute]) -> None:
         self.described: Callable[[], dict[str, Any]] = getattr(app.openapi, "described", app.openapi)
         self._app = app
-        self._owner = owner
+        self._http_limiter = http_limiter
         self._routes = routes
 
     def __call__(self) -> dict[str, Any]:
-        schema, limits = self.described(), self._owner.in_force
+        schema, limits = self.described(), self._http_limiter.in_force
         handlers = ErrorHandlers.of(self._app)
         own_body = limits.reject is None and (handlers is None or handlers.find(_STATUS) is None)
         headers = [name.decode("ascii") for name in limits.writer.names]

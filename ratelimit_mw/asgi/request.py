@@ -124,11 +124,11 @@ class ASGIRequest(Request):
         return self.native[BODY] if self.native["type"] == "http" else None
 
 
-def asgi_user(request: Request, owner: HttpLimiter) -> Any:
+def asgi_user(request: Request, http_limiter: HttpLimiter) -> Any:
     """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
-    if "user" not in request.native and owner.in_force.without_user:
-        warn_of_user(owner, _NO_USER)
+    if "user" not in request.native and http_limiter.in_force.without_user:
+        warn_of_user(http_limiter, _NO_USER)
     if user is None or not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "display_name"):
@@ -212,7 +212,7 @@ class ASGIAdmission(Admission):
         """
         index, response = self.request.index, None
         if self.limits.reject is not None or handlers is not None or (index is not None and index.handlers is not None):
-            response = await self._own_response(receive, handlers)
+            response = await self._custom_response(receive, handlers)
         if not response:
             prepared = self.prepared_rejection()
             status, body = prepared.response.status, prepared.response.body
@@ -238,7 +238,7 @@ class ASGIAdmission(Admission):
 
         await response(self.native, receive, send_with_headers)
 
-    async def _own_response(self, receive: Receive, handlers: ErrorHandlers | None) -> Any:
+    async def _custom_response(self, receive: Receive, handlers: ErrorHandlers | None) -> Any:
         """Return the response of your function, else that of an error handler; None where none of them responds."""
         request, verdict = self.request, self.verdict
         if self.limits.reject is not None:

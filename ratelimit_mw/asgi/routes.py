@@ -90,10 +90,12 @@ class Applications:
     A middleware in an application that is mounted uses the outer router, whose templates are whole.
     """
 
-    def __init__(self, app: object, owner: HttpLimiter, adopt: Callable[[HttpLimiter, int, RouteReader], None]) -> None:
+    def __init__(
+        self, app: object, http_limiter: HttpLimiter, adopt: Callable[[HttpLimiter, int, RouteReader], None]
+    ) -> None:
         self._app = app
         self._adopt = adopt
-        self._owner = owner
+        self._http_limiter = http_limiter
         self._by_start: dict[int, tuple[object, RouteIndex]] = {}
         self.has_routes = True
         """False once an application without routes was found."""
@@ -121,12 +123,12 @@ class Applications:
         if entry is None:
             index = self._open_index(scope)
             if index is None:
-                self._owner.adopt_no_routes()
+                self._http_limiter.adopt_no_routes()
                 self.has_routes = False
-                warn_at_start(self._owner)
+                warn_at_start(self._http_limiter)
                 return None
             entry = self._by_start[id(start)] = (start, index)
-            warn_at_start(self._owner)
+            warn_at_start(self._http_limiter)
         return entry[1]
 
     def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
@@ -134,7 +136,7 @@ class Applications:
         app = application_behind(scope.get("app")) or application_behind(self._app)
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
-                index = RouteIndex(root, is_outermost, partial(self._adopt, self._owner, id(root)))
+                index = RouteIndex(root, is_outermost, partial(self._adopt, self._http_limiter, id(root)))
                 if app is None or index.reader.contains(app):
                     index.handlers = ErrorHandlers.of(app)
                     return index

@@ -53,13 +53,13 @@ class MiddlewareSource(Source):
             raise ConfigError(f"{error.message}{_hint(app)}", error.path, error.of) from None
         self._map = None if is_asgi else middleware.routes
         routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.describe()
-        limits = middleware.limits.in_force
-        super().__init__(name, limits.settings, limits.rules, routes, middleware.limits)
+        limits = middleware.http_limiter.in_force
+        super().__init__(name, limits.settings, limits.rules, routes, middleware.http_limiter)
 
     def route(self, request: ASGIRequest) -> Routed:
         if self._map is not None:
-            native = WSGIRequest(environ_of(request, self._map.server_name))
-            return Routed(request.sent_path, self._map.find(native), native.path_params)
+            wsgi_request = WSGIRequest(environ_of(request, self._map.server_name))
+            return Routed(request.sent_path, self._map.find(wsgi_request), wsgi_request.path_params)
         if self._index is None:
             return super().route(request)
         request = ASGIRequest({**request.native, **self._scope})
@@ -70,7 +70,7 @@ class MiddlewareSource(Source):
 
     def notes(self) -> Iterator[str]:
         if isinstance(self._middleware, wsgi.RateLimitMiddleware):
-            yield from warnings_of_user(self._middleware.limits, wsgi.NO_REMOTE_USER)
+            yield from warnings_of_user(self._middleware.http_limiter, wsgi.NO_REMOTE_USER)
 
 
 def _hint(app: Any) -> str:

@@ -33,8 +33,8 @@ _SHARED_LOG: Final = "Set a log that processes share, such as sqlite:///traffic.
 def as_counted(source: Source, features: Features) -> Features:
     """Return the features of a client as its requests have them, such as an IPv6 address as its network."""
     settings = source.settings
-    if source.limits:
-        return source.limits.as_counted(features)
+    if source.http_limiter:
+        return source.http_limiter.as_counted(features)
     return parts.as_counted(features, settings.ipv6_prefix, settings.nat64_prefixes)
 
 
@@ -64,7 +64,7 @@ def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limite
         Failure: The store fails, or is an LMDB that does not exist or belongs to another user. ``memory://``, which no
             other process can reach, is one too, unless it ``may_be_memory``.
     """
-    own = source.limits.limiter if source.limits else None
+    own = source.http_limiter.limiter if source.http_limiter else None
     store = source.running_settings.store
     if own and (not isinstance(store, str) or redacted_url(store) != redacted_url(own.store)):
         store = own.store  # an object of the application
@@ -93,7 +93,7 @@ def open_limiter_of_log(source: Source) -> Iterator[Limiter]:
 
 
 def _limiter_of(source: Source, store: str | Store) -> Limiter:
-    settings, own = source.running_settings, source.limits.limiter if source.limits else None
+    settings, own = source.running_settings, source.http_limiter.limiter if source.http_limiter else None
     settings = settings.replaced(store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
     limiter = Limiter((), store, own.clocks.own if own else None, settings)
     limiter.reloads.rules = source.rules

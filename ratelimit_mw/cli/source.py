@@ -26,7 +26,7 @@ class Routed(NamedTuple):
 class Source:
     """Rules with their title. Without ``routes`` they are those of a settings file.
 
-    ``limits`` is what the middleware of the application built.
+    ``http_limiter`` is what the middleware of the application built.
     """
 
     arguments: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Source:
         settings: Settings,
         rules: RuleSet,
         routes: Iterable[Route] | None = None,
-        limits: HttpLimiter | None = None,
+        http_limiter: HttpLimiter | None = None,
     ) -> None:
         self.title = title
         self.settings = settings
@@ -46,7 +46,7 @@ class Source:
         self.routes = None if routes is None else list(routes)
         """The routes of the application; None for a file."""
         self.overview = Overview(rules, settings.amendments, self.routes)
-        self.limits = limits
+        self.http_limiter = http_limiter
 
     @classmethod
     def from_file(cls, file: Path) -> "Source":
@@ -57,7 +57,7 @@ class Source:
     @property
     def running_settings(self) -> Settings:
         """The settings of the limiter in the application, which may have been built in code; else those of the file."""
-        return self.limits.limiter.settings if self.limits else self.settings
+        return self.http_limiter.limiter.settings if self.http_limiter else self.settings
 
     def rules_by_feature(self) -> dict[str, list[str]]:
         """Return the features that the rules need, each with the names of its rules."""

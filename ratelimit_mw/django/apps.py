@@ -15,7 +15,7 @@ from .limits import project_limits
 from .middleware import BEFORE_USER, RateLimitMiddleware, is_before_user, positions_of
 
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
-_OWN: Final = "ratelimit_mw."
+_PACKAGE: Final = "ratelimit_mw."
 _ADD: Final = 'Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.'
 _WARNINGS: Final = {
     "W001": (
@@ -72,7 +72,7 @@ def check_project(**_: Any) -> list[Any]:
 def check_deployment(**_: Any) -> list[Any]:
     """W002: each worker process counts for itself."""
     try:
-        store = project_limits().limits.limiter.settings.store
+        store = project_limits().http_limiter.limiter.settings.store
     except RateLimitError:
         return []  # reported as E001
     count = count_workers()
@@ -83,11 +83,11 @@ def check_deployment(**_: Any) -> list[Any]:
 def _unused_rules() -> ConfigError | None:
     """Return the error of a project whose rules nothing applies, because the middleware is missing."""
     settings = django.conf.settings
-    if getattr(settings, SETTING, None) is None or any(name.startswith(_OWN) for name in settings.MIDDLEWARE):
+    if getattr(settings, SETTING, None) is None or any(name.startswith(_PACKAGE) for name in settings.MIDDLEWARE):
         return None
     if positions_of(RateLimitMiddleware):  # a subclass
         return None
-    rules = [rule for rule in project_limits().limits.in_force.rules.everywhere if not rule.source.unrouted]
+    rules = [rule for rule in project_limits().http_limiter.in_force.rules.everywhere if not rule.source.unrouted]
     names = [rule.name for rule in rules if not rule.source.matches.is_only_named]
     if not names:
         return None

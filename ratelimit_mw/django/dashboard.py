@@ -11,9 +11,8 @@ from ..dashboard.access import Allow, Mount, is_open
 from ..dashboard.core import redirect_into, respond
 from ..limiter.limiter import Limiter
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
-from .admission import resolve
 from .limits import project_limits
-from .request import DjangoRequest
+from .request import DjangoRequest, resolve, server_data
 
 NAME = "ratelimit-dashboard"
 
@@ -41,13 +40,13 @@ def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None, wri
     """
     mount = Mount(limiter, allow, writes).check()
 
-    def show(native: Any, below: str = "") -> HttpResponse:
-        request = DjangoRequest(native)
+    def show(framework_request: Any, below: str = "") -> HttpResponse:
+        request = DjangoRequest(framework_request)
         if not (below or request.path.endswith("/")):
             response = redirect_into(request.path, request.query_string)
         else:
-            opens = is_open(resolve(mount.ask(request)), request.server_data)
-            shown = limiter or project_limits().limits.limiter
+            opens = is_open(resolve(mount.ask(request)), server_data(framework_request))
+            shown = limiter or project_limits().http_limiter.limiter
             response = respond(mount, shown, request, below.removeprefix("/"), opens)
         return HttpResponse(response.body, status=response.status, headers=response.headers)
 

@@ -23,10 +23,9 @@ from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..testmode import testmode
-from .admission import ATTRIBUTE, DjangoAdmission, resolve
 from .drf_errors import api_error
 from .limits import rules_by_scope
-from .request import SCOPE, THROTTLE, DjangoRequest, keep_data, user_key
+from .request import ADMISSION, SCOPE, THROTTLE, DjangoAdmission, keep_data, resolve, user_key
 from .routes import DjangoRoute
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "Throttle", "UserRateThrottle"]
@@ -88,7 +87,7 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
         if testmode.off or _scope_of(self, view) is None:
             return True
         keep_data(request)
-        if getattr(request._request, ATTRIBUTE, None) is None:
+        if getattr(request._request, ADMISSION, None) is None:
             raise MissingMiddlewareError(f"{type(view).__module__}.{type(view).__qualname__}")
         decided = vars(request).get(_DECIDED)
         if decided is None:
@@ -161,7 +160,7 @@ class UserRateThrottle(Throttle):
         Args:
             request: The request of REST framework.
         """
-        admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
+        admission: DjangoAdmission = getattr(request._request, ADMISSION)
         address: Any = resolve(admission.limits.reader.value("ip", admission.request))
         return UNKNOWN_IP if not address else "invalid" if address is INVALID else str(address)
 
@@ -172,7 +171,7 @@ class UserRateThrottle(Throttle):
         if mark not in rules.marks:  # only ``get_throttles`` of the view has named the throttle
             fix = f"Name the throttle in throttle_classes of a view, or set the rate of its scope in {_RATES}"
             raise ConfigError(f"the rate is not known at the start. {fix}", "rate", name_of(type(self)) or "")
-        plan = rules.plan_of([mark], earlier.method, earlier.host, earlier.marks, admission.lists)
+        plan = rules.plan_of([mark], earlier.method, earlier.host, earlier.to.marks, admission.lists)
         own = None if type(self).get_cache_key in _OWN_KEYS else str(key)
         return plan, {THROTTLE: own, "user": user_key(request.user)}
 
@@ -203,9 +202,9 @@ _OWN_KEYS: Final = {UserRateThrottle.get_cache_key, AnonRateThrottle.get_cache_k
 
 def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Verdict]:
     """Return the verdict for each throttle of a group, which is one for all: a rejected request consumes nothing."""
-    admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
-    now = DjangoRequest(request._request).at_place_of(admission.request)
-    now.first = admission.request
+    admission: DjangoAdmission = getattr(request._request, ADMISSION)
+    now = admission.now
+    now.may_await = False  # type: ignore[attr-defined] # the user is that of REST framework
     limits, decided = admission.limits, list[tuple[Plan, Verdict]]()
     for throttle in group:
         scope = _scope_of(throttle, view)

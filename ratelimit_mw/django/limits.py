@@ -21,10 +21,11 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
+from django.utils.translation import get_language
 
 from ..errors import ConfigError, error_path
 from ..http.functions import checked_functions
-from ..http.limits import HttpLimiter, HttpLimits
+from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start
 from ..limiter.limiter import Limiter
@@ -33,7 +34,7 @@ from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.framework import SETTING, check_slips
-from .request import SCOPE, THROTTLE, DjangoRequest, django_user
+from .request import SCOPE, THROTTLE, DjangoRequest, django_user, server_data
 from .routes import URLRoutes
 
 _lock = threading.RLock()  # reentrant: importing the functions of the settings may ask for the limiter
@@ -46,7 +47,7 @@ def limiter() -> Limiter:
     Raises:
         ConfigError: A setting cannot work.
     """
-    return project_limits().limits.limiter
+    return project_limits().http_limiter.limiter
 
 
 def project_limits() -> ProjectLimits:
@@ -68,7 +69,7 @@ def _close() -> None:
     while _current:
         _, project = _current.pop()
         if project.owned:
-            project.limits.limiter.close()
+            project.http_limiter.limiter.close()
 
 
 @receiver(setting_changed)  # type: ignore[untyped-decorator] # Django has no types
@@ -98,8 +99,8 @@ def _build(source: Any) -> ProjectLimits:
         if settings is None and limiter is None:
             settings, table = source if table == source else table, {}
         adapter = {"user": django_user, SCOPE: lambda _: None, THROTTLE: lambda _: None}  # throttles pass the last two
-        limits = HttpLimiter(settings, limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
-        return ProjectLimits(limits, owned=limiter is None)
+        http_limiter = HttpLimiter(settings, limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
+        return ProjectLimits(http_limiter, owned=limiter is None)
 
 
 def _import(value: Any, path: str) -> Any:
@@ -114,8 +115,8 @@ def _import(value: Any, path: str) -> Any:
 class ProjectLimits:
     """The limits of a project, for all its URLconfs."""
 
-    def __init__(self, limits: HttpLimiter, owned: bool) -> None:
-        self.limits = limits
+    def __init__(self, http_limiter: HttpLimiter, owned: bool) -> None:
+        self.http_limiter = http_limiter
         self.owned = owned
         self._routes: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
         self._reading = threading.Lock()
@@ -123,7 +124,7 @@ class ProjectLimits:
     @property
     def middleware_needs(self) -> set[str]:
         """The features that the middleware reads. Throttles read those of their own rules."""
-        rules = self.limits.in_force.rules
+        rules = self.http_limiter.in_force.rules
         of_throttles = {rules.rule_of(mark).name for mark in rules.marks if mark.source == "throttle"}
         names = of_throttles.union(_of_throttles(rules))
         return {
@@ -152,18 +153,22 @@ class ProjectLimits:
             if drf:
                 drf.check_scopes(routes.all, rules.rules)
 
-        self.limits.adopt([*routes.views, ViewMarks(tuple(rates))], check=check, key=id(resolver))
+        self.http_limiter.adopt([*routes.views, ViewMarks(tuple(rates))], check=check, key=id(resolver))
         self._routes[resolver] = routes
-        warn_at_start(self.limits)
+        warn_at_start(self.http_limiter)
         return routes
 
-    def open_request(self, native: Any, may_await: bool) -> DjangoRequest:
+    def open_request(self, framework_request: Any, may_await: bool) -> DjangoRequest:
         """Return Django's request as one that features are read from, with its route."""
-        routes = self.routes(getattr(native, "urlconf", None))  # before the limits: those of a new URLconf are added
-        request = DjangoRequest(native, may_await)
-        request.limits = self.limits.in_force.at()
-        route, request.path_params = routes.find(request.path)
-        request.endpoint, request.to = route.template, route.destination(request.method)
+        routes = self.routes(getattr(framework_request, "urlconf", None))  # their limits are added before
+        request = DjangoRequest(framework_request, may_await)
+        limits = self.http_limiter.in_force
+        request.limits = limits if limits.watch is None else limits.at()
+        language = get_language() if routes.has_languages else None
+        path, method = framework_request.path_info or "/", framework_request.method or ""
+        found = routes.cached.get((language, path, method)) or routes.find(path, method)
+        request.to, request.path_params = found
+        request.endpoint = request.to.endpoint
         return request
 
 
@@ -184,7 +189,9 @@ def _root_urlconf() -> Any:
 
 def plan_of(limits: HttpLimits, request: DjangoRequest, before_user: bool = False) -> Plan:
     """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
-    plan = limits.undecided(limits.plan(request, request.to), request.server_data, before_user)
+    plan, native = limits.plan(request, request.to), server_data(request.framework_request)
+    if before_user or DECIDED in native:
+        plan = limits.undecided(plan, native, before_user)
     names = _of_throttles(limits.rules)
     return limits.plan_without(plan, names) if names else plan
 

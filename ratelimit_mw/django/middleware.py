@@ -15,11 +15,11 @@ from django.utils.module_loading import import_string
 from ..clock import monotonic
 from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.warnings import warn
-from ..rules.guard import current
+from ..rules.guard import get_current, set_current
 from ..settings.framework import SETTING
-from ..stores.blocking import run_blocking
-from .admission import ATTRIBUTE, DjangoAdmission, resolve, resolve_async, watch
 from .limits import ProjectLimits, plan_of, project_limits
+from .request import ADMISSION, DjangoAdmission, DjangoRequest, resolve, resolve_async
+from .responses import respond, watch
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 BEFORE_USER: Final = (
@@ -54,39 +54,37 @@ class RateLimitMiddleware:
         if is_before_user(project_limits()):  # a server does not run W003
             warn(" ".join(BEFORE_USER))
 
-    def __call__(self, native: Any) -> Any:
-        handling = self._handle(native)
-        return handling if self._is_async else run_blocking(handling)
+    def __call__(self, framework_request: Any) -> Any:
+        handling = self._handle(framework_request)
+        if self._is_async:
+            return handling
+        try:  # ``run_blocking`` without its call
+            handling.send(None)
+        except StopIteration as end:
+            return end.value
+        raise RuntimeError("a sync middleware waits for an event loop")
 
     @staticmethod
-    def process_exception(native: Any, error: Exception) -> Any:
+    def process_exception(framework_request: Any, error: Exception) -> Any:
         """Respond to a rejection that the view has raised."""
         if (rejection := rejection_of(error)) is None:
             return None
-        admission: DjangoAdmission = getattr(native, ATTRIBUTE)
-        return admission.checked_response(resolve(admission.own_response(rejection)))
+        admission: DjangoAdmission = getattr(framework_request, ADMISSION)
+        return respond(admission, resolve(admission.ask(rejection)))
 
-    async def _handle(self, native: Any) -> Any:
+    async def _handle(self, framework_request: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
         project = project_limits()
-        watches = project.limits.in_force.watch
+        watches = project.http_limiter.in_force.watch
         if self._is_async and watches is not None and monotonic() >= watches.due_at:
             await watches.alook()
-        request = project.open_request(native, self._is_async)
-        before = current.get()
+        request = project.open_request(framework_request, self._is_async)
+        before = get_current()
         try:
-            before_user = self._is_listed_twice and not hasattr(native, ATTRIBUTE)
-            limits, verdict = request.limits, Verdict()
-            plan = plan_of(limits, request, before_user)
-            if self._is_async and not plan.is_empty:
-                verdict = await limits.adecide(plan, request)
-            elif not plan.is_empty:
-                verdict = limits.decide(plan, request, resolve=resolve)
-            admission = DjangoAdmission(limits, request, plan, verdict)
-            admission.enter(request.marks)
+            admission = await self._admit(request)
             try:
-                if verdict:
-                    response = await self._run(request, admission, verdict.delay if plan.may_delay else 0.0)
+                if admission.verdict.allowed:
+                    response = await self._run(framework_request, admission)
                 else:
                     response = await self._respond(admission)
             except BaseException as error:  # where the server stops, the outcome is not known
@@ -99,21 +97,37 @@ class RateLimitMiddleware:
                 await self._end(admission, response.status_code)
             return response
         finally:
-            current.set(before)
+            set_current(before)
 
-    async def _run(self, request: Any, admission: DjangoAdmission, delay: float) -> Any:
-        if delay:
+    async def _admit(self, request: DjangoRequest) -> DjangoAdmission:
+        """Decide a request, and make it that of this thread or task."""
+        before_user = self._is_listed_twice and not hasattr(request.framework_request, ADMISSION)
+        limits, verdict = request.limits, Verdict()
+        plan = plan_of(limits, request, before_user)
+        if plan.is_empty:
+            pass
+        elif self._is_async:
+            verdict = await limits.adecide(plan, request)
+        elif limits.reader.may_await:
+            verdict = limits.decide(plan, request, resolve=resolve)
+        else:
+            verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
+        admission = DjangoAdmission(limits, request, plan, verdict)
+        admission.delay = verdict.delay if plan.may_delay and verdict.allowed else 0.0
+        admission.enter(request.to.marks)
+        return admission
+
+    async def _run(self, framework_request: Any, admission: DjangoAdmission) -> Any:
+        if delay := admission.delay:
             await asyncio.sleep(delay) if self._is_async else time.sleep(delay)
-        response = self.get_response(request.framework_request)
+        response = self.get_response(framework_request)
         if self._is_async:
             response = await response
-        if admission.raised is not None:
-            response = await self._respond(admission, admission.raised)
-        return response
+        return response if admission.raised is None else await self._respond(admission, admission.raised)
 
     async def _respond(self, admission: DjangoAdmission, error: RateLimitExceeded | None = None) -> Any:
-        response = admission.own_response(error)
-        return admission.checked_response(await resolve_async(response) if self._is_async else resolve(response))
+        custom = admission.ask(error)
+        return respond(admission, await resolve_async(custom) if self._is_async else resolve(custom))
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)
@@ -122,7 +136,7 @@ class RateLimitMiddleware:
 @receiver(got_request_exception)  # type: ignore[untyped-decorator] # Django has no types
 def _note_rejection(request: Any = None, **_: Any) -> None:
     """Note a rejection that other middleware has raised. Django makes a 500 of it before this one sees it."""
-    error, admission = rejection_of(sys.exc_info()[1]), getattr(request, ATTRIBUTE, None)
+    error, admission = rejection_of(sys.exc_info()[1]), getattr(request, ADMISSION, None)
     if error is not None and admission is not None:
         admission.raised = error
 
@@ -139,7 +153,7 @@ def positions_of(middleware: str | type) -> list[int]:
 
 def is_before_user(project: ProjectLimits) -> bool:
     """Return whether a rule counts by user, and the last position of the middleware is before the user is known."""
-    if "user" not in project.middleware_needs or project.limits.gives_user:
+    if "user" not in project.middleware_needs or project.http_limiter.gives_user:
         return False
     position, authentication = (max(positions_of(one), default=-1) for one in (RateLimitMiddleware, _AUTHENTICATION))
     return position >= 0 and (authentication < 0 or position < authentication)

@@ -1,31 +1,42 @@
-"""A Django request as features are read from it, the same under WSGI and ASGI."""
+"""A Django request, the same under WSGI and ASGI: as features are read from it, and its ``Admission``."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import MutableMapping
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.conf import settings
 
 from ..asgi.request import ASGIRequest
+from ..decision import RateLimitExceeded, Verdict
+from ..errors import ConfigError
+from ..http.admission import Admission
 from ..http.body import Body
 from ..http.request import is_utf8
 from ..keys.features import INVALID
 from ..keys.forms import normalize_host
-from ..rules.marks import Destination, ViewMarks
-from ..wsgi.exchange import WSGIRequest
+from ..rules.marks import Destination
+from ..stores.blocking import is_on_event_loop
+from ..wsgi.exchange import WSGIRequest, environ_key
 
 if TYPE_CHECKING:
     from ..http.limits import HttpLimits
+    from ..rules.plan import Plan
 
+ADMISSION: Final = "_ratelimit_mw"
+"""The attribute of Django's request that holds its admission."""
 SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
 THROTTLE: Final = "throttle_key"
 """The feature with the key that ``get_cache_key`` of your own throttle returns."""
 _DATA: Final = "_ratelimit_mw_data"
 """The attribute of Django's request that holds the data that REST framework has parsed."""
+_FIRST_ERROR: Final = 400
 
 
 class DjangoRequest(WSGIRequest):
@@ -40,28 +51,17 @@ class DjangoRequest(WSGIRequest):
     """Where the request goes, with the marks of the view."""
 
     def __init__(self, framework_request: Any, may_await: bool = False) -> None:
-        super().__init__(framework_request.META)
+        self.native = framework_request.META
         self.framework_request = framework_request
         self.may_await = may_await
         """Whether features may be awaitable."""
         if getattr(framework_request, "_read_started", False) and not hasattr(framework_request, "_body"):
             self.parsed_body = _parsed_body(framework_request)
 
-    def at_place_of(self, before: DjangoRequest) -> DjangoRequest:
-        """Return this request with the route that was found for the same request before."""
-        self.limits, self.to = before.limits, before.to
-        self.endpoint, self.path_params = before.endpoint, before.path_params
-        return self
-
     @cached_property
     def query_values(self) -> dict[str, list[str]] | None:
         """None for another charset, too: Django decodes the query in the charset of the body."""
         return super().query_values if is_utf8(self.native.get("CONTENT_TYPE", "")) else None
-
-    @property
-    def server_data(self) -> MutableMapping[str, Any]:
-        """The WSGI environ or the ASGI scope, which other middleware sees."""
-        return server_data(self.framework_request)
 
     @property
     def host(self) -> Any:
@@ -77,12 +77,13 @@ class DjangoRequest(WSGIRequest):
         return self.framework_request.method or ""
 
     @property
-    def view(self) -> str:  # type: ignore[override]
-        return self.to.function
+    def peer(self) -> str | None:
+        address = self.native.get("REMOTE_ADDR")
+        return super().peer if address == "localhost" else address or None
 
     @property
-    def marks(self) -> ViewMarks:
-        return self.to.marks or ViewMarks()
+    def view(self) -> str:  # type: ignore[override]
+        return self.to.function
 
     @property
     def path(self) -> str:
@@ -103,7 +104,8 @@ class DjangoRequest(WSGIRequest):
         Django reads them.
         """
         scope = getattr(self.framework_request, "scope", None)
-        in_meta = super().header_lines(name)
+        value = self.native.get(environ_key(name))
+        in_meta = [] if value is None else [value]
         if scope is None or name == "cookie":
             return in_meta
         sent = [
@@ -121,18 +123,93 @@ class DjangoRequest(WSGIRequest):
 
     def body(self, limit: int) -> object:
         """Read through Django, which keeps the body for the view."""
-        native = self.framework_request
+        request, length = self.framework_request, self.native.get("CONTENT_LENGTH") or ""
         django_limit: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # Django reads no longer body at once
         limit = limit if django_limit is None else min(limit, django_limit)
-        header = native.META.get("CONTENT_LENGTH") or ""
-        if header and not (header.isascii() and header.isdigit() and len(header) < 20 and int(header) <= limit):
+        if length and not (length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= limit):
             return INVALID
-        if not header and _size(native) > limit:
+        if not length and _size(request) > limit:
             return INVALID
         try:
-            return native.body or None
+            return request.body or None
         except OSError:  # the client disconnected, or sent another length than announced
             return INVALID
+
+
+def resolve(value: Any) -> Any:
+    """Return the value of a function, which may be async."""
+    if not inspect.isawaitable(value):
+        return value
+    if is_on_event_loop():
+        getattr(value, "close", int)()
+        problem = "an async view waits for a feature, such as the user"
+        raise ConfigError(f"{problem}. Write await acheck(...) for check, and await ausage(...) for usage")
+    return async_to_sync(resolve_async)(value)
+
+
+async def resolve_async(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+class DjangoAdmission(Admission):
+    """Shows all decisions together in ``request.ratelimit``, even when a throttle rejects."""
+
+    request: Any
+    delay = 0.0
+    """The seconds that an allowed request waits in a queue."""
+    raised: RateLimitExceeded | None = None
+    """A rejection that other middleware has raised."""
+
+    def __init__(self, limits: HttpLimits, request: Any, plan: Plan, verdict: Verdict) -> None:
+        framework_request = request.framework_request
+        self._shown = shown = vars(framework_request)
+        native = shown.get("scope") or framework_request.META  # ``server_data`` without its call
+        super().__init__(limits, request, plan, verdict, native, shown)
+        shown[ADMISSION] = self
+
+    def renew(self) -> DjangoRequest:
+        before = self.request
+        request = DjangoRequest(before.framework_request, before.may_await)
+        request.limits, request.to = before.limits, before.to
+        request.endpoint, request.path_params = before.endpoint, before.path_params
+        return request
+
+    def show(self) -> None:
+        self._shown["ratelimit"] = self.shown
+
+    resolve = staticmethod(resolve)
+
+    def close(self, status: int | None) -> None:
+        """End the request with its body. Code that keeps Django's request finds it later too."""
+        self.is_streamed = False
+        self.end(status)
+
+    async def aclose(self, status: int | None) -> None:
+        self.is_streamed = False
+        await self.aend(status)
+
+    def error(self, verdict: Verdict) -> RateLimitExceeded:
+        """Return the error for a rejection. REST framework responds to its own form of the error with a 429."""
+        if "rest_framework.views" not in sys.modules:
+            return RateLimitExceeded(verdict)
+        return import_module(f"{__package__}.drf_errors").api_error(verdict)  # type: ignore[no-any-return]
+
+    def ask(self, error: RateLimitExceeded | None) -> Any:
+        """Return what the project's function returns for a rejection; None without a function."""
+        self.verdict = verdict = error.verdict if error else self.verdict
+        reject = self.limits.reject
+        return reject and reject(self.request.framework_request, verdict)
+
+    def add_headers(self, response: Any) -> None:
+        """Replace the rate limit headers that the application has set."""
+        headers = response.headers
+        for name in self.read_costs(headers.items()) if self.true_costs else ():
+            headers.pop(name, None)
+        added = self.text_headers(response.status_code)
+        for name, value in () if self.keeps_headers(headers.items()) else added:
+            headers[name] = value
+        if not self.verdict.allowed and response.status_code >= _FIRST_ERROR:
+            headers.setdefault("Cache-Control", "no-store")
 
 
 def server_data(request: Any) -> MutableMapping[str, Any]:
@@ -151,10 +228,12 @@ def django_user(request: Any) -> Any:
 
     It is read only for rules that need it, because it may query the session and the database. An async stack awaits it.
     """
-    native = request.framework_request
-    if not request.may_await or not hasattr(native, "user"):
-        return user_key(getattr(native, "user", None))
-    return _await_key(native.auser()) if hasattr(native, "auser") else sync_to_async(lambda: user_key(native.user))()
+    framework_request = request.framework_request
+    if not request.may_await or not hasattr(framework_request, "user"):
+        return user_key(getattr(framework_request, "user", None))
+    if hasattr(framework_request, "auser"):
+        return _await_key(framework_request.auser())
+    return sync_to_async(lambda: user_key(framework_request.user))()
 
 
 async def _await_key(user: Any) -> str | None:
@@ -166,10 +245,10 @@ def user_key(user: Any) -> str | None:
     return str(user.pk) if user is not None and user.is_authenticated else None
 
 
-def _size(native: Any) -> int:
+def _size(framework_request: Any) -> int:
     """Return the size of a body without a length: under ASGI Django holds all of it, under WSGI it reads none."""
-    stream: Any = getattr(native, "_stream", None)
-    if not hasattr(native, "scope") or not stream.seekable():
+    stream: Any = getattr(framework_request, "_stream", None)
+    if not hasattr(framework_request, "scope") or not stream.seekable():
         return 0
     size: int = stream.seek(0, 2)
     stream.seek(0)
@@ -183,10 +262,10 @@ def keep_data(request: Any) -> None:
         setattr(request._request, _DATA, data)
 
 
-def _parsed_body(native: Any) -> Body:
+def _parsed_body(framework_request: Any) -> Body:
     """Return the form or data that was parsed from a body that was read in pieces. Other bodies are lost."""
-    if hasattr(native, "_post") and (native.POST or native.FILES):
-        fields = ((name, value) for name, values in native.POST.lists() for value in values)
-        return Body.from_form(fields, native.FILES)
-    data = getattr(native, _DATA, None)
+    if hasattr(framework_request, "_post") and (framework_request.POST or framework_request.FILES):
+        fields = ((name, value) for name, values in framework_request.POST.lists() for value in values)
+        return Body.from_form(fields, framework_request.FILES)
+    data = getattr(framework_request, _DATA, None)
     return Body(INVALID, "") if data is None else Body.from_data(data)

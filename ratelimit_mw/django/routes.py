@@ -27,8 +27,8 @@ from ..rules.names import class_behind, name_of
 from ..rules.paths import deepen
 
 _MAX_CACHED: Final = 10_000
-_MAX_PATH: Final = 256
-"""The number of characters of a path that is cached."""
+_MAX_CHARACTERS: Final = 256
+"""Those of the path and the method of a request that is cached."""
 _NO_METHOD: Final = "django.utils.decorators."
 _LANGUAGE: Final = "<language>/"
 _ANY_LANGUAGE: Final = "/**/"
@@ -101,28 +101,34 @@ class URLRoutes:
         self.views = [view for route in self.all for view in route.marked.all()]
         self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in self.views)
         patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
-        self._has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
+        self.has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
         self._by_language: dict[str | None, dict[tuple[str, int], DjangoRoute]] = {}
-        self._cached: dict[tuple[str | None, str], tuple[DjangoRoute, dict[str, Any]]] = {}
+        self.cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
+        """The results of ``find`` by language, path and method."""
 
-    def find(self, path: str) -> tuple[DjangoRoute, dict[str, Any]]:
-        """Return the route of a path in the current language, and the parameters in the path.
+    def find(self, path: str, method: str = "GET") -> tuple[Destination, dict[str, Any]]:
+        """Return where a request goes in the current language, and the parameters in its path.
 
         A path without a route is resolved each time: a converter may find it in a database later.
         """
-        language = translation.get_language() if self._has_languages else None
-        found = self._cached.get((language, path))
+        language = translation.get_language() if self.has_languages else None
+        found = self.cached.get((language, path, method))
         if found is None:
-            try:
-                match = self._resolver.resolve(path)
-            except Resolver404:
-                return NO_ROUTE, {}
-            found = self._route_of(match, language), match.kwargs
-            if len(path) <= _MAX_PATH:
-                if len(self._cached) >= _MAX_CACHED:
-                    self._cached.clear()
-                self._cached[language, path] = found
+            route, params = self.resolve(path, language)
+            found = route.destination(method), params
+            if route is not NO_ROUTE and len(path) + len(method) <= _MAX_CHARACTERS:
+                if len(self.cached) >= _MAX_CACHED:
+                    self.cached.clear()
+                self.cached[language, path, method] = found
         return found
+
+    def resolve(self, path: str, language: str | None) -> tuple[DjangoRoute, dict[str, Any]]:
+        """Return the route of a path in the current language, without the cache."""
+        try:
+            match = self._resolver.resolve(path)
+        except Resolver404:
+            return NO_ROUTE, {}
+        return self._route_of(match, language if self.has_languages else None), match.kwargs
 
     def _route_of(self, match: Any, language: str | None) -> DjangoRoute:
         """Return the route of a ``ResolverMatch``. One of a resolver of your own may be unknown, and has no marks."""

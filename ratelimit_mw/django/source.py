@@ -30,12 +30,13 @@ class DjangoSource(Source):
     def __init__(self, title: str) -> None:
         project = project_limits()
         self._routes = project.routes()  # they add rules to the limiter
-        limits = project.limits
+        http_limiter = project.http_limiter
         routes = [
             replace(route, views={method: self._with_rates(marks, route) for method, marks in route.views.items()})
             for route in self._routes.all
         ]
-        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, limits)
+        limits = http_limiter.in_force
+        super().__init__(title, limits.settings, http_limiter.limiter.rules, routes, http_limiter)
         self.is_limited = bool(
             self._routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)
         )
@@ -43,7 +44,7 @@ class DjangoSource(Source):
     def route(self, request: ASGIRequest) -> Routed:
         path = request.path
         with translation.override(translation.get_language_from_path(path) or settings.LANGUAGE_CODE):
-            route, params = self._routes.find(path)
+            route, params = self._routes.resolve(path, translation.get_language())
         drf, to = throttling(), route.destination(request.method)
         scopes = drf.scopes_of_view(route.callback) if drf else []
         to = replace(to, marks=self._with_rates(to.marks or ViewMarks(), route))
@@ -72,7 +73,7 @@ def open_source(_: object, title: str) -> Source | None:
 
 def _is_problem(message: checks.CheckMessage) -> bool:
     if message.id == _NO_USER:  # a key such as "user|ip" counts by IP address
-        return any(map(requires_user, project_limits().limits.in_force.rules.rules))
+        return any(map(requires_user, project_limits().http_limiter.in_force.rules.rules))
     return message.level >= checks.ERROR or message.id in _WITHOUT_EFFECT
 
 

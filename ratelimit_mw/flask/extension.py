@@ -9,7 +9,7 @@ from flask import Flask, current_app
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.functions import OwnFeatures, checked_functions
+from ..http.functions import FeatureFunctions, checked_functions
 from ..http.limits import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsDict, SettingsSource
@@ -44,7 +44,7 @@ class RateLimiter:
         settings: SettingsSource | None = None,
         *,
         limiter: Limiter | None = None,
-        features: OwnFeatures | None = None,
+        features: FeatureFunctions | None = None,
         rejection: Callable[[Any, Verdict], Any] | None = None,
         **options: Unpack[HttpOptions],
     ) -> None:
@@ -67,7 +67,7 @@ class RateLimiter:
         """
         if EXTENSION in app.extensions:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
-        app.extensions[EXTENSION] = FlaskHooks(app, self._build_limits(app))
+        app.extensions[EXTENSION] = FlaskHooks(app, self._build_http_limiter(app))
         app.cli.add_command(commands)
 
     def check(self, app: Flask | None = None) -> None:
@@ -79,14 +79,14 @@ class RateLimiter:
         Raises:
             ConfigError: A decorator cannot work, or a setting names a rule that no decorator gives.
         """
-        hooks_of(app).read_views()
+        hooks_of(app).views.read()
 
     @property
     def limiter(self) -> Limiter:
         """The limiter of the current application, inside its context."""
         return hooks_of(None).limiter
 
-    def _build_limits(self, app: Flask) -> HttpLimiter:
+    def _build_http_limiter(self, app: Flask) -> HttpLimiter:
         settings, limiter, configured = self._settings, self._limiter, app.config.get(SETTING)
         if settings is None and limiter is None:
             if configured is None:

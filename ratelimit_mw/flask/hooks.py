@@ -1,13 +1,9 @@
-"""The limits of one Flask application: they decide before each request, inside a WSGI layer that owns the response."""
+"""The requests to one Flask application: decided before each view, inside a WSGI layer that owns the response."""
 
 import io
-import itertools
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
-from types import MethodType
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, partial
 from typing import Any, Final, cast
 
 import flask
@@ -16,22 +12,17 @@ from flask.globals import request_ctx
 from werkzeug.exceptions import MethodNotAllowed
 
 from ..decision import RateLimitExceeded, Verdict
-from ..errors import ConfigError
 from ..http.body import Body
 from ..http.limits import DECIDED, HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request
-from ..http.routes import Route, ViewMarksByMethod
-from ..http.warnings import warn, warn_at_start, warnings_of_user
 from ..keys.features import UNMATCHED
-from ..rules.marks import ViewMarks, destination, marked_form, marks_of, readers
 from ..rules.plan import Plan
-from ..settings.framework import SETTING
 from ..wsgi.body import read_body
 from ..wsgi.exchange import VERDICT, Exchange, WSGIAdmission, WSGIRequest, remote_user
-from ..wsgi.url_map import check_map, route_template, rule_of_path
-from ..wsgi.url_map import routes_of as routes_of_map
+from ..wsgi.url_map import route_template, rule_of_path
 from .errors import HANDLED, RAISED, Rejected
+from .views import FlaskViews
 
 try:
     from flask_login import current_user
@@ -43,11 +34,6 @@ _EXCHANGE: Final = "ratelimit_mw.flask.exchange"
 """The key in the environ for the call of the application."""
 _SENT_PARAMS: Final = "ratelimit_mw.flask.params"
 """The key in the environ for the parameters of the path before any function of the application changed them."""
-_NO_LOGIN: Final = (
-    "the application has no LoginManager of Flask-Login, and most servers set no REMOTE_USER. Add one before the first"
-    " request"
-)
-_UNMARKED: Final = ViewMarks()
 _FIRST_SHORT: Final = 300
 """From this status on, responses hold no slots while they are sent."""
 
@@ -56,23 +42,33 @@ class FlaskRequest(WSGIRequest):
     """A request over Flask's own, which is ``framework_request``."""
 
     def __init__(self, request: flask.Request) -> None:
-        super().__init__(request.environ)
+        self.native = request.environ
         self.framework_request = request
         rule: Any = request.url_rule
-        now: Mapping[str, Any] = request.view_args or {}
+        self._params: Mapping[str, Any] = request.view_args or {}
         error = request.routing_exception
-        if isinstance(error, MethodNotAllowed):
-            rule, now = _rule_without_view(request, error)
+        if error is not None and isinstance(error, MethodNotAllowed):
+            rule, self._params = _rule_without_view(request, error)
         self.rule = rule
         self.endpoint = UNMATCHED if rule is None else route_template(rule.rule)
-        # Functions of the application may have removed parameters since the route was found, added some, replaced them
-        # by objects, or merged their spellings.
-        sent = request.environ.get(_SENT_PARAMS, {})
-        same = {name: value for name, value in now.items() if name not in sent or type(value) is type(sent[name])}
-        self.path_params = {**sent, **same}
-        cached = vars(request)
-        if cached.get("form") or cached.get("files"):
-            self.parsed_body = Body.from_form(request.form.items(multi=True), request.files)
+
+    @cached_property
+    def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
+        """Those that arrived, and those that functions of the application have added since.
+
+        Functions may also have removed parameters, replaced them by objects, or merged their spellings.
+        """
+        sent = self.native.get(_SENT_PARAMS, {})
+        now = self._params.items()
+        return {**sent, **{name: value for name, value in now if name not in sent or type(value) is type(sent[name])}}
+
+    @cached_property
+    def parsed_body(self) -> Body | None:
+        """The form, once Flask has parsed it."""
+        cached = vars(self.framework_request)
+        if not (cached.get("form") or cached.get("files")):
+            return None
+        return Body.from_form(self.framework_request.form.items(multi=True), self.framework_request.files)
 
     @property
     def view(self) -> str:  # type: ignore[override]
@@ -148,60 +144,20 @@ class FlaskAdmission(WSGIAdmission):
 
 
 class FlaskHooks:
-    """The limits of one application. Its views are read at the first request, when all of them are registered."""
+    """Decides the requests to one application, and responds to rejections. Its views are read at the first request."""
 
-    def __init__(self, app: Flask, limits: HttpLimiter) -> None:
+    def __init__(self, app: Flask, http_limiter: HttpLimiter) -> None:
         self._app = app
         self.app = app.wsgi_app
-        self.limits = limits
-        self._configured = app.config.get(SETTING)
-        self._views: dict[str, ViewMarksByMethod] | None = None
-        self._reading = threading.Lock()
-        self.limiter = limits.limiter
-        readers.add(self)
+        self.http_limiter = http_limiter
+        self.limiter = http_limiter.limiter
+        self.views = FlaskViews(app, http_limiter, self)
         app.wsgi_app = self.run  # type: ignore[method-assign]
         app.handle_exception = partial(self.handle_exception, app.handle_exception)  # type: ignore[method-assign]
         app.url_value_preprocessors[None].insert(0, self.keep_parameters)
         app.before_request(self.decide)
         app.after_request_funcs[None].insert(0, self.note_stream)  # Flask calls the first one last
         app.error_handler_spec[None][None].setdefault(RateLimitExceeded, self.respond)  # that of the application stays
-
-    def read_views(self) -> dict[str, ViewMarksByMethod]:
-        """Return the marks of all views, by Flask's endpoint. Raises ``ConfigError`` for marks that cannot work."""
-        if self._app.config.get(SETTING) is not self._configured:
-            raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
-        views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
-        routes = routes_of(self._app, views)
-        marked = (marks for view in views.values() for marks in view.all())
-        self.limits.adopt(marked, check=lambda rules: check_map(routes, rules, self._has_preprocessors()))
-        return views
-
-    def notes(self) -> Iterator[str]:
-        """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""
-        is_outermost = self._app.wsgi_app == self.run and self.app == MethodType(Flask.wsgi_app, self._app)
-        if is_outermost and not hasattr(self._app, "login_manager"):
-            yield from warnings_of_user(self.limits, _NO_LOGIN)
-
-    def forget_marks(self) -> None:
-        """Read the views again at the next request, because a blueprint has another mark."""
-        self._views = None
-
-    def _has_preprocessors(self) -> bool:
-        every = self._app.url_value_preprocessors.values()
-        return any(function != self.keep_parameters for functions in every for function in functions)
-
-    def _current_views(self) -> dict[str, ViewMarksByMethod]:
-        """Return the views, read again if there are others since the last request."""
-        views = self._views
-        if views is None or len(views) != len(self._app.view_functions):
-            with self._reading:
-                if self._views is views:
-                    self._views = self.read_views()
-                    warn_at_start(self.limits)
-                    for text in self.notes():
-                        warn(text)
-                views = self._views
-        return views  # type: ignore[return-value] # it was read
 
     def run(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Run the application, as its ``wsgi_app``. An application in a view may have the same environ."""
@@ -218,28 +174,37 @@ class FlaskHooks:
 
     def decide(self) -> Any:
         """Run before the request. None lets it continue."""
-        native: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
-        view = self._current_views().get(native.endpoint or "")
-        marks = _UNMARKED if view is None else marks_for(view, native.method, native.url_rule)
-        request = FlaskRequest(native)
-        environ = request.native
-        limits = self.limits.in_force
+        request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
+        asked, environ, views = request.framework_request, request.native, self.views
+        key = request.endpoint, asked.endpoint, asked.method
+        to = views.destinations.get(key) if views.count == len(self._app.view_functions) else None
+        if to is None:
+            to = views.find(key, request.rule)
+        limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = limits.at()
-        plan = limits.plan(request, destination(request.endpoint, request.rule.endpoint if request.rule else "", marks))
+        plan = limits.plan(request, to)
         if DECIDED in environ:
             plan = limits.undecided(plan, environ)
-        verdict = limits.decide(plan, request)
+        verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = self._admit(limits, request, plan, verdict)
         if environ.get(_EXCHANGE):  # a test may make a context without a call, which has no end
-            admission.enter(marks)
+            admission.enter(to.marks)
         if not verdict.allowed:
-            if limits.reject:
-                return admission.response_to(verdict)
-            raise admission.error(verdict)  # an error handler of the application may respond to it
+            if self._may_handle_errors() and not limits.reject:
+                raise admission.error(verdict)
+            return admission.response_to(verdict)
         if plan.may_delay and verdict.delay:
             time.sleep(verdict.delay)
         return None
+
+    def _may_handle_errors(self) -> bool:
+        """Return whether the application may respond to a rejection, by an error handler or by a method of its own."""
+        app = self._app
+        if "handle_user_exception" in vars(app) or type(app).handle_user_exception is not Flask.handle_user_exception:
+            return True
+        handlers = [each for kinds in app.error_handler_spec.values() for each in kinds.values() if each]
+        return len(handlers) > 1 or any(len(each) > 1 for each in handlers) or self.respond not in handlers[0].values()
 
     def note_stream(self, response: Response) -> Response:
         """Run after the request. The admission of a stream ends when it is closed, and holds its slots until then."""
@@ -253,7 +218,7 @@ class FlaskHooks:
         """Run for a rejection that code of the application has raised, where the application has no handler for it."""
         request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
         # Code may reject a request before ``decide``.
-        admission = _admission() or self._admit(self.limits.in_force, request, Plan([]), Verdict())
+        admission = _admission() or self._admit(self.http_limiter.in_force, request, Plan([]), Verdict())
         admission.verdict = error.verdict
         rejected = admission.http_error(error.verdict, description=getattr(error, "description", None))
         response = self._app.handle_http_exception(rejected)
@@ -286,36 +251,3 @@ def _admission() -> FlaskAdmission | None:
     """Return the admission of this call of the application, not of another one with the same environ."""
     exchange: Exchange | None = flask.request.environ.get(_EXCHANGE)
     return exchange.admission if exchange else None  # type: ignore[return-value] # ``_admit`` has set it
-
-
-def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
-    """Return the marks of the view of Flask's ``endpoint``, with those of its blueprints and the application."""
-    view: Any = app.view_functions[endpoint]
-    form = marked_form(view)
-    if form is not None and marks_of(view) == _UNMARKED and form not in app.view_functions.values():
-        view = form  # @limit is above @app.route, which registered the view before it was marked
-    outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
-    blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
-    marked = ViewMarksByMethod(view, [app, *blueprints])
-    if marks_of(view) == _UNMARKED and _serves_files(view, endpoint):
-        marked.common = replace(marked.common, is_static=True)
-    return marked
-
-
-def _serves_files(view: Any, endpoint: str) -> bool:
-    """Return whether it is the view that Flask adds for the static files of an application or a blueprint."""
-    return endpoint.rpartition(".")[2] == "static" and str(getattr(view, "__module__", "")).partition(".")[0] == "flask"
-
-
-def marks_for(view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:
-    """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` automatically."""
-    marks = view.by_method.get(method) or view.common  # for_method, without a call
-    is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)
-    return replace(marks, answers_options=True) if is_automatic else marks
-
-
-def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
-    def marks_of(rule: Any, method: str) -> ViewMarks | None:
-        return marks_for(view, method, rule) if (view := views.get(rule.endpoint)) else None
-
-    return list(routes_of_map(app.url_map, marks_of))

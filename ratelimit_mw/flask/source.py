@@ -12,7 +12,8 @@ from ..cli.source import Routed, Source, environ_of
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination
 from ..wsgi.url_map import route_template, rule_of_path
-from .hooks import EXTENSION, FlaskHooks, marks_for, routes_of
+from .hooks import EXTENSION, FlaskHooks
+from .views import marks_for, routes_of
 
 
 class FlaskSource(Source):
@@ -20,10 +21,10 @@ class FlaskSource(Source):
 
     def __init__(self, app: Flask, title: str) -> None:
         hooks: FlaskHooks = app.extensions[EXTENSION]
-        self._app, self._hooks, self._views = app, hooks, hooks.read_views()
-        limits = hooks.limits
+        self._app, self._hooks, self._views = app, hooks, hooks.views.read()
+        http_limiter = hooks.http_limiter
         routes = routes_of(app, self._views)
-        super().__init__(title, limits.in_force.settings, limits.limiter.rules, routes, limits)
+        super().__init__(title, http_limiter.in_force.settings, http_limiter.limiter.rules, routes, http_limiter)
 
     def route(self, request: ASGIRequest) -> Routed:
         with suppress(HTTPException):
@@ -44,7 +45,7 @@ class FlaskSource(Source):
 
     def notes(self) -> Iterator[str]:
         """Yield notes about the user."""
-        yield from self._hooks.notes()
+        yield from self._hooks.views.notes()
 
 
 def open_source(app: Flask, title: str) -> Source | None:

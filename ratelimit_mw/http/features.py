@@ -22,7 +22,7 @@ from ..rules.costs import FeatureCost
 from ..rules.plan import REQUEST_START, Plan
 from ..rules.priorities import PRIORITY
 from .client_ip import ClientIP, key_without_address
-from .functions import OwnFunctions, Read
+from .functions import CheckedFunctions, Read
 from .region import Region
 from .request import Request
 
@@ -65,7 +65,7 @@ class FeatureReader:
         self,
         needs: Mapping[str, Need],
         client_ip: ClientIP,
-        functions: OwnFunctions,
+        functions: CheckedFunctions,
         adapter: Mapping[str, Read],
         routes: bool = False,
         body_feature: Callable[[str], Read | None] = lambda _: None,

@@ -19,7 +19,7 @@ from .request import Request
 _log = logging.getLogger("ratelimit_mw")
 Read = Callable[[Request], Any]
 """Returns the value of a feature, or its awaitable."""
-OwnFeatures = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
+FeatureFunctions = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
 """Your functions of the request by feature, or one function that returns features by name."""
 
 IDENTIFY: Final = "*"
@@ -27,7 +27,7 @@ IDENTIFY: Final = "*"
 _OF_REQUEST: Final = ("ip", "endpoint", "view", "method", "path", "host", "scope")
 
 
-def checked_functions(own: OwnFeatures) -> dict[str, Callable[[Any], Any]]:
+def checked_functions(own: FeatureFunctions) -> dict[str, Callable[[Any], Any]]:
     """Return your functions by normalized feature name; ``ConfigError`` for one that takes no request."""
     if callable(own):
         own = {IDENTIFY: own}
@@ -40,14 +40,14 @@ def checked_functions(own: OwnFeatures) -> dict[str, Callable[[Any], Any]]:
     return functions
 
 
-class OwnFunctions:
+class CheckedFunctions:
     """Your functions, checked.
 
     ``may_provide`` are the features that they may return; with ``IDENTIFY`` where one function does not declare its
     own. ``must_await``: whether one of them is async.
     """
 
-    def __init__(self, own: OwnFeatures) -> None:
+    def __init__(self, own: FeatureFunctions) -> None:
         functions = checked_functions(own)
         kinds = [kind for function in functions.values() for kind in (function, type(function).__call__)]
         self.must_await = any(map(inspect.iscoroutinefunction, kinds))

@@ -33,7 +33,7 @@ from ..settings.rules import DEFAULT_RULE
 from .body import body_feature
 from .client_ip import ClientIP
 from .features import FeatureReader, Need, needs_of_lists, needs_of_rule
-from .functions import IDENTIFY, OwnFeatures, OwnFunctions, Read, awaited
+from .functions import IDENTIFY, CheckedFunctions, FeatureFunctions, Read, awaited
 from .headers import HeaderWriter
 from .region import Region
 from .rejection import PreparedRejections
@@ -67,28 +67,28 @@ class HttpLimits:
     A request keeps those that it began with. Raises ``ConfigError`` for rules and lists that cannot be decided here.
     """
 
-    def __init__(self, owner: HttpLimiter, every: RuleSet, settings: Settings, app: AppFacts) -> None:
-        self.owner = owner
-        self.limiter = owner.limiter
-        self.reject = owner.reject
+    def __init__(self, http_limiter: HttpLimiter, every: RuleSet, settings: Settings, app: AppFacts) -> None:
+        self.http_limiter = http_limiter
+        self.limiter = http_limiter.limiter
+        self.reject = http_limiter.reject
         """Your function that responds to a rejection."""
-        self.before_user = owner.before_user
-        self.settings = http = settings.replaced(**owner.options)
+        self.before_user = http_limiter.before_user
+        self.settings = http = settings.replaced(**http_limiter.options)
         """The settings of the limiter with the arguments of the middleware."""
         self.is_observed = self.limiter.is_observed
         self.watch = self.limiter.reloads.watch_of(settings)
         """Looks for changed settings; None if the settings are not watched."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.rejections = PreparedRejections(self.writer)
-        build_reader = _reader_builder(owner, http)
-        leaves = owner.before_user and not app.has_routes
+        build_reader = _reader_builder(http_limiter, http)
+        leaves = http_limiter.before_user and not app.has_routes
         knows = build_reader({}).knows if leaves else lambda _: True
-        if not (app.has_routes or owner.before_user):
-            check_no_views(every, owner.functions.may_provide)
+        if not (app.has_routes or http_limiter.before_user):
+            check_no_views(every, http_limiter.functions.may_provide)
         self.rules = rules = every.without_amendments() if leaves else every
         foreign = {rule for rule in rules.rules if leaves and not _is_known(rule, knows)}
         given = {every.rule_of(mark): names for mark, names in app.provided.items()}
-        if "ip" not in owner.functions.may_provide:  # it may be anything
+        if "ip" not in http_limiter.functions.may_provide:  # it may be anything
             _check_addresses(rules, http.ipv6_prefix, given)
         # Your code passes the features of a rule that only it decides.
         named = [rule for rule in rules.rules if rule.source.matches.is_only_named]
@@ -100,7 +100,9 @@ class HttpLimits:
         self.reader = build_reader(needs, routes=app.has_routes, passed=passed)
         self.left = frozenset(rule.name for rule in rules.rules if rule in foreign or OF_USER & {*rule.source.needs})
         """The rules that a middleware before the user leaves to the inner one, which knows the user and the route."""
-        self.without_user = () if owner.before_user or owner.gives_user else tuple(_without_user(rules, given))
+        self.without_user = (
+            () if http_limiter.before_user or http_limiter.gives_user else tuple(_without_user(rules, given))
+        )
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
         waits = any(rule.lookups or rule.source.wait_us for rule in rules.rules)
         self.may_wait = self.limiter.waits or self.reader.may_await or waits
@@ -120,7 +122,9 @@ class HttpLimits:
     ) -> dict[str, Any]:
         """Read the features of a plan. ``provided`` are not read, and ``resolve`` awaits those of async functions."""
         features = self.reader.read(plan, request, provided)
-        return features if resolve is None else {name: resolve(value) for name, value in features.items()}
+        if resolve is None or not (self.reader.may_await or provided):
+            return features
+        return {name: resolve(value) for name, value in features.items()}
 
     async def aread(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Read the features of a plan, and await those of async functions."""
@@ -155,14 +159,14 @@ class HttpLimits:
         """Return the limits for a request that arrives, and look for changes when that is due."""
         if self.watch is not None and monotonic() >= self.watch.due_at:
             self.watch.look()
-            return self.owner.in_force
+            return self.http_limiter.in_force
         return self
 
     async def aat(self) -> HttpLimits:
         """Async form of ``at``."""
         if self.watch is not None and monotonic() >= self.watch.due_at:
             await self.watch.alook()
-            return self.owner.in_force
+            return self.http_limiter.in_force
         return self
 
     def settle_stated(self, verdict: Verdict) -> None:
@@ -182,7 +186,7 @@ class HttpLimiter:
         self,
         settings: SettingsSource | None,
         limiter: Limiter | None,
-        features: OwnFeatures,
+        features: FeatureFunctions,
         reject: Callable[[Any, Verdict], Any] | None,
         adapter: Mapping[str, Read],
         options: HttpOptions,
@@ -196,7 +200,7 @@ class HttpLimiter:
         overridden = load_settings(cast(SettingsDict, options))
         self.options = {name: getattr(overridden, name) for name in options if name not in OF_LIMITER}
         """The settings that arguments of the middleware override."""
-        self.functions = OwnFunctions(features)
+        self.functions = CheckedFunctions(features)
         self.adapter = adapter
         self.gives_user = not self.functions.may_provide.isdisjoint(("user", IDENTIFY))
         """Whether your functions may provide the user."""
@@ -272,14 +276,14 @@ class HttpLimiter:
         return as_counted(features, prefix, nat64, "ip" in self.functions.may_provide)
 
 
-def _reader_builder(owner: HttpLimiter, settings: Settings) -> partial[FeatureReader]:
+def _reader_builder(http_limiter: HttpLimiter, settings: Settings) -> partial[FeatureReader]:
     """Return the reader of a middleware without the features that it has to read."""
     proxies = settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix, settings.nat64_prefixes
     return partial(
         FeatureReader,
         client_ip=ClientIP(*proxies),
-        functions=owner.functions,
-        adapter=owner.adapter,
+        functions=http_limiter.functions,
+        adapter=http_limiter.adapter,
         body_feature=partial(body_feature, limit=settings.body_limit, email_field=settings.email_field),
         region=Region.from_settings(settings),
         priority_header=settings.priorities.header,

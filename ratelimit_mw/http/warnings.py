@@ -22,26 +22,26 @@ def warn(text: str) -> None:
     _log.warning("%s", text)
 
 
-def warn_at_start(owner: HttpLimiter) -> None:
+def warn_at_start(http_limiter: HttpLimiter) -> None:
     """Log what makes the limits of an application useless."""
-    rules = owner.limiter.rules
+    rules = http_limiter.limiter.rules
     if not rules.enabled:
         warn(NOT_ENABLED)
-    if not (rules.rules or rules.lists.entries or marks_made or owner.before_user):
+    if not (rules.rules or rules.lists.entries or marks_made or http_limiter.before_user):
         warn(NO_RULES)
-    for text in warnings_of_workers(owner.limiter):
+    for text in warnings_of_workers(http_limiter.limiter):
         warn(text)
 
 
-def warnings_of_user(owner: HttpLimiter, reason: str) -> Iterator[str]:
+def warnings_of_user(http_limiter: HttpLimiter, reason: str) -> Iterator[str]:
     """Name a rule or a list that needs the user, where nothing may provide the user for this ``reason``."""
-    for effect in owner.in_force.without_user[:1]:
+    for effect in http_limiter.in_force.without_user[:1]:
         yield f"{effect}: {reason}, or pass features={{'user': function}}"
 
 
-def warn_of_user(owner: HttpLimiter, reason: str) -> None:
+def warn_of_user(http_limiter: HttpLimiter, reason: str) -> None:
     """Log that nothing may provide the user that a rule or a list needs."""
-    for text in warnings_of_user(owner, reason):
+    for text in warnings_of_user(http_limiter, reason):
         warn(text)
 
 

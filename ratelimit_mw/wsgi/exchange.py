@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import RateLimitExceeded
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 VERDICT: Final = "ratelimit_mw.verdict"
 """The key of the environ where the application finds the verdict."""
 _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
+
+
+@lru_cache(1024)
+def environ_key(header: str) -> str:
+    """Return the key of the environ that holds a header."""
+    key = header.upper().replace("-", "_")
+    return key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
 
 
 class WSGIRequest(Request):
@@ -67,8 +75,7 @@ class WSGIRequest(Request):
 
     def header_lines(self, name: str) -> list[str]:
         """Return one value at most: WSGI servers join lines, and an underscore in a name is lost."""
-        key = name.upper().replace("-", "_")
-        value = self.native.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
+        value = self.native.get(environ_key(name))
         return [] if value is None else [value]
 
     def header_names(self) -> list[str]:

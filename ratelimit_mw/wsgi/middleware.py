@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.functions import OwnFeatures
+from ..http.functions import FeatureFunctions
 from ..http.limits import DECIDED, HttpLimiter
 from ..http.warnings import warn_at_start, warn_of_user
 from ..limiter.limiter import Limiter
@@ -63,7 +63,7 @@ class RateLimitMiddleware:
         settings: SettingsSource | None = None,
         *,
         limiter: Limiter | None = None,
-        features: OwnFeatures | None = None,
+        features: FeatureFunctions | None = None,
         rejection: Callable[[WSGIRequest, Verdict], Any] | None = None,
         url_map: Map | None = None,
         views: Mapping[str, Any] | None = None,
@@ -73,28 +73,28 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         arguments = settings, limiter, features or {}, rejection, {"user": remote_user}, options
-        self.limits = limits = HttpLimiter(*arguments, url_map is not None, before_user)
-        self.limiter, self.before_user = limits.limiter, before_user
-        self.routes = _routes_of(limits, url_map, views, server_name)
+        self.http_limiter = http_limiter = HttpLimiter(*arguments, url_map is not None, before_user)
+        self.limiter, self.before_user = http_limiter.limiter, before_user
+        self.routes = _routes_of(http_limiter, url_map, views, server_name)
         if self.routes is None:
-            limits.adopt_no_routes()
+            http_limiter.adopt_no_routes()
         else:
             self.routes.adopt()
-        if limits.functions.must_await:
+        if http_limiter.functions.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
-        warn_at_start(limits)
-        warn_of_user(limits, NO_REMOTE_USER)
+        warn_at_start(http_limiter)
+        warn_of_user(http_limiter, NO_REMOTE_USER)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
         to = None if self.routes is None else self.routes.find(request)
-        limits = self.limits.in_force
+        limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = limits.at()
         plan = limits.plan(request, to)
         if DECIDED in environ or limits.before_user:
             plan = limits.undecided(plan, environ, limits.before_user)
-        verdict = limits.decide(plan, request)
+        verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         exchange = Exchange(start_response)
         if not verdict.allowed:
@@ -105,12 +105,12 @@ class RateLimitMiddleware:
 
 
 def _routes_of(
-    limits: HttpLimiter, url_map: Map | None, views: Mapping[str, Any] | None, server_name: str | None
+    http_limiter: HttpLimiter, url_map: Map | None, views: Mapping[str, Any] | None, server_name: str | None
 ) -> MapRoutes | None:
     if url_map is not None:
         from .url_map import MapRoutes  # Werkzeug is installed where its map is
 
-        return MapRoutes(limits, url_map, views or {}, server_name)
+        return MapRoutes(http_limiter, url_map, views or {}, server_name)
     if views is not None or server_name is not None:
         raise ConfigError("views and server_name are used only with url_map. Pass url_map=, or remove them")
     return None

@@ -10,12 +10,13 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, MapAdapter, Rule
 
 from ..errors import ConfigError
-from ..http.limits import HttpLimiter, HttpLimits
+from ..http.limits import HttpLimiter
 from ..http.routes import Route, ViewMarksByMethod, check_parameters, check_routes
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination, ViewMarks, destination
 from ..rules.match import METHODS
 from ..rules.paths import deepen
+from ..rules.ruleset import RuleSet
 from .exchange import WSGIRequest
 
 # As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
@@ -55,11 +56,11 @@ def name_of(endpoint: Any) -> str:
     return endpoint if isinstance(endpoint, str) else getattr(endpoint, "__name__", str(endpoint))
 
 
-def check_map(routes: list[Route], rules: HttpLimits, may_have_more: bool = False) -> None:
+def check_map(routes: list[Route], rules: RuleSet, may_have_more: bool = False) -> None:
     """Raise ``ConfigError`` for a rule that no route has. Functions of Flask may add parameters to a route."""
     if not may_have_more:
-        check_parameters(routes, rules.rules)
-    check_routes(routes, rules.rules)
+        check_parameters(routes, rules)
+    check_routes(routes, rules)
 
 
 class MapRoutes:
@@ -68,10 +69,12 @@ class MapRoutes:
     ``server_name`` is that of ``bind_to_environ``, which finds subdomains by it.
     """
 
-    def __init__(self, limits: HttpLimiter, url_map: Map, views: Mapping[str, Any], server_name: str | None) -> None:
+    def __init__(
+        self, http_limiter: HttpLimiter, url_map: Map, views: Mapping[str, Any], server_name: str | None
+    ) -> None:
         if not isinstance(url_map, Map):
             raise ConfigError(f"expected a Map of werkzeug.routing; got {url_map!r}", "url_map")
-        self._limits, self._map, self._given, self.server_name = limits, url_map, views, server_name
+        self._http_limiter, self._map, self._given, self.server_name = http_limiter, url_map, views, server_name
         self._views: dict[Any, ViewMarksByMethod] = {}
 
     def adopt(self) -> list[Route]:
@@ -84,7 +87,7 @@ class MapRoutes:
         views = {rule.endpoint: ViewMarksByMethod(self._given.get(rule.endpoint, rule.endpoint)) for rule in rules}
         routes = list(routes_of(self._map, lambda rule, method: views[rule.endpoint].for_method(method)))
         marked = (marks for view in views.values() for marks in view.all())
-        self._limits.adopt(marked, check=lambda rules: check_map(routes, rules))
+        self._http_limiter.adopt(marked, check=lambda limits: check_map(routes, limits.rules))
         self._views = views
         return routes
 

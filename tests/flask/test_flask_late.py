@@ -51,7 +51,7 @@ def test_a_mistake_added_after_the_check_is_found() -> None:
     app, _ = checked_app()
     app.add_url_rule("/", "home", exempt("missing")(lambda: "hello"))
     with pytest.raises(ConfigError, match="unknown rule 'missing'"):
-        app.extensions["ratelimit_mw"].read_views()
+        app.extensions["ratelimit_mw"].views.read()
     assert statuses(app, times=2) == [500, 500]
 
 
@@ -68,7 +68,7 @@ def test_counts_survive_when_views_are_read_again() -> None:
     """A rejected client stays rejected."""
     app, _ = checked_app(one_rule("1/minute"))
     assert statuses(app, "/shop/", 2) == [200, 429]
-    app.extensions["ratelimit_mw"].read_views()
+    app.extensions["ratelimit_mw"].views.read()
     app.view_functions["late"] = limit("1/minute")(hello)
     assert statuses(app, "/shop/", 1) == [429]
 

@@ -146,6 +146,6 @@ def test_a_response_of_the_authentication_shows_the_outer_stage(served: Ask) -> 
 
 def test_a_request_that_nothing_has_decided_keeps_its_plan() -> None:
     """Django asks for the undecided rest of each plan. A copy would fill the caches that have one entry per plan."""
-    limits = wsgi.RateLimitMiddleware(lambda *_: [], settings=SETTINGS).limits.in_force
+    limits = wsgi.RateLimitMiddleware(lambda *_: [], settings=SETTINGS).http_limiter.in_force
     plan = limits.rules.plan("GET", "/")
     assert limits.undecided(plan, {}) is plan

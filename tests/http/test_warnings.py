@@ -112,7 +112,7 @@ def in_wsgi(settings: Any, **options: Any) -> Any:
 def started(app: Any) -> None:
     """Start an application as a server does, and send a request to one of ASGI."""
     if isinstance(app, Flask):
-        app.extensions["ratelimit_mw"]._current_views()
+        app.test_client().get("/")
     elif not isinstance(app, WSGIMiddleware):
         ask(app)
 
@@ -289,7 +289,7 @@ def test_a_memory_store_in_several_workers_is_logged(kind: str, log: Any, monkey
         elif kind == "flask":
             app = Flask("app")
             RateLimiter(app, settings)
-            app.extensions["ratelimit_mw"]._current_views()
+            app.test_client().get("/")
         else:
             with project(settings) as served:
                 served.ask()

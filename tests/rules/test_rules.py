@@ -12,7 +12,7 @@ from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.bucket import Gcra
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader, Need
-from ratelimit_mw.http.functions import OwnFunctions
+from ratelimit_mw.http.functions import CheckedFunctions
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations.overview import Overview
 from ratelimit_mw.rules.marks import Destination, ViewMarks
@@ -108,7 +108,7 @@ def test_the_match_cache_is_bounded() -> None:
 def test_the_plan_cache_is_bounded() -> None:
     """Independent patterns have as many plans as combinations. The cache holds a bounded number of them."""
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(14))
-    reader = FeatureReader({"ip": Need()}, ClientIP(), OwnFunctions({}), {"user": lambda request: None})
+    reader = FeatureReader({"ip": Need()}, ClientIP(), CheckedFunctions({}), {"user": lambda request: None})
     request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
     for chosen in range(1 << 14):
         names = [i for i in range(14) if chosen >> i & 1]

@@ -651,7 +651,7 @@ class FlaskSite(WSGISite):
         return app.wsgi_app
 
     def start(self) -> None:
-        self.flask.extensions["ratelimit_mw"].read_views()
+        self.flask.extensions["ratelimit_mw"].views.read()
 
     def see(self, native: Any) -> Call:
         more = {"usage": Bound(of_flask.usage), "body": native.get_data}
