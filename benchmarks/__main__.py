@@ -40,7 +40,7 @@ PARTS = {
 
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "explanation/benchmarks.md", DOCS / "how-to/operate/capacity.md", DOCS / "how-to/deploy/gateways.md"]
+PAGES = [DOCS / "explanation/benchmarks.md", DOCS / "how-to/operate/capacity.md"]
 TABLE = re.compile(r"^(\*\*.+\*\*)\n\n(?:\|.*\n)+", re.MULTILINE)
 
 
