@@ -7,15 +7,15 @@ are rules, too, made at the start. They have the names, scopes and rates of thos
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
-from ..decision import Verdict, combine_verdicts
+from ..decision import Hit, Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_of, error_path, suggestion
-from ..keys.features import INVALID, UNKNOWN_IP
+from ..keys.features import INVALID, UNKNOWN_IP, Features
 from ..quota import Quota
 from ..rules.marks import Mark
 from ..rules.names import class_behind, name_of
@@ -42,6 +42,8 @@ _NEVER_CALLED: Final = (
 )
 _DECIDED: Final = "_ratelimit_mw_throttles"
 """The attribute of REST framework's request with the verdicts for the throttles that it has not asked yet."""
+_PROVIDED: Final = "throttles"
+"""The entry of the features with those that each of several throttles provides."""
 
 _Asked = tuple[Plan, Mapping[str, Any]]
 """What a throttle decides: a plan, and the features that only the throttle knows."""
@@ -203,23 +205,45 @@ _OWN_KEYS: Final = {UserRateThrottle.get_cache_key, AnonRateThrottle.get_cache_k
 def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Verdict]:
     """Return the verdict for each throttle of a group, which is one for all: a rejected request consumes nothing."""
     admission: DjangoAdmission = getattr(request._request, ADMISSION)
-    now = admission.now
-    now.may_await = False  # type: ignore[attr-defined] # the user is that of REST framework
-    limits, decided = admission.limits, list[tuple[Plan, Verdict]]()
-    for throttle in group:
-        scope = _scope_of(throttle, view)
-        if scope is not None and (asked := throttle._ask(admission, scope, request, view)):
-            plan, provided = asked
-            decided.append((plan, limits.decide(plan, now, provided, resolve)))
-    if rejecting := [verdict for _, verdict in decided if not verdict]:
-        for _, verdict in decided:
-            if verdict:
-                limits.limiter.refund(verdict)
-        decided = [(Plan(()), combine_verdicts(rejecting))]
-    for plan, verdict in decided:
+    scopes = ((throttle, _scope_of(throttle, view)) for throttle in group)
+    asked = [throttle._ask(admission, scope, request, view) for throttle, scope in scopes if scope is not None]
+    verdict = Verdict()
+    if each := [one for one in asked if one is not None]:
+        now = admission.now
+        now.may_await = False  # type: ignore[attr-defined] # the user is that of REST framework
+        plan, provided = each[0] if len(each) == 1 else _join(each)
+        verdict = admission.limits.decide(plan, now, provided, resolve)
         if verdict.decisions or not verdict:
             admission.keep(plan, verdict)
-    return dict.fromkeys(map(type, group), combine_verdicts([verdict for _, verdict in decided]))
+    return dict.fromkeys(map(type, group), verdict)
+
+
+def _join(asked: Sequence[_Asked]) -> _Asked:
+    """Return one plan for several throttles, each of which provides features of its own."""
+    plans, provided = zip(*asked, strict=True)
+    common = set.intersection(*map(set, provided))
+    return _joint_plan(plans), {**dict.fromkeys(common), _PROVIDED: provided}
+
+
+class _JointPlan(Plan):
+    """The rules of several throttles, which one step of the store decides. A limit counts once under each key."""
+
+    def __init__(self, plans: tuple[Plan, ...]) -> None:
+        super().__init__(list(dict.fromkeys(rule for plan in plans for rule in plan.rules)), plans[0].lists)
+        self._plans = plans
+        self.single = self.choose = None
+
+    def hits(self, features: Features, *others: Any) -> Any:
+        hits: list[Hit] = []
+        for plan, provided in zip(self._plans, features[_PROVIDED], strict=True):
+            built = plan.hits({**features, **provided}, *others)
+            if not isinstance(built, list):
+                return built
+            hits += built
+        return list(dict.fromkeys(hits))
+
+
+_joint_plan: Final = lru_cache(1024)(_JointPlan)
 
 
 # -- at the start ------------------------------------------------------------------------------------------------------

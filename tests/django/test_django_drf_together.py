@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pytest
 from django.urls import path
 from django_calls import project, still
 
 from ratelimit_mw.django import check
 from ratelimit_mw.django.drf import UserRateThrottle
+from ratelimit_mw.stores import MemoryStore
 
 # REST framework reads Django's settings on import. The import of django_calls configures them.
 from rest_framework.response import Response  # isort: skip
@@ -33,6 +35,28 @@ class B(UserRateThrottle):
 
 def view_of(*throttles: type, **more: Any) -> Any:
     return type("View", (Items,), {"throttle_classes": throttles, **more}).as_view()
+
+
+def test_one_step_of_the_store_decides_all_throttles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where each has a key of its own. Two with the same scope, rate and key have one count."""
+    steps: list[int] = []
+    apply = MemoryStore.apply
+
+    def count(self: MemoryStore, hits: Any, *others: Any) -> Any:
+        steps.append(len(hits))
+        return apply(self, hits, *others)
+
+    class ByTeam(B):
+        def get_cache_key(self, request: Any, view: Any) -> str:
+            return "team"
+
+    class Again(B):
+        pass
+
+    monkeypatch.setattr(MemoryStore, "apply", count)
+    with project(still(), path("", view_of(UserRateThrottle, B, ByTeam, Again)), **RATES) as served:
+        assert (served.ask().status_code, steps) == (200, [3])
+        assert (served.ask().status_code, steps) == (429, [3, 3])
 
 
 def test_a_throttle_with_its_own_decision_is_decided_alone() -> None:
