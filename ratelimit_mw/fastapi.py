@@ -19,7 +19,7 @@ from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_path
 from .http.in_view import NO_STORE, of_request, on_loops, verdict_by
-from .http.limits import DECIDED
+from .http.limits import ADMISSION
 from .http.named import LimitUsage
 from .keys.features import checked_name
 from .rules import decorators
@@ -133,7 +133,9 @@ class RateLimit(DependencyLimit, Depends):
         return self
 
     async def __call__(self, connection: HTTPConnection, **values: Any) -> Verdict:
-        for admission in reversed(connection.scope.get(DECIDED, {}).values()):
+        innermost: ASGIAdmission | None = connection.scope.get(ADMISSION)
+        admission: Any
+        for admission in innermost.chain() if innermost is not None else ():
             if self.mark in admission.limits.rules.marks:  # else another middleware decides it
                 return await self._decide(admission, {self._names[name]: value for name, value in values.items()})
         if not testmode.off:

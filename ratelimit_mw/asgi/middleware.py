@@ -12,7 +12,7 @@ from typing import Any, Final, Unpack
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.functions import FeatureFunctions
-from ..http.limits import DECIDED, HttpLimiter, HttpLimits
+from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
 from ..http.routes import check_no_views
 from ..limiter.limiter import Limiter
 from ..rules.guard import get_current, set_current
@@ -98,19 +98,16 @@ class RateLimitMiddleware:
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await limits.aat()
-        plan = _plan(limits, request, scope)
-        admission, before = None, get_current()
+        plan, admission, before = _plan(limits, request, scope), None, get_current()
         try:
-            if limits.reader.reads_bodies and BODY not in scope and _needs_body(limits, plan, request):
-                receive = await _read_body(limits, request, receive)
-            if limits.may_wait:
-                decided, receive = await _decide_connected(limits, plan, request, receive)
+            if limits.decides_at_once:
+                verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
+            else:
+                decided, receive = await _decide(limits, plan, request, receive)
                 if decided is None:
                     await _respond_to_nobody(send)
                     return
                 verdict = decided
-            else:
-                verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
             admission = _admit(limits, plan, request, verdict, request.native, send)
             if verdict.allowed:
                 if plan.may_delay and verdict.delay:
@@ -127,14 +124,8 @@ class RateLimitMiddleware:
             if admission is not None:
                 set_current(before)
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
-        if admission.first is not None:
-            return
-        verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
-        admission.has_ended = True
-        if plan.needs_settlement or verdict.open_receipt is not None or admission.added is not None:
+        if not admission.ends_at_once():
             await admission.aend(admission.status or ERROR)
-        elif limits.is_observed:
-            admission.observe()  # ``aend`` without its call
 
     def _run_other(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""
@@ -169,7 +160,7 @@ class RateLimitMiddleware:
         if limits.watch is not None:
             limits = await limits.aat()
         plan = _plan(limits, request, scope)
-        verdict, receive = await _decide_connected(limits, plan, request, receive)
+        verdict, receive = await _decide(limits, plan, request, receive)
         if verdict is None:
             return
         admission = _admit(limits, plan, request, verdict, scope, send)
@@ -190,7 +181,7 @@ def _plan(limits: HttpLimits, request: ASGIRequest, scope: Scope) -> Plan:
         if encoded or not path or native.get("root_path"):
             path = request.sent_path
     plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
-    if DECIDED in scope or limits.before_user:
+    if ADMISSION in scope or limits.before_user:
         return limits.undecided(plan, scope, limits.before_user)
     return plan
 
@@ -211,6 +202,23 @@ def _admit(
     return admission
 
 
+async def _decide(
+    limits: HttpLimits, plan: Plan, request: ASGIRequest, receive: Receive
+) -> tuple[Verdict | None, Receive]:
+    """Return the verdict, None when the client left before, and the ``receive`` for the application.
+
+    It repeats the body, where a rule reads it. A request that waits for a slot ends when its client leaves.
+    """
+    if limits.reader.reads_bodies and not request.has_body and _needs_body(limits, plan, request):
+        ahead = _read_ahead(limits, request, receive)
+        receive = ahead.receive
+        request.native = {**request.native, BODY: await ahead.read(request)}
+    if not plan.waits:
+        return await limits.adecide(plan, request), receive
+    ahead = _read_ahead(limits, request, receive)
+    return await ahead.run_connected(limits.adecide(plan, request)), ahead.receive
+
+
 def _needs_body(limits: HttpLimits, plan: Plan, request: ASGIRequest) -> bool:
     """Return whether a rule reads the body, now or on the way to the view."""
     reader, match = limits.reader, request.match
@@ -218,30 +226,10 @@ def _needs_body(limits: HttpLimits, plan: Plan, request: ASGIRequest) -> bool:
     return reader.needs_body(plan) or reader.needs_body(deferred)
 
 
-async def _read_body(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> Receive:
-    """Read the body, and return a ``receive`` that repeats it for the application."""
-    ahead = _read_ahead(limits, request, receive)
-    request.native = {**request.native, BODY: await ahead.read(request)}
-    return ahead.receive
-
-
 def _read_ahead(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> ReadAhead:
     if request.ahead is None:
         request.ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
     return request.ahead
-
-
-async def _decide_connected(
-    limits: HttpLimits, plan: Plan, request: ASGIRequest, receive: Receive
-) -> tuple[Verdict | None, Receive]:
-    """Return the verdict, None when the client left before, and the ``receive`` for the application.
-
-    A request that waits for a slot ends when its client leaves.
-    """
-    if not plan.waits:
-        return await limits.adecide(plan, request), receive
-    ahead = _read_ahead(limits, request, receive)
-    return await ahead.run_connected(limits.adecide(plan, request)), ahead.receive
 
 
 async def _respond_to_nobody(send: Send) -> None:

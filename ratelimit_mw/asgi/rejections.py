@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from ..decision import RateLimitExceeded, Verdict
 from ..errors import RateLimitError
-from ..http.limits import DECIDED
+from ..http.limits import ADMISSION
 from .layers import layers_of
 
 _ERRORS: Final = (RateLimitExceeded, RateLimitError)
@@ -93,10 +93,9 @@ def handle_rejections(app: Any) -> None:
 
 async def _respond(request: Any, error: RateLimitExceeded) -> Any:
     """Return the ASGI application that responds to a rejection as the middleware does; raise it without one."""
-    admissions: Mapping[object, Any] = request.scope.get(DECIDED, {})
-    if not admissions or request.scope["type"] != "http":
+    admission = request.scope.get(ADMISSION)
+    if admission is None or request.scope["type"] != "http":
         raise error
-    admission = list(admissions.values())[-1]
     admission.verdict = error.verdict
     handlers = ErrorHandlers.of(request.scope.get("app"))
     return lambda _, receive, send: admission.reject(receive, send, handlers)

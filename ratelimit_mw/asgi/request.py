@@ -205,6 +205,22 @@ class ASGIAdmission(Admission):
             await self.aend((self.status or ERROR) if isinstance(error, Exception) else None)
         return False
 
+    def ends_at_once(self) -> bool:
+        """End a request without anything to settle, and send its event. Return False where ``aend`` has to settle.
+
+        A second middleware of the same limiter ends with the first one.
+        """
+        if self.first is not None:
+            return True
+        self.has_ended, decided = True, self.verdicts
+        if decided:  # a cost that is stated from now on is settled at once
+            decided[0].settler = self.limits.limiter
+        if self.needs_settlement or self.added is not None or (decided and decided[0].open_receipt is not None):
+            return False
+        if self.limits.is_observed:
+            self.observe()
+        return True
+
     async def reject(self, receive: Receive, send: Send, handlers: ErrorHandlers | None = None) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's.
 

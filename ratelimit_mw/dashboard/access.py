@@ -11,8 +11,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError
-from ..http.admission import Admission
-from ..http.limits import DECIDED
+from ..http.admission import admissions_of
 from ..http.request import Request
 from ..http.token import has_token, start_token
 from ..limiter.limiter import Limiter
@@ -77,7 +76,6 @@ def is_open(answer: object, server_data: Mapping[str, Any]) -> bool:
     """
     if answer is not True and answer:
         raise ConfigError(f"expected True or False from the function; got {type(answer).__name__}", "allow")
-    admissions: Mapping[object, Admission] = server_data.get(DECIDED, {}) if answer else {}
-    for admission in admissions.values():
+    for admission in admissions_of(server_data) if answer else ():
         admission.skip_event()
     return bool(answer)

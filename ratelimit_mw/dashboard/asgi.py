@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from inspect import isawaitable
 from typing import Final
 
@@ -13,7 +12,7 @@ from ..asgi.router import path_below
 from ..asgi.types import ASGIApp, Receive, Scope, Send
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Admission
-from ..http.limits import DECIDED
+from ..http.limits import ADMISSION
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
 from .access import Allow, Mount, is_open
@@ -92,10 +91,10 @@ def path_in_mount(scope: Scope) -> str:
 
 def _limiter_of(scope: Scope) -> Limiter:
     """Return the limiter of the innermost middleware that handles a request."""
-    admissions: Mapping[object, Admission] = scope.get(DECIDED, {})
-    if not admissions:
+    innermost: Admission | None = scope.get(ADMISSION)
+    if innermost is None:
         raise MissingMiddlewareError("dashboard()", "shows the limiter of the middleware")
-    return list(admissions.values())[-1].limits.limiter
+    return innermost.limits.limiter
 
 
 async def _send(send: Send, response: PageResponse) -> None:

@@ -25,7 +25,7 @@ from ..rules.ruleset import RuleSet
 from ..testmode import testmode
 from .drf_errors import api_error
 from .limits import rules_by_scope
-from .request import ADMISSION, SCOPE, THROTTLE, DjangoAdmission, keep_data, resolve, user_key
+from .request import ATTRIBUTE, SCOPE, THROTTLE, DjangoAdmission, keep_data, resolve, user_key
 from .routes import DjangoRoute
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "Throttle", "UserRateThrottle"]
@@ -89,7 +89,7 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
         if testmode.off or _scope_of(self, view) is None:
             return True
         keep_data(request)
-        if getattr(request._request, ADMISSION, None) is None:
+        if getattr(request._request, ATTRIBUTE, None) is None:
             raise MissingMiddlewareError(f"{type(view).__module__}.{type(view).__qualname__}")
         decided = vars(request).get(_DECIDED)
         if decided is None:
@@ -162,7 +162,7 @@ class UserRateThrottle(Throttle):
         Args:
             request: The request of REST framework.
         """
-        admission: DjangoAdmission = getattr(request._request, ADMISSION)
+        admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
         address: Any = resolve(admission.limits.reader.value("ip", admission.request))
         return UNKNOWN_IP if not address else "invalid" if address is INVALID else str(address)
 
@@ -204,7 +204,7 @@ _OWN_KEYS: Final = {UserRateThrottle.get_cache_key, AnonRateThrottle.get_cache_k
 
 def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Verdict]:
     """Return the verdict for each throttle of a group, which is one for all: a rejected request consumes nothing."""
-    admission: DjangoAdmission = getattr(request._request, ADMISSION)
+    admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
     scopes = ((throttle, _scope_of(throttle, view)) for throttle in group)
     asked = [throttle._ask(admission, scope, request, view) for throttle, scope in scopes if scope is not None]
     verdict = Verdict()

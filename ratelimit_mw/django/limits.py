@@ -25,7 +25,7 @@ from django.utils.translation import get_language
 
 from ..errors import ConfigError, error_path
 from ..http.functions import checked_functions
-from ..http.limits import DECIDED, HttpLimiter, HttpLimits
+from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
 from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start
 from ..limiter.limiter import Limiter
@@ -190,7 +190,7 @@ def _root_urlconf() -> Any:
 def plan_of(limits: HttpLimits, request: DjangoRequest, before_user: bool = False) -> Plan:
     """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
     plan, native = limits.plan(request, request.to), server_data(request.framework_request)
-    if before_user or DECIDED in native:
+    if before_user or ADMISSION in native:
         plan = limits.undecided(plan, native, before_user)
     names = _of_throttles(limits.rules)
     return limits.plan_without(plan, names) if names else plan

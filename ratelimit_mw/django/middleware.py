@@ -18,7 +18,7 @@ from ..http.warnings import warn
 from ..rules.guard import get_current, set_current
 from ..settings.framework import SETTING
 from .limits import ProjectLimits, plan_of, project_limits
-from .request import ADMISSION, DjangoAdmission, DjangoRequest, resolve, resolve_async
+from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, resolve, resolve_async
 from .responses import respond, watch
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -69,7 +69,7 @@ class RateLimitMiddleware:
         """Respond to a rejection that the view has raised."""
         if (rejection := rejection_of(error)) is None:
             return None
-        admission: DjangoAdmission = getattr(framework_request, ADMISSION)
+        admission: DjangoAdmission = getattr(framework_request, ATTRIBUTE)
         return respond(admission, resolve(admission.ask(rejection)))
 
     async def _handle(self, framework_request: Any) -> Any:
@@ -101,7 +101,7 @@ class RateLimitMiddleware:
 
     async def _admit(self, request: DjangoRequest) -> DjangoAdmission:
         """Decide a request, and make it that of this thread or task."""
-        before_user = self._is_listed_twice and not hasattr(request.framework_request, ADMISSION)
+        before_user = self._is_listed_twice and not hasattr(request.framework_request, ATTRIBUTE)
         limits, verdict = request.limits, Verdict()
         plan = plan_of(limits, request, before_user)
         if plan.is_empty:
@@ -136,7 +136,7 @@ class RateLimitMiddleware:
 @receiver(got_request_exception)  # type: ignore[untyped-decorator] # Django has no types
 def _note_rejection(request: Any = None, **_: Any) -> None:
     """Note a rejection that other middleware has raised. Django makes a 500 of it before this one sees it."""
-    error, admission = rejection_of(sys.exc_info()[1]), getattr(request, ADMISSION, None)
+    error, admission = rejection_of(sys.exc_info()[1]), getattr(request, ATTRIBUTE, None)
     if error is not None and admission is not None:
         admission.raised = error
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..http.limits import HttpLimits
     from ..rules.plan import Plan
 
-ADMISSION: Final = "_ratelimit_mw"
+ATTRIBUTE: Final = "_ratelimit_mw"
 """The attribute of Django's request that holds its admission."""
 SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
@@ -165,7 +165,7 @@ class DjangoAdmission(Admission):
         self._shown = shown = vars(framework_request)
         native = shown.get("scope") or framework_request.META  # ``server_data`` without its call
         super().__init__(limits, request, plan, verdict, native, shown)
-        shown[ADMISSION] = self
+        shown[ATTRIBUTE] = self
 
     def renew(self) -> DjangoRequest:
         before = self.request

@@ -13,7 +13,7 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from ..decision import RateLimitExceeded, Verdict
 from ..http.body import Body
-from ..http.limits import DECIDED, HttpLimiter, HttpLimits
+from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request
 from ..keys.features import UNMATCHED
@@ -184,7 +184,7 @@ class FlaskHooks:
         if limits.watch is not None:
             limits = limits.at()
         plan = limits.plan(request, to)
-        if DECIDED in environ:
+        if ADMISSION in environ:
             plan = limits.undecided(plan, environ)
         verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = self._admit(limits, request, plan, verdict)

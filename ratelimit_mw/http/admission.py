@@ -6,19 +6,20 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
 from ..forksafe import create_lock
 from ..limiter.gates import respond
+from ..limiter.limiter import Limiter
 from ..rules.costs import HeaderCost
 from ..rules.guard import set_current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
-from .limits import DECIDED, HttpLimits
+from .limits import ADMISSION, HttpLimits
 from .rejection import PreparedRejection, Rejection
 from .request import Request
 from .true_costs import settle_by_headers
@@ -32,7 +33,7 @@ class Admission:
     """Decides a request, writes the headers of its response, and settles it when the response ends.
 
     A second middleware of the same limiter has an admission for its view of the request. That one adds its decisions
-    to ``first``, which owns the response and the end. The innermost admission of each limiter is in ``native``.
+    to ``first``, which owns the response and the end. The innermost admission is in ``native``.
     """
 
     verdict: Verdict
@@ -43,8 +44,8 @@ class Admission:
     """The limits of decorators that are decided: those of the view."""
     first: Admission | None
     """The admission of the outermost middleware of this limiter; None if it is this one. It has all that follows."""
-    outer: Mapping[Any, Admission] | None = None
-    """The admissions of outer middleware, by limiter."""
+    outer: Admission | None
+    """The admission of the next middleware outside, of this limiter or another one."""
     added: CombinedVerdict | None
     """All verdicts to settle as one, once the request was decided again."""
     rejections: list[Verdict] | None = None
@@ -73,7 +74,6 @@ class Admission:
     _settled = 0  # The number of settled verdicts.
     _reported = -1  # The number of verdicts that events have, -1 before the first event.
     _late_rejection: Verdict | None = None  # It has its own event.
-    _others: tuple[Verdict, ...] = ()  # Those of outer middleware of other limiters.
     _checked_rules: frozenset[str] = frozenset()
 
     def __init__(
@@ -95,11 +95,10 @@ class Admission:
         self.verdict = verdict
         # Responses read these faster here than on the class.
         self.counts_outcomes, self._headers, self.added = False, None, None
-        decided = native.get(DECIDED)
-        if decided is None:
-            native[DECIDED], self.first = {limits.limiter: self}, None
-        else:
-            self.first = self._enter_other(decided)
+        self.outer = outer = native.get(ADMISSION)
+        same = outer and outer.of(limits.limiter)
+        self.first = same and (same.first or same)
+        native[ADMISSION] = self
         if self.first is not None:
             self._join(self.first, plan, verdict)
         elif verdict.allowed:
@@ -110,16 +109,25 @@ class Admission:
         else:
             self.verdicts = []
             self.rejections = [verdict]
-        shown[name] = verdict if decided is None else self.shown
+        shown[name] = verdict if outer is None else self.shown
 
-    def _enter_other(self, decided: Mapping[Any, Admission]) -> Admission | None:
-        """Note the admissions of outer middleware, the innermost last. Return the first one of this limiter."""
-        limiter = self.limits.limiter
-        others = {other: admission for other, admission in decided.items() if other is not limiter}
-        self.outer, self._others = decided, tuple(admission.verdict for admission in others.values())
-        self.native[DECIDED] = {**others, limiter: self}
-        same = decided.get(limiter)
-        return same and (same.first or same)
+    def of(self, limiter: Limiter) -> Admission | None:
+        """Return the innermost admission of a limiter: this one, or one outside."""
+        return next((each for each in self.chain() if each.limits.limiter is limiter), None)
+
+    def innermost(self) -> list[Admission]:
+        """Return the innermost admission of each limiter, this one the last."""
+        by_limiter: dict[Limiter, Admission] = {}
+        for admission in self.chain():
+            by_limiter.setdefault(admission.limits.limiter, admission)
+        return list(reversed(by_limiter.values()))
+
+    def chain(self) -> Iterator[Admission]:
+        """Yield this admission, and those outside, the outermost last."""
+        admission: Admission | None = self
+        while admission is not None:
+            yield admission
+            admission = admission.outer
 
     def _join(self, first: Admission, plan: Plan, verdict: Verdict) -> None:
         """Add a decision to the first admission, whose middleware may not know the route."""
@@ -130,10 +138,9 @@ class Admission:
 
     @property
     def shown(self) -> Verdict:
-        """The verdict for the application: a rejection, or all verdicts so far, with those of outer middleware."""
-        return (
-            combine_verdicts(self._others, (self.verdict,)) if self._others and self.verdict.allowed else self.verdict
-        )
+        """The verdict for the application: a rejection, or all so far, with those of limiters outside."""
+        every = self.innermost() if self.outer is not None and self.verdict.allowed else ()
+        return combine_verdicts([each.verdict for each in every]) if len(every) > 1 else self.verdict
 
     def enter(self, marks: ViewMarks | None) -> None:
         """Make this the request of this thread or task, whose view has these marks."""
@@ -301,8 +308,7 @@ class Admission:
             The names of the headers that the client must not receive, in lower case.
         """
         # Outer middleware does not see the headers that are removed here.
-        layers = (*(self.outer or {}).values(), self)
-        settle_by_headers([(each.verdicts, each.true_costs) for each in layers], headers)
+        settle_by_headers([(each.verdicts, each.true_costs) for each in self.chain()], headers)
         return {source.header for _, source in self.true_costs if source.remove}
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -317,9 +323,9 @@ class Admission:
         self.is_streamed = False
         self.end(status)
         if self.outer is None:
-            self.native.pop(DECIDED, None)
+            self.native.pop(ADMISSION, None)
         else:
-            self.native[DECIDED] = self.outer
+            self.native[ADMISSION] = self.outer
 
     def end(self, status: int | None) -> None:
         """Settle each verdict once, and send the event. The status is None for an unknown outcome.
@@ -385,3 +391,9 @@ class Admission:
         if self.limits.is_observed:
             request = self.request
             self.limits.limiter.observers.report((verdict,), None, request.endpoint, request.method, is_again=True)
+
+
+def admissions_of(native: Mapping[str, Any]) -> list[Admission]:
+    """Return the innermost admission of each limiter for a request, the outermost first."""
+    admission: Admission | None = native.get(ADMISSION)
+    return [] if admission is None else admission.innermost()

@@ -40,8 +40,8 @@ from .rejection import PreparedRejections
 from .request import Request
 from .routes import check_no_views
 
-DECIDED: Final = "ratelimit_mw.decided"
-"""The key of the ASGI scope or WSGI environ that holds the admissions so far, by limiter, the innermost last."""
+ADMISSION: Final = "ratelimit_mw.admission"
+"""The key of the ASGI scope or WSGI environ that holds the innermost admission of the request so far."""
 OF_USER: Final = frozenset({"user", "group", "plan"})
 """The features that are known inside authentication."""
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection", "before_user")
@@ -105,8 +105,9 @@ class HttpLimits:
         )
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
         waits = any(rule.lookups or rule.source.wait_us for rule in rules.rules)
-        self.may_wait = self.limiter.waits or self.reader.may_await or waits
-        """Whether a decision may wait: for the store, a feature, a function of limits, or a slot."""
+        may_wait = self.limiter.waits or self.reader.may_await or self.reader.reads_bodies or waits
+        self.decides_at_once = not may_wait
+        """Whether no decision waits: for the store, a feature, the body, a function of limits, or a slot."""
         self.has_names = any(map(_has_name, rules.rules))
         """Whether code of the application may know a rule by its name, for ``check``."""
         self.plan = rules.plan_for
@@ -151,7 +152,8 @@ class HttpLimits:
         The lists are checked again, because the user may be known only now. A middleware before the user leaves some
         rules to the inner one.
         """
-        outer = native.get(DECIDED, {}).get(self.limiter)
+        innermost = native.get(ADMISSION)
+        outer = innermost and innermost.of(self.limiter)
         names = (self.left if before_user else frozenset()).union(outer.decided_rules if outer else ())
         return self.plan_without(plan, names) if names else plan
 

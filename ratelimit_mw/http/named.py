@@ -18,10 +18,10 @@ from ..rules.compiled import CompiledRule
 from ..rules.plan import Plan
 from ..stores.blocking import Call
 from ..testmode import testmode
-from .admission import Admission
+from .admission import Admission, admissions_of
 from .body import UnreadBodyError
 from .features import FeatureReader
-from .limits import DECIDED, HttpLimits
+from .limits import ADMISSION, HttpLimits
 
 Values = Mapping[str, Any]
 _SIMILAR: Final = 0.75
@@ -43,10 +43,10 @@ Usages = dict[str, LimitUsage]
 
 def verdict_of(scope: Values) -> Verdict:
     """Return the verdict on a request, by its ASGI scope or WSGI environ."""
-    admissions: list[Admission] = list(scope.get(DECIDED, {}).values())
-    if not admissions and not testmode.off:
+    innermost: Admission | None = scope.get(ADMISSION)
+    if innermost is None and not testmode.off:
         raise MissingMiddlewareError("verdict()", "returns the verdict of the middleware")
-    return admissions[-1].shown if admissions else Verdict()
+    return Verdict() if innermost is None else innermost.shown
 
 
 async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> Verdict:
@@ -134,13 +134,13 @@ def _find_admissions(scope: Values, rules: tuple[str, ...], called: str) -> list
     The admission that has decided a rule has it, else the innermost one with the rule. Without names, all admissions
     have all their rules.
     """
-    admissions: Mapping[object, Admission] = scope.get(DECIDED, {})
+    admissions = admissions_of(scope)
     if not admissions:
         if testmode.off:
             return []
         raise MissingMiddlewareError(f"{called}({', '.join(map(repr, rules))})", "reads rules of the middleware")
     by_rule: dict[str, Admission] = {}
-    for admission in admissions.values():
+    for admission in admissions:
         left = by_rule.keys() - {name for name, outer in by_rule.items() if name in outer.decided_rules}
         by_rule |= {name: admission for name in admission.limits.rules.by_name if name in left or name not in by_rule}
     for name in rules:

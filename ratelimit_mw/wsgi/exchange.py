@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..decision import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.headers import TextHeader
-from ..http.limits import DECIDED
+from ..http.limits import ADMISSION
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
 from ..rules.decorators import marks_made
@@ -132,8 +132,7 @@ class WSGIAdmission(Admission):
     @property
     def _has_open_inner(self) -> bool:
         """Whether an inner middleware waits for the body. Its code may name the rules of that one."""
-        innermost = next(reversed(self.native.get(DECIDED, {}).values()), self)
-        return innermost is not self
+        return self.native.get(ADMISSION, self) is not self
 
 
 class Exchange:

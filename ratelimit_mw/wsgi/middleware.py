@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.functions import FeatureFunctions
-from ..http.limits import DECIDED, HttpLimiter
+from ..http.limits import ADMISSION, HttpLimiter
 from ..http.warnings import warn_at_start, warn_of_user
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsSource
@@ -92,7 +92,7 @@ class RateLimitMiddleware:
         if limits.watch is not None:
             limits = limits.at()
         plan = limits.plan(request, to)
-        if DECIDED in environ or limits.before_user:
+        if ADMISSION in environ or limits.before_user:
             plan = limits.undecided(plan, environ, limits.before_user)
         verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)

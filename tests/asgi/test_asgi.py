@@ -12,7 +12,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.http.limits import DECIDED
+from ratelimit_mw.http.limits import ADMISSION
 
 
 @each("kind", ["mqtt", "websocket.extension"])
@@ -64,7 +64,7 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
     asyncio.run(guarded(scope, receive, send))  # type: ignore[arg-type]
     assert received[1] is receive
     assert bool(received[0].pop("state")["ratelimit"])
-    assert received[0].pop(DECIDED)
+    assert received[0].pop(ADMISSION)
     assert received[0] == scope
     assert sent[0] is START
 

@@ -16,7 +16,7 @@ from tables import each
 from websocket_calls import aconnect, application, connect, echo, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.http.limits import DECIDED
+from ratelimit_mw.http.limits import ADMISSION
 from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit, messages
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
@@ -111,7 +111,7 @@ def test_a_view_checks_messages_by_a_key_known_after_the_accept() -> None:
         user = await websocket.receive_text()
         async for text in websocket.iter_text():
             verdict = await check(websocket, text, user=user)
-            kept.append(len(next(iter(websocket.scope[DECIDED].values())).verdicts))
+            kept.append(len(websocket.scope[ADMISSION].verdicts))
             await websocket.send_text(f"{verdict.decisions[0].remaining}")
 
     rules = [

@@ -15,7 +15,7 @@ from tables import each
 from websocket_calls import DENIAL, application, connect, echo, kinds
 
 from ratelimit_mw import Limiter, MissingMiddlewareError, Rule
-from ratelimit_mw.http.limits import DECIDED
+from ratelimit_mw.http.limits import ADMISSION
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check, limit, messages, usage
 from ratelimit_mw.testing import ManualClock
 
@@ -217,7 +217,7 @@ def test_a_connection_that_matches_no_rule_is_passed_through() -> None:
     limiter = Limiter([Rule(limits="1/minute", match={"path": "/other"})])
     asyncio.run(RateLimitMiddleware(app, limiter=limiter)(scope, receive, send))  # type: ignore[arg-type]
     assert received[0].pop("state")["ratelimit"].decisions == ()
-    assert received[0].pop(DECIDED)
+    assert received[0].pop(ADMISSION)
     assert received[0] == scope
 
 

@@ -15,7 +15,7 @@ from tables import each
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.http.limits import DECIDED
+from ratelimit_mw.http.limits import ADMISSION
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, check
 
@@ -150,7 +150,7 @@ def test_a_stream_is_returned_where_its_request_is_over(app: Any, options: dict[
     environ = environ_of()
     returned = RateLimitMiddleware(remember, **options)(environ, lambda *_: None)  # type: ignore[arg-type, return-value]
     assert (returned is bodies[0]) == is_same
-    assert (DECIDED not in environ) == is_same
+    assert (ADMISSION not in environ) == is_same
 
 
 @pytest.mark.usefixtures("_no_marks")
@@ -166,7 +166,7 @@ def test_a_stream_runs_in_the_request_of_an_inner_middleware() -> None:
     served = Served(RateLimitMiddleware(RateLimitMiddleware(app, limiter=inner), limits="5/minute"))
     assert served.body == b"x"
     assert inner.peek({}, cost=0).decisions[0].remaining == 0
-    assert DECIDED not in served.environ
+    assert ADMISSION not in served.environ
 
 
 def checks_late(environ: Environ, start_response: Any) -> Iterator[bytes]:
