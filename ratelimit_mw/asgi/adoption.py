@@ -23,7 +23,7 @@ def adopt(http_limiter: HttpLimiter, key: int, reader: RouteReader) -> None:
         for limit in reader.limits:
             check_provided(limit, with_defaults(limit.mark.rule, limits.settings.defaults))
         check_parameters(routes, limits.rules)
-        check_routes(routes, limits.rules)
+        check_routes(routes, limits.rules, limits.http_limiter.functions.may_provide)
 
     provided = {limit.mark: limit.provides for limit in reader.limits if limit.provides}
     http_limiter.adopt(views, provided, check, key)

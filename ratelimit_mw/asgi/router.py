@@ -123,7 +123,8 @@ class AppRoute:
         """Describe the route, for checks and commands. The handshake of a WebSocket is a GET."""
         methods = ("GET",) if self.is_websocket else sorted(self.methods or METHODS)
         views = {method: self.match_for(method).all_marks for method in methods}
-        return Route(self.endpoint, views, self.parameters, self.name, self.pattern, conversions=self.conversions)
+        conversions, function = self.conversions, self.function
+        return Route(self.endpoint, views, self.parameters, self.name, self.pattern, (), conversions, function)
 
 
 class RouteTable:

@@ -149,7 +149,7 @@ class ProjectLimits:
 
         def check(rules: HttpLimits) -> None:
             check_parameters(routes.all, rules.rules, is_root)
-            check_routes(routes.all if is_root else (), rules.rules)
+            check_routes(routes.all if is_root else (), rules.rules, rules.http_limiter.functions.may_provide)
             if drf:
                 drf.check_scopes(routes.all, rules.rules)
 

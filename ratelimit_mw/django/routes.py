@@ -54,8 +54,6 @@ class DjangoRoute(Route):
 
     callback: Any
     marked: ViewMarksByMethod
-    function: str = ""
-    """The name of the view for keys, as in ``Destination``."""
     suffix: str = ""
     """The parameter for the format suffix, as in ``Destination``."""
 

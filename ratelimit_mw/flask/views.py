@@ -72,9 +72,7 @@ class FlaskViews:
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         routes = routes_of(self._app, views)
         marked = (marks for view in views.values() for marks in view.all())
-        self._http_limiter.adopt(
-            marked, check=lambda limits: check_map(routes, limits.rules, self._has_preprocessors())
-        )
+        self._http_limiter.adopt(marked, check=lambda limits: check_map(routes, limits, self._has_preprocessors()))
         return views
 
     def notes(self) -> Iterator[str]:

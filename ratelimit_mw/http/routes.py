@@ -40,6 +40,13 @@ class Route:
     translations: Collection[str] = ()
     conversions: Conversions = NO_CONVERSIONS
     """How the framework converts the texts of a request."""
+    function: str = ""
+    """The name of the view for keys, as in ``Destination``."""
+
+    @property
+    def view(self) -> str:
+        """The value of the feature ``view``."""
+        return self.function or self.name or UNMATCHED
 
     def describe(self, methods: Collection[str]) -> str:
         """The route in words, with its methods when they are not all."""
@@ -60,19 +67,39 @@ _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], 
     "endpoint": (lambda endpoint, route: endpoint in (route.template, UNMATCHED), attrgetter("template")),
 }
 """For each field of ``match``: whether a value fits a route, and the value that a route has."""
+_VALUES: Final[Mapping[str, Callable[[Route], str]]] = {"view": attrgetter("view"), "endpoint": attrgetter("template")}
+"""The features whose values are those of routes."""
 
 
-def check_routes(routes: Collection[Route], rules: RuleSet) -> None:
-    """Raise ``ConfigError`` for a rule of the settings whose path, view, endpoint or method no route has."""
-    for rule in rules.everywhere if routes else ():
+def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection[str] = ()) -> None:
+    """Raise ``ConfigError`` for a path, view, endpoint or method in a rule of the settings that no route has.
+
+    Args:
+        routes: All routes of the application.
+        rules: The rules.
+        provided: The features that functions of the application may return. They may have any value.
+    """
+    for rule in rules.rules if routes else ():
         if not rule.source.unrouted:
-            for field, problem in _unrouted(rule.source, routes):
-                message = f"{problem}If this is on purpose, set unrouted = true in the rule"
-                raise rule.error(message, f"match.{field}")
+            unrouted = _unrouted(rule.source, routes) if rule in rules.everywhere else ()
+            for path, problem in (*unrouted, *_unrouted_values(rule.source, routes, provided)):
+                raise rule.error(f"{problem}If this is on purpose, set unrouted = true in the rule", path)
+
+
+def _unrouted_values(rule: Rule, routes: Collection[Route], provided: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the values of ``per`` and ``per_key`` that no route has, with the problem."""
+    for by, table in rule.tables:
+        feature = by or "|".join(rule.entries[0])
+        if feature in _VALUES and feature not in provided:
+            known = [UNMATCHED, *map(_VALUES[feature], routes)]
+            for value in table:
+                if value not in known:
+                    option = f"per.{by}" if by else "per_key"
+                    yield f"{option}[{value!r}]", _no_route(feature, value, known)
 
 
 def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]]:
-    """Yield the fields of ``match`` that no route has, with the problem."""
+    """Yield the paths of the fields of ``match`` that no route has, with the problem."""
     match, places = rule.matches, _places(rule.matches)
     for field, values in places.items():
         fits, name = _FITS[field]
@@ -82,7 +109,7 @@ def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]
     if not fitting_routes(match, routes):
         wanted = [f"{name} {' or '.join(map(repr, places[name]))}" for name in places]
         field = [*places, "methods"][len(places) - 1]
-        yield field, f"no route has the {' and the '.join(wanted or [f'method {_either(match.methods)}'])}. "
+        yield f"match.{field}", f"no route has the {' and the '.join(wanted or [f'method {_either(match.methods)}'])}. "
 
 
 def _places(match: Match) -> dict[str, Collection[str]]:
@@ -107,11 +134,15 @@ def _problems(
     field: str, value: str, methods: Collection[str], routes: Collection[Route], known: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
     if not routes:
-        close = " or ".join(map(repr, _closest(value, list(dict.fromkeys(filter(None, known))))))
-        yield field, f"no route has the {field} {value!r}. {f'Did you mean {close}? ' if close else ''}"
+        yield f"match.{field}", _no_route(field, value, known)
     elif methods and not _with_methods(routes, methods):
         has = _either({method for route in routes for method in route.views})
-        yield "methods", f"the route of {value!r} has {has}, and not {_either(methods)}. "
+        yield "match.methods", f"the route of {value!r} has {has}, and not {_either(methods)}. "
+
+
+def _no_route(field: str, value: str, known: Iterable[str]) -> str:
+    close = " or ".join(map(repr, _closest(value, list(dict.fromkeys(filter(None, known))))))
+    return f"no route has the {field} {value!r}. {f'Did you mean {close}? ' if close else ''}"
 
 
 def _closest(value: str, known: list[str]) -> list[str]:

@@ -10,13 +10,12 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, MapAdapter, Rule
 
 from ..errors import ConfigError
-from ..http.limits import HttpLimiter
+from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import Route, ViewMarksByMethod, check_parameters, check_routes
 from ..keys.features import UNMATCHED
 from ..rules.marks import Destination, ViewMarks, destination
 from ..rules.match import METHODS
 from ..rules.paths import deepen
-from ..rules.ruleset import RuleSet
 from .exchange import WSGIRequest
 
 # As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
@@ -56,11 +55,11 @@ def name_of(endpoint: Any) -> str:
     return endpoint if isinstance(endpoint, str) else getattr(endpoint, "__name__", str(endpoint))
 
 
-def check_map(routes: list[Route], rules: RuleSet, may_have_more: bool = False) -> None:
+def check_map(routes: list[Route], limits: HttpLimits, may_have_more: bool = False) -> None:
     """Raise ``ConfigError`` for a rule that no route has. Functions of Flask may add parameters to a route."""
     if not may_have_more:
-        check_parameters(routes, rules)
-    check_routes(routes, rules)
+        check_parameters(routes, limits.rules)
+    check_routes(routes, limits.rules, limits.http_limiter.functions.may_provide)
 
 
 class MapRoutes:
@@ -87,7 +86,7 @@ class MapRoutes:
         views = {rule.endpoint: ViewMarksByMethod(self._given.get(rule.endpoint, rule.endpoint)) for rule in rules}
         routes = list(routes_of(self._map, lambda rule, method: views[rule.endpoint].for_method(method)))
         marked = (marks for view in views.values() for marks in view.all())
-        self._http_limiter.adopt(marked, check=lambda limits: check_map(routes, limits.rules))
+        self._http_limiter.adopt(marked, check=lambda limits: check_map(routes, limits))
         self._views = views
         return routes
 

@@ -101,6 +101,27 @@ def test_the_error_names_field_value_and_the_nearest_one(match: dict[str, Any], 
     assert not problem(match)  # no routes are known
 
 
+@each(
+    ("options", "expected"),
+    [
+        ({"per": {"view": {"auth.login": "1/s", "unmatched": "1/s"}, "endpoint": {"/login": "1/s"}}}, ""),
+        ({"per": {"view": {"auth.logn": "1/s"}}}, "per.view['auth.logn']: no route has the view 'auth.logn'."),
+        ({"per": {"endpoint": {"/items/7": "1/s"}}}, "per.endpoint['/items/7']: no route has the endpoint '/items/7'."),
+        (
+            {"per_key": {"itm": "1/s"}, "key": ["view"]},
+            "per_key['itm']: no route has the view 'itm'. Did you mean 'item'",
+        ),
+        ({"per": {"view": {"auth.logn": "1/s"}}, "unrouted": True}, ""),
+        ({"per": {"user": {"auth.logn": "1/s"}}}, ""),
+    ],
+)
+def test_a_table_by_view_has_names_of_views(options: dict[str, Any], expected: str) -> None:
+    """A typo would leave the view with the other limits. A function of yours may return any name."""
+    assert problem({}, LOGIN, ITEM, **options).startswith(f"rule 'r': {expected}" if expected else "")
+    assert bool(problem({}, LOGIN, ITEM, **options)) is bool(expected)
+    check_routes([LOGIN, ITEM], RuleSet([Rule(limits="1/s", **options)]), provided=["view", "endpoint"])
+
+
 def test_several_routes_that_are_close_are_named() -> None:
     """A login of the site and one of the admin: the message does not choose between them."""
     routes = [route("/admin/login/", name="admin:login"), route("/accounts/login/", name="login"), route("/logins")]
@@ -317,6 +338,19 @@ def test_django_does_not_start_with_an_unrouted_rule(match: dict[str, Any], expe
             return
         with pytest.raises(ConfigError, match=expected):
             served.ask("/items/7/")
+
+
+def test_django_knows_the_views_of_tables() -> None:
+    """A view has the name of the first of its routes, or of its class. A typo stops the start."""
+    names = {"item": "1/s", f"{Items.__module__}.Items": "1/s"}
+    for wrong in ({}, {"itm": "1/s"}):
+        settings: Any = {"rules": [{"limits": "9/s", "per": {"view": {**names, **wrong}}}]}
+        with project(settings, *PATTERNS_OF_DJANGO) as served:
+            if not wrong:
+                assert served.ask("/items/7/").status_code == 200
+                continue
+            with pytest.raises(ConfigError, match=r"Did you mean .item."):
+                served.ask("/items/7/")
 
 
 def test_a_rule_may_name_the_paths_of_one_language() -> None:
