@@ -43,6 +43,47 @@ _FIXES: Final = {
     "tune": 'the option tune. Set tune = "demand", or tune = "health" and a target',
 }
 
+_ADAPTIVE_SLOTS: Final = "an adaptive limit of concurrent requests has no"
+_USES: Final[Mapping[str, tuple[Callable[[Rule, Quota], bool], str]]] = {
+    "timezone": (
+        lambda rule, quota: bool(quota.calendar or rule.schedule),
+        "nothing depends on the time zone. Add a schedule or a limit per calendar month, or remove timezone",
+    ),
+    "wait": (
+        lambda _, quota: quota.concurrent and quota.floor is None,
+        'nothing to wait for. Add a limit such as "2 concurrent", or remove wait',
+    ),
+    "tune": (
+        lambda _, quota: quota.floor is not None and not quota.concurrent,
+        'nothing to tune. Add a limit such as "adaptive 10..100/second"',
+    ),
+    "target": (
+        lambda rule, quota: quota.floor is not None and (quota.concurrent or rule.tune == "health"),
+        (
+            'nothing follows a target. Add a limit such as "adaptive 5..200 concurrent",'
+            ' or tune = "health" for an adaptive rate'
+        ),
+    ),
+    "reserve": (
+        lambda _, quota: not _sheds(quota),
+        "an adaptive limit has no quota to reserve. Set shed in [priorities] instead",
+    ),
+    "algorithm": (
+        lambda _, quota: not (quota.concurrent or quota.calendar),
+        "concurrency limits and calendar quotas have an algorithm of their own. Remove algorithm",
+    ),
+    **{
+        option: (lambda _, quota: not _sheds(quota), f"{_ADAPTIVE_SLOTS} {option}. Remove it, or add another limit")
+        for option in ("cost", "cost_from", "count_when", "count_unless")
+    },
+}
+"""The options that only some limits use: which ones, and the message for a rule that has none of them."""
+
+
+def _sheds(quota: Quota) -> bool:
+    return quota.concurrent and quota.floor is not None
+
+
 Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
 
 
@@ -94,6 +135,10 @@ class Rule:
     ban: BanTerms | None
     statuses: frozenset[int] | None
     is_marked: bool
+    captures: Captures  # the parameters of its path patterns that the rule counts or matches by
+    parts: tuple[str, ...]  # of the key, of ``match``, of ``per`` and of the cost, in a stable order
+    needs: tuple[str, ...]  # the features that it uses besides method, path and host, in a stable order
+    needs_without_cost: tuple[str, ...]  # those that it uses to look at its limits, which consumes nothing
 
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
         self._build(limits, options, {}, Location())
@@ -125,33 +170,36 @@ class Rule:
             function, arguments = function_of(self.limits, self.entries, (*matched, *decoded["per"]))
             self._keep(function=function, arguments=arguments)
             self._keep(quotas=() if function else self.parse_limits(self.limits))
-        outcomes, excluded = decoded["count_when"] or Outcomes(), decoded["count_unless"]
-        statuses = outcomes.statuses
-        if excluded is not None:
-            with error_path("count_unless"):
-                statuses = without_statuses(statuses, excluded)
-        self._keep(statuses=statuses, is_marked=outcomes.is_marked)
-        with error_path("ban"):
-            self._check_ban()
-        if self.reserve and isinstance(self.algorithm, Mapping) and self.algorithm.get("count_rejected"):
-            raise ConfigError("cannot be combined with count_rejected. Remove one", "reserve")
-        consistency, percent = self._share(decoded["consistency"], decoded["lease"])
-        self._keep(consistency=consistency, lease_percent=percent)
         self._keep(tables=self._tables(decoded["per_key"], decoded["per"]))
         scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):
             self._keep(schedule=Schedule(scheduled, self.timezone) if scheduled else None)
-        if not (scheduled or self._has_functions or self.has_calendar):
-            if "timezone" in self.given:
-                fix = "Add a schedule or a limit per calendar month, or remove timezone"
-                raise ConfigError(f"nothing depends on the time zone. {fix}", "timezone")
-            self.options["timezone"] = _DEFAULTS["timezone"]  # not shown; a quota of an override has the real one
-        self._check_adaptive()
-        if self.wait_us and not self._may_hold_slots:
-            raise ConfigError('nothing to wait for. Add a limit such as "2 concurrent", or remove wait', "wait")
-        if callable(own := decoded["per_key"]):
-            with error_path("per_key"):
-                checked_call(own, *map(value_of, self.entries))
+        self._keep(statuses=self._statuses(decoded["count_when"], decoded["count_unless"]))
+        self._keep(is_marked=decoded["count_when"] is not None and decoded["count_when"].is_marked)
+        consistency, percent = self._share(decoded["consistency"], decoded["lease"])
+        self._keep(consistency=consistency, lease_percent=percent)
+        self._name_parts()
+        self._check_others()
+        self._check_quotas()
+
+    def _statuses(self, counted: Outcomes | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
+        statuses = None if counted is None else counted.statuses
+        if excluded is None:
+            return statuses
+        with error_path("count_unless"):
+            return without_statuses(statuses, excluded)
+
+    def _name_parts(self) -> None:
+        """Set the parts and the features that the rule reads, in a stable order."""
+        others = [name for name, _ in (*self.matches.features, *self.tables) if name]
+        read = [*itertools.chain(*self.entries, *self.arguments), *others, *([PRIORITY] if self.reserve else [])]
+        cost = self.cost.parts if isinstance(self.cost, FeatureCost) else ()
+        captures = Captures(self.matches.paths, map(feature_of, (*read, *cost)))
+        parts = tuple(dict.fromkeys((*read, *cost, *(["path"] if captures.names else []))))
+        needs = tuple(dict.fromkeys(map(feature_of, parts)))
+        looked_at = {"path", *map(feature_of, read)}
+        self._keep(captures=captures, parts=parts, needs=needs)
+        self._keep(needs_without_cost=tuple(name for name in needs if name in looked_at))
 
     def parse_limits(self, limits: object) -> tuple[Quota, ...]:
         """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm. Internal.
@@ -189,26 +237,45 @@ class Rule:
         limits: dict[str, tuple[Quota, ...]] = {}
         others: dict[str, tuple[Quota, ...]] = {}
         with error_path(path):
-            values = checked_table(table)
-        for value, quotas in values.items():
-            with error_path(f"{path}[{value!r}]"):
-                if parts == ("method",):
-                    checked_method(value)
-                limits[str(value)] = self.parse_limits(quotas)
-                for part in parts:
-                    others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
+            for value, quotas in checked_table(table).items():
+                with error_path(f"[{value!r}]"):
+                    if parts == ("method",):
+                        checked_method(value)
+                    limits[str(value)] = self.parse_limits(quotas)
+                    for part in parts:
+                        others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
         return {**others, **limits}
 
-    def _check_ban(self) -> None:
-        if self.ban is None:
-            return
-        if not any(OF_ALL_CLIENTS.isdisjoint(map(feature_of, names)) for names in self.entries):
-            problem = (
-                f"key = {list(map('|'.join, self.entries))} is the same for many clients, so one would ban the others"
-            )
-            raise ConfigError(f'{problem}. Add a feature of the client, such as "ip"')
-        if self.options["wait"] is not None:
-            raise ConfigError("ban cannot be combined with wait. Remove one, or write two rules")
+    def _check_quotas(self) -> None:
+        """Raise ``ConfigError`` for an option that no limit uses, or that a limit needs and the rule does not have."""
+        quotas = list(self._every_quota)
+        for quota in quotas:
+            if missing := self.missing_for(quota):
+                raise ConfigError(f"{str(quota)!r} needs {_FIXES[missing]}", missing)
+        for option, (uses, problem) in ({} if self._has_functions else _USES).items():
+            if not any(uses(self, quota) for quota in quotas):
+                if self.given.get(option) not in (None, {}):
+                    raise ConfigError(problem, option)
+                if option == "timezone":  # of [defaults]; not shown. A quota of an override has it
+                    self.options["timezone"] = _DEFAULTS["timezone"]
+
+    def _check_others(self) -> None:
+        """Raise ``ConfigError`` for options that cannot be combined."""
+        if self.ban is not None:
+            if not any(OF_ALL_CLIENTS.isdisjoint(map(feature_of, names)) for names in self.entries):
+                key = list(map("|".join, self.entries))
+                problem = f"key = {key} is the same for many clients, so one would ban the others"
+                raise ConfigError(f'{problem}. Add a feature of the client, such as "ip"', "ban")
+            if self.options["wait"] is not None:
+                raise ConfigError("ban cannot be combined with wait. Remove one, or write two rules", "ban")
+        if self.adapts and (self.ban is not None or self.wait_us):
+            name = "ban" if self.ban is not None else "wait"
+            raise ConfigError(f"an adaptive limit cannot be combined with {name}. Write two rules", name)
+        if self.reserve and isinstance(self.algorithm, Mapping) and self.algorithm.get("count_rejected"):
+            raise ConfigError("cannot be combined with count_rejected. Remove one", "reserve")
+        if callable(own := self.options["per_key"]):
+            with error_path("per_key"):
+                checked_call(own, *map(value_of, self.entries))
 
     def _share(self, consistency: str, percent: int | None) -> tuple[str, int]:
         """Return the consistency, and the share of a lease. A lease alone means "leased".
@@ -246,10 +313,6 @@ class Rule:
         return any(quota.calendar for quota in self._every_quota)
 
     @property
-    def _may_hold_slots(self) -> bool:
-        return self._has_functions or any(quota.concurrent and quota.floor is None for quota in self._every_quota)
-
-    @property
     def adapts(self) -> bool:
         """Whether the rule has an option of adaptive limits."""
         return bool(self.target_us or self.tune)
@@ -269,62 +332,10 @@ class Rule:
             return "tune"
         return "" if self.target_us or not (quota.concurrent or self.tune == "health") else "target"
 
-    def _check_adaptive(self) -> None:
-        adaptive = [quota for quota in self._every_quota if quota.floor is not None]
-        for quota in adaptive:
-            if missing := self.missing_for(quota):
-                raise ConfigError(f"{str(quota)!r} needs {_FIXES[missing]}", missing)
-        if not self._has_functions:
-            if self.tune and all(quota.concurrent for quota in adaptive):
-                raise ConfigError('nothing to tune. Add a limit such as "adaptive 10..100/second"', "tune")
-            if self.target_us and not any(quota.concurrent or self.tune == "health" for quota in adaptive):
-                fix = 'Add a limit such as "adaptive 5..200 concurrent", or tune = "health" for an adaptive rate'
-                raise ConfigError(f"nothing follows a target. {fix}", "target")
-        if self.adapts and (self.ban is not None or self.wait_us):
-            name = "ban" if self.ban is not None else "wait"
-            raise ConfigError(f"an adaptive limit cannot be combined with {name}. Write two rules", name)
-        sheds = (quota.concurrent and quota.floor is not None for quota in self._every_quota)
-        if self.reserve and not self._has_functions and all(sheds):
-            fix = "Set shed in [priorities] instead"
-            raise ConfigError(f"an adaptive limit has no quota to reserve. {fix}", "reserve")
-
     @property
     def _has_functions(self) -> bool:
         """Whether functions return limits, which may be of any kind."""
         return self.function is not None or callable(self.options["per_key"])
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The parts of the key, of ``match``, of ``per`` and of the cost, in a stable order."""
-        parts = self._written_parts
-        return (*parts, "path") if self.captures.names and "path" not in parts else parts
-
-    @property
-    def captures(self) -> Captures:
-        """The parameters of its path patterns that the rule counts or matches by."""
-        return Captures(self.matches.paths, map(feature_of, self._written_parts))
-
-    @property
-    def _written_parts(self) -> tuple[str, ...]:
-        cost = self.cost.parts if isinstance(self.cost, FeatureCost) else ()
-        return tuple(dict.fromkeys((*self._parts_without_cost, *cost)))
-
-    @property
-    def _parts_without_cost(self) -> tuple[str, ...]:
-        others = (name for name, _ in (*self.matches.features, *self.tables) if name)
-        passed = itertools.chain(*self.entries, *self.arguments)
-        return (*passed, *others, *((PRIORITY,) if self.reserve else ()))
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The features that the rule uses besides method, path and host, in a stable order."""
-        return tuple(dict.fromkeys(map(feature_of, self.parts)))
-
-    @property
-    def needs_without_cost(self) -> tuple[str, ...]:
-        """The features that the rule uses to look at its limits, which consumes nothing."""
-        used = {"path", *map(feature_of, self._parts_without_cost)}
-        return tuple(name for name in self.needs if name in used)
 
     @property
     def set_options(self) -> dict[str, Any]:
@@ -375,8 +386,9 @@ def amended(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> R
         given.pop("consistency", None)
     elif options.get("consistency", "leased") != "leased":
         given.pop("lease", None)
-    if "timezone" in given:  # the new limits may need none
-        defaults = {**defaults, "timezone": given.pop("timezone")}
+    for name in ("timezone", "algorithm"):  # the new limits may not use them
+        if name in given:
+            defaults = cast(RuleDefaults, {**defaults, name: given.pop(name)})
     return build_rule({**given, **options}, defaults)
 
 

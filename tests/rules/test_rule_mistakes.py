@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from tables import case
+from typing import Any
 
-from ratelimit_mw import ConfigError, Rule
+import pytest
+from tables import case, expect_error
+
+from ratelimit_mw import ConfigError, Rule, load_settings
 from ratelimit_mw.errors import error_path
+from ratelimit_mw.rules.options import RuleDefaults
 from ratelimit_mw.rules.rule import Match
 
 
@@ -102,6 +105,30 @@ def test_every_mistake_names_its_place() -> None:
         with case(options), pytest.raises(ConfigError, match=message) as caught:
             Rule(**{"name": "login", "limits": "5/minute", **options})
         assert isinstance(caught.value, ValueError), options
+
+
+def test_an_option_that_no_limit_uses_is_an_error() -> None:
+    """It would change nothing, and nobody would notice. One limit that uses it is enough."""
+    adaptive: Any = {"limits": "adaptive 5..9 concurrent", "target": 1}
+    for base, option, value in (
+        (adaptive, "cost", 2),
+        (adaptive, "cost_from", {"header": "x-cost"}),
+        (adaptive, "count_when", {"status": 401}),
+        (adaptive, "count_unless", {"status": 302}),
+        (adaptive, "algorithm", "gcra"),
+        ({"limits": "9 concurrent; 9 per calendar day"}, "algorithm", "gcra"),
+    ):
+        expect_error(f"^{option}: .*Remove ", Rule, **{**base, option: value})
+        for other in (
+            {"limits": [base["limits"], "9/s"]},
+            {"per": {"plan": {"pro": "9/s"}}},
+            {"limits": lambda ip: ""},
+        ):
+            with case(option, other):
+                Rule(**{**base, option: value, **other})
+        if option in RuleDefaults.__annotations__:
+            with case(option):
+                load_settings({"rules": [base], "defaults": {option: value}})
 
 
 def test_an_error_in_a_file_has_the_path_of_the_file() -> None:
