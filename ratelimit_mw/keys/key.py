@@ -134,7 +134,7 @@ class KeyMaker:
             chosen.append(part.exact(value) if part is not None and type(value) is str else value)
         return chosen
 
-    def build(self, features: Features) -> str | None:  # noqa: C901 - on the path of every request, so one function
+    def build(self, features: Features) -> str | None:
         """Build the key part; None when all alternatives of an entry are missing."""
         key = outside = ""
         is_open = False
@@ -151,23 +151,30 @@ class KeyMaker:
             else:
                 if fallback is None:
                     return None
-                name, value, is_client = fallback
-                personal = False
-                if is_client:
-                    self._warn()
+                name, value, personal = self._fallback(*fallback)
             if first:
                 outside, key, is_open = key, "", False
-            if value is INVALID:
-                key += f"{name}!&"
-            elif personal or (len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > LONGEST):
-                key += f"{name}#{self._secret.digest(name, value)}"
+            if (
+                value is INVALID
+                or personal
+                or (len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > LONGEST)
+            ):
+                key += f"{name}!&" if value is INVALID else f"{name}#{self._secret.digest(name, value)}"
             else:
+                escaped = escape_braces(value) if "%" in value or "{" in value or "}" in value else value
                 # Every part but the last starts with its length, so "a/b" + "c" and "a" + "b/c" differ.
-                length = len(value)
-                if "%" in value or "{" in value or "}" in value:
-                    value = escape_braces(value)
-                key += f"{name}={value}" if last else f"{name}={length}:{value}&"
+                key += f"{name}={escaped}" if last else f"{name}={len(value)}:{escaped}&"
                 is_open = True
+        return self._tagged(outside, key, is_open)
+
+    def _fallback(self, name: str, value: str) -> tuple[str, str, bool]:
+        """Return the part to use when all alternatives are missing: it is never digested."""
+        if value is UNKNOWN_IP:
+            self._warn()
+        return name, value, False
+
+    def _tagged(self, outside: str, key: str, is_open: bool) -> str:
+        """Put the hash tag around a key, or in front of one that a client can read."""
         if not key:
             return ""  # a limit for all clients
         if is_open and self._secret.key:  # a client who knows no tag of its key cannot choose the server
@@ -262,7 +269,7 @@ class KeyMaker:
 
 
 _Compiled = tuple[str, str, str, str, Callable[[Any], Any], bool]
-_Fallback = tuple[str, str, bool]
+_Fallback = tuple[str, str]
 
 
 def _is_personal(part: Part) -> bool:
@@ -273,11 +280,11 @@ def _entry(names: tuple[str, ...], endpoint: str, secret: Secret) -> tuple[tuple
     """The alternatives up to ``endpoint``, which is never missing, and the part to use when all are missing.
 
     An alternative is its name, feature, attribute, shape, form, and whether it is digested. The other part is its name,
-    its value, and whether it is an unknown client.
+    and its value.
     """
     parts = [part_of(name) for name in names]
     features = [part.feature for part in parts]
     compiled = tuple((p.name, p.feature, p.attribute, p.shape, p.form, secret.covers(p.feature)) for p in parts)
     if "endpoint" in features:
-        return compiled[: features.index("endpoint") + 1], ("endpoint", endpoint, False)
-    return compiled, (parts[features.index("ip")].name, UNKNOWN_IP, True) if "ip" in features else None
+        return compiled[: features.index("endpoint") + 1], ("endpoint", endpoint)
+    return compiled, (parts[features.index("ip")].name, UNKNOWN_IP) if "ip" in features else None

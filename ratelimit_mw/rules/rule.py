@@ -135,10 +135,14 @@ class Rule:
     ban: BanTerms | None
     statuses: frozenset[int] | None
     is_marked: bool
-    captures: Captures  # the parameters of its path patterns that the rule counts or matches by
-    parts: tuple[str, ...]  # of the key, of ``match``, of ``per`` and of the cost, in a stable order
-    needs: tuple[str, ...]  # the features that it uses besides method, path and host, in a stable order
-    needs_without_cost: tuple[str, ...]  # those that it uses to look at its limits, which consumes nothing
+    captures: Captures
+    """The parameters of its path patterns that the rule counts or matches by."""
+    parts: tuple[str, ...]
+    """The parts of the key, of ``match``, of ``per`` and of the cost, in a stable order."""
+    needs: tuple[str, ...]
+    """The features that the rule uses besides method, path and host, in a stable order."""
+    needs_without_cost: tuple[str, ...]
+    """The features that the rule uses to look at its limits, which consumes nothing."""
 
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
         self._build(limits, options, {}, Location())
