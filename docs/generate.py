@@ -20,13 +20,12 @@ from click.testing import CliRunner
 
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
-from ratelimit_mw.rules.bans import BanOptions
 from ratelimit_mw.rules.costs import CostFrom
 from ratelimit_mw.rules.declaration import options_of, type_text
 from ratelimit_mw.rules.match import MatchOptions
 from ratelimit_mw.rules.options import RuleSettings
-from ratelimit_mw.rules.outcomes import CountUnless, CountWhen
 from ratelimit_mw.rules.priorities import PriorityTable
+from ratelimit_mw.rules.values import BanOptions, CountUnless, CountWhen
 from ratelimit_mw.settings.options import HttpOptions, SettingsDict
 
 DOCS: Final = Path(__file__).parent

@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, is_email
-from ..keys.forms import normalized_email
+from ..keys.forms import normalized_email, path_feature
 from ..keys.ip import MAX_ADDRESS
 from ..keys.parts import Part, part_of
-from ..keys.path import path_feature
 from ..keys.values import parameter
 from ..rules.access_lists import AccessLists
 from ..rules.compiled import CompiledRule

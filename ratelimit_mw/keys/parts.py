@@ -13,9 +13,8 @@ from uuid import UUID
 
 from ..errors import ConfigError, error_path
 from .features import INVALID, UNKNOWN_IP, Features, checked_name, is_email
-from .forms import comparison_form, normalize_host, normalized_email, region_form
+from .forms import comparison_form, normalize_host, normalized_email, path_feature, region_form
 from .ip import MAX_ADDRESS, Embedding, IPAddress, Networks, canonical_ip, counted_ip, widened
-from .path import path_feature
 from .values import canonical, lacks_attribute, text_of
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing

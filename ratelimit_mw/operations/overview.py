@@ -17,9 +17,9 @@ from ..rules.marks import Destination, Mark, ViewMarks
 from ..rules.match import Match
 from ..rules.named_rules import Amendment
 from ..rules.names import name_of
-from ..rules.outcomes import items_of
 from ..rules.routed import PathPatterns
 from ..rules.ruleset import RuleSet
+from ..rules.values import items_of
 
 _SHOWN_VALUES: Final = 3
 _OTHERS: Final = ("on_store_error", "wait", "max_waiting", "hold_at_most", "limits_ttl", "unrouted")

@@ -3,21 +3,33 @@
 # Annotations are evaluated here, because msgspec reads them.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
 from .. import algorithms
 from ..keys.key import parse_key
 from ..quota import Quota, parse_duration
-from .bans import BanOptions, parse_ban
 from .costs import CostFrom, parse_cost, parse_cost_from
 from .declaration import OFF, as_given, option
 from .match import Match as ParsedMatch
 from .match import MatchOptions
 from .names import checked_rule_name
-from .outcomes import CountUnless, CountWhen, parse_count_unless, parse_count_when
 from .priorities import parse_reserve
 from .schedule import parse_timezone
-from .values import checked_algorithm, checked_table, checked_unit, parse_hold, parse_positive_duration, parse_share
+from .values import (
+    BanOptions,
+    CountUnless,
+    CountWhen,
+    checked_algorithm,
+    checked_table,
+    checked_unit,
+    parse_ban,
+    parse_count_unless,
+    parse_count_when,
+    parse_hold,
+    parse_percent,
+    parse_positive_duration,
+)
 
 AlgorithmName = Literal[
     "sliding-window",
@@ -200,7 +212,7 @@ class RuleOptions(TypedDict, total=False):
         option(
             'The share that `"leased"` takes, `"1%"` to `"50%"`. Alone, it means `"leased"`. Default: 2%.'
             ' Beside `consistency = "exact"`, the rule ignores it.',
-            read=parse_share,
+            read=partial(parse_percent, most=50),
         ),
     ]
 

@@ -10,12 +10,11 @@ from typing import Annotated, Any, Final, TypedDict
 from ..errors import ConfigError, error_path, parse_each, suggestion
 from ..keys.features import Features, checked_name
 from .declaration import as_given, decode, option
-from .values import checked_table
+from .values import checked_table, parse_percent
 
 PRIORITY: Final = "priority"
 """The feature with the class of a request."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
-_PERCENT: Final = re.compile(r"(\d{1,3})%", re.ASCII)
 _MOST_CLASSES: Final = 10
 
 
@@ -126,8 +125,5 @@ def _percents(table: Any, most: int) -> dict[str, int]:
     shares = {}
     for name, share in checked_table(table).items():
         with error_path(str(name)):
-            match = _PERCENT.fullmatch(str(share))
-            if match is None or not 1 <= int(match[1]) <= most:
-                raise ConfigError(f'expected a share from "1%" to "{most}%"; got {share!r}')
-            shares[name] = int(match[1])
+            shares[name] = parse_percent(share, most)
     return shares

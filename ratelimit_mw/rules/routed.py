@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..keys.path import is_ambiguous, normalize_path, read_path
+from ..keys.forms import is_ambiguous, normalize_path, read_path
 from .marks import NOWHERE, Destination
 from .paths import PARAMETER, PathTree, deepen, overlap, pattern_segments
 

@@ -14,17 +14,16 @@ from ..errors import ConfigError, error_of, error_path
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import checked_part, feature_of, spellings
 from ..quota import Quota, parse_quotas
-from .captures import Captures
 from .costs import FeatureCost, HeaderCost
 from .declaration import checked_call, decode, defaults_of, document
 from .lookup import function_of, value_of
 from .match import Match, checked_method
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
-from .outcomes import Outcomes, without_statuses
+from .paths import Captures
 from .places import Location
 from .priorities import PRIORITY
 from .schedule import Schedule
-from .values import checked_table
+from .values import Outcomes, checked_table, without_statuses
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
 _ATTRIBUTES: Final = {

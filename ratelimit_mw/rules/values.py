@@ -1,15 +1,19 @@
-"""Parse single values of options: durations, words and tables. Pure."""
+"""Parse the values of options: durations, words and tables, bans, and the responses that count. Pure."""
+
+# Annotations are evaluated here, because msgspec reads them.
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict
 
 from ..algorithms import checked_spec
 from ..clock import SECOND
+from ..decision import MOST_REJECTIONS, BanTerms
 from ..errors import ConfigError
 from ..quota import parse_duration
+from .declaration import decode, option
 
-_PERCENT: Final = re.compile(r"(\d{1,2})%", re.ASCII)
+_PERCENT: Final = re.compile(r"(\d{1,3})%", re.ASCII)
 _UNIT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 
 
@@ -31,11 +35,11 @@ def parse_hold(duration: object) -> int:
     return hold
 
 
-def parse_share(share: object) -> int:
+def parse_percent(share: object, most: int) -> int:
     """Return the percent of a share."""
     match = _PERCENT.fullmatch(str(share))
-    if match is None or not 1 <= int(match[1]) <= 50:
-        raise ConfigError(f'expected a share from "1%" to "50%"; got {share!r}')
+    if match is None or not 1 <= int(match[1]) <= most:
+        raise ConfigError(f'expected a share from "1%" to "{most}%"; got {share!r}')
     return int(match[1])
 
 
@@ -56,3 +60,129 @@ def checked_table(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"expected a table; got {value!r}")
     return value
+
+
+_WEEK: Final = "7d"
+_EXPECTED_BAN: Final = 'false or a table such as {after = 10, within = "10m", for = "1h"}'
+
+_Ban = TypedDict(  # "for" is a keyword, so this is no class
+    "_Ban",
+    {
+        "after": Annotated[
+            int, option("The number of rejections that starts a ban, from 1 to 100.", ge=1, le=MOST_REJECTIONS)
+        ],
+        "within": Annotated[
+            str | float,
+            option("The span in which these rejections occur, at most 366 days.", read=parse_positive_duration),
+        ],
+        "for": Annotated[
+            str | float, option("The length of the first ban, at most 366 days.", read=parse_positive_duration)
+        ],
+    },
+)
+
+
+class BanOptions(_Ban, total=False):
+    """When a client is banned from a rule, and for how long."""
+
+    growth: Annotated[
+        int, option("Each ban is this many times as long as the one before it, 1 to 100.", 1, ge=1, le=100)
+    ]
+    max: Annotated[
+        str | float,
+        option(
+            "The longest ban; `for` if that is longer. Bans are forgotten after this time without one.",
+            _WEEK,
+            read=parse_positive_duration,
+        ),
+    ]
+    status: Annotated[Literal[403, 429], option("The HTTP status of responses to banned clients.", 429)]
+
+
+def parse_ban(value: Any) -> BanTerms | None:
+    """Return the terms of a ban, None for ``false``; ``ConfigError`` for invalid terms."""
+    if value is False:
+        return None
+    ban = decode(BanOptions, value, _EXPECTED_BAN)
+    first, longest = ban["for"], ban["max"]
+    if "max" in value and longest < first:
+        raise ConfigError(f"expected at least the duration of for, {value['for']!r}; got {value['max']!r}", "max")
+    return BanTerms(ban["after"], ban["within"], first, ban["growth"], max(first, longest), ban["status"])
+
+
+_EVERY: Final = frozenset(range(1000))
+_CODES: Final = range(100, 600)
+_FORM: Final = re.compile(r"([1-5])(?:([0-9]{2})|xx)", re.ASCII | re.IGNORECASE)
+_EXPECTED_STATUS: Final = 'expected HTTP status codes from 100 to 599, or classes of them such as "4xx"'
+_WHEN: Final = "{status = [401, 403]} or {marked = true}"
+_UNLESS: Final = "{status = [302]}"
+
+Statuses = int | str | Sequence[int | str]
+
+
+class Outcomes(NamedTuple):
+    """The statuses that count, None for all; and whether views mark the requests that count."""
+
+    statuses: frozenset[int] | None = None
+    is_marked: bool = False
+
+
+def items_of(statuses: Any) -> Collection[Any]:
+    return statuses if isinstance(statuses, list | tuple | set | frozenset) else [statuses]
+
+
+def _parse_statuses(statuses: object) -> frozenset[int] | None:
+    """Return the statuses of codes and classes; None for "any"."""
+    return None if statuses == "any" else frozenset(status for item in items_of(statuses) for status in _codes(item))
+
+
+def _codes(item: object) -> Iterator[int]:
+    """The statuses of one item: 401, "401" or "4xx"."""
+    match = None if isinstance(item, bool) else _FORM.fullmatch(str(item))
+    if match is None or not isinstance(item, int | str):
+        raise ConfigError(f"{_EXPECTED_STATUS}; got {item!r}")
+    first = 100 * int(match[1])
+    yield from range(first, first + 100) if match[2] is None else (first + int(match[2]),)
+
+
+class CountWhen(TypedDict, total=False):
+    """Which responses count."""
+
+    status: Annotated[
+        Statuses,
+        option('Statuses that count: `401`, a class such as `"4xx"`, or `"any"`.', read=_parse_statuses),
+    ]
+    marked: Annotated[bool, option('Count the requests that your view marks: `verdict["login"].count()`.')]
+
+
+class CountUnless(TypedDict):
+    """Which responses do not count."""
+
+    status: Annotated[
+        Statuses, option('Statuses that do not count: `302`, or a class such as `"2xx"`.', read=_parse_statuses)
+    ]
+
+
+def parse_count_when(table: Any) -> Outcomes:
+    """Return the outcomes that count. With ``marked = true`` alone, no status does."""
+    decoded = decode(CountWhen, table, _WHEN)
+    if not (items_of(table.get("status", ())) or decoded["marked"]):
+        raise ConfigError(f"expected {_WHEN}; got {table!r}")
+    return Outcomes(decoded["status"] if "status" in table else frozenset(), bool(decoded["marked"]))
+
+
+def parse_count_unless(table: Any) -> frozenset[int]:
+    """Return the statuses that do not count."""
+    statuses = decode(CountUnless, table, _UNLESS)["status"]
+    if statuses == frozenset():
+        raise ConfigError(f"expected {_UNLESS}; got {table!r}")
+    return _EVERY if statuses is None else statuses
+
+
+def without_statuses(counted: frozenset[int] | None, excluded: frozenset[int]) -> frozenset[int]:
+    """Return the statuses that count, less those that do not."""
+    counted = _EVERY if counted is None else counted
+    left = counted - excluded
+    if counted and left.isdisjoint(_CODES):
+        raise ConfigError("no status is left to count", "status")
+    return left

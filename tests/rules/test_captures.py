@@ -14,7 +14,7 @@ from tables import expect_error
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.rules.captures import Captures
+from ratelimit_mw.rules.paths import Captures
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tables import expect_error
 
-from ratelimit_mw.keys.path import normalize_path
+from ratelimit_mw.keys.forms import normalize_path
 from ratelimit_mw.rules.paths import PathTree, checked_pattern
 
 LITERALS = ["a", "b", "ab", "aa", ".", "a.b", "é", "%"]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import INVALID
-from ratelimit_mw.keys import path as readings
-from ratelimit_mw.keys.path import is_ambiguous, normalize_path, path_feature, read_path
+from ratelimit_mw.keys import forms as readings
+from ratelimit_mw.keys.forms import is_ambiguous, normalize_path, path_feature, read_path
 from ratelimit_mw.rules import paths
 from ratelimit_mw.rules.marks import Destination
 from ratelimit_mw.rules.paths import PathTree
