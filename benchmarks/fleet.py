@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from benchmarks import timing
 from benchmarks.servers import Nodes, redis_nodes
@@ -133,12 +133,34 @@ def report() -> str:
     return table("Requests that arrive at random", [row(*each) for each in LOADS.items()], HEAD)
 
 
+MEANINGS: Final = {
+    "workers": "the processes",
+    "nodes": "the primaries; one node without replicas is a server without Cluster",
+    "replicas": "the replicas of each primary",
+    "limits": "the limits of a request",
+    "keys": "limits of one client, or of a feature each",
+    "rate": "requests per second of all processes",
+    "seconds": "the length of the run",
+    "clients": "how many clients the requests are spread over",
+    "consistency": "the consistency of the rules",
+    "mode": "how a process decides",
+    "threads": "the threads of each process, with --mode threads",
+    "quota": "the quota of each limit; by default no client reaches it",
+    "algorithm": "the algorithm of each limit",
+    "seed": "the same seed gives the same arrivals",
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks fleet", description=__doc__)
     choices = {"keys": ("client", "features"), "consistency": get_args(Consistency), "mode": ("asyncio", "threads")}
     for each in fields(Load):
         parser.add_argument(
-            f"--{each.name}", type=type(each.default), default=each.default, choices=choices.get(each.name)
+            f"--{each.name}",
+            type=type(each.default),
+            default=each.default,
+            choices=choices.get(each.name),
+            help=f"{MEANINGS[each.name]} [default: %(default)s]",
         )
     parser.add_argument("--json", action="store_true", help="print the whole record, including each server and process")
     asked = vars(parser.parse_args(arguments))
