@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Final, TypeVar
 
 _Parsed = TypeVar("_Parsed")
+_SITE: Final = "https://ratelimit-mw.github.io/ratelimit-mw/"
+PAGES: Final = {
+    "limits": "reference/quotas",
+    "algorithm": "explanation/algorithms",
+    "wait max_waiting hold_at_most": "reference/quotas#concurrent-requests",
+    "key": "reference/features",
+    "ipv6_prefix nat64_prefixes trusted_proxies forwarded_header": "reference/features#the-clients-ip-address",
+    "email_field body_limit body_timeout": "reference/features#bodies",
+    "region_database region_header": "reference/features#region",
+    "secret secret_file keyed": "reference/features#keeping-people-out-of-the-store",
+    "match": "reference/settings#match",
+    "count_when count_unless": "reference/settings#outcomes",
+    "cost cost_from unit": "reference/settings#costs",
+    "per per_key": "reference/settings#limits-of-single-clients",
+    "lists exempt": "reference/settings#lists",
+    "defaults": "reference/settings#defaults",
+    "rules": "reference/settings#a-rule",
+    "schedule timezone": "how-to/cookbook/schedules",
+    "ban": "how-to/cookbook/bans",
+    "target tune reserve priorities": "how-to/cookbook/load",
+    "headers reset retry_jitter": "reference/headers",
+    "store store_timeout on_store_error fleet_size fallback_keys": "reference/stores/stores",
+    "observers event_features": "how-to/operate/observing",
+    "traffic_log traffic_clients": "how-to/operate/traffic-log",
+}
+"""The page about each setting. The last setting in the path of an error has precedence: ``rules[0].limits[1]``."""
+_PAGE_OF: Final = {setting: page for settings, page in PAGES.items() for setting in settings.split()}
 
 
 class RateLimitError(Exception):
@@ -31,6 +56,8 @@ def _rebuild(kind: type[RateLimitError], args: tuple[Any, ...], attributes: dict
 class ConfigError(RateLimitError, ValueError):
     """A quota, rule, key, option or setting is invalid. It is raised when the object is built.
 
+    A traceback also shows the page about the setting, which is a note of the error.
+
     Args:
         message: The problem, without its place.
         path: The path inside the invalid object, outermost part first: ``rules[1].cost``.
@@ -46,6 +73,9 @@ class ConfigError(RateLimitError, ValueError):
         self.message = message
         self.path = path
         self.of = of
+        if pages := [_PAGE_OF[word] for word in re.findall(r"\w+", path) if word in _PAGE_OF]:
+            page, _, section = pages[-1].partition("#")
+            self.add_note(f"See {_SITE}{page}.html{f'#{section}' if section else ''}")
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.of, self.path, self.message) if part)

@@ -53,7 +53,7 @@ class CommandGroup(click.Group):
         except (click.ClickException, RateLimitError, OSError) as error:
             failure = _failure(error)
             if as_json:
-                print_json({"error": failure.format_message()})
+                print_json({"error": str(error) if isinstance(error, RateLimitError) else failure.format_message()})
             raise failure from None
 
 
@@ -63,7 +63,9 @@ def _failure(error: click.ClickException | RateLimitError | OSError) -> click.Cl
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Failure(f"{where}{error.strerror or error}")
-    return click.UsageError(str(error)) if isinstance(error, MissingExtraError) else Failure(str(error))
+    if isinstance(error, MissingExtraError):
+        return click.UsageError(str(error))
+    return Failure(str(error), *getattr(error, "__notes__", ()))
 
 
 @click.group(cls=CommandGroup, context_settings=_HELP_OPTIONS)

@@ -50,10 +50,10 @@ def print_answer(answer: Answer, as_json: bool) -> None:
 
 
 class Failure(click.ClickException):
-    """Ends a command with a message and exit code 1: the command found something wrong."""
+    """Ends a command with a message and exit code 1: the command found something wrong. Each note is a line."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(" ".join(message.splitlines()), 2000))
+    def __init__(self, message: str, *notes: str) -> None:
+        super().__init__("\n".join([printable(" ".join(message.splitlines()), 2000), *notes]))
 
 
 def printable(text: str, longest: int = 200) -> str:

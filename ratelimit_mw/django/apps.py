@@ -56,7 +56,7 @@ def check_project(**_: Any) -> list[Any]:
         project = project_limits()
         has_marks = project.routes().has_marks
     except RateLimitError as error:
-        return [checks.Error(str(error), id="ratelimit_mw.E001")]
+        return [checks.Error(str(error), " ".join(getattr(error, "__notes__", ())) or None, id="ratelimit_mw.E001")]
     by_language, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
     position, locale = (max(positions_of(one), default=None) for one in (RateLimitMiddleware, _LOCALE))
     found = {

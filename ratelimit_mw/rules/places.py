@@ -41,7 +41,12 @@ class Location(NamedTuple):
         """Return an error about what is written here. ``path`` begins with the name of an option."""
         error = ConfigError(f"{message}{self.hint}", path, self.label)
         # The place in a file is the beginning of the message, so that no path of a caller replaces it.
-        return ConfigError(f"{place_of(self.file, join_path(self.path, path))}: {error}") if self.file else error
+        if not self.file:
+            return error
+        placed = ConfigError(f"{place_of(self.file, join_path(self.path, path))}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            placed.add_note(note)
+        return placed
 
 
 def place_of(source: str, path: str) -> str:

@@ -211,8 +211,10 @@ def test_check_names_the_place_of_a_mistake(settings: Any) -> None:
     for text, place in PLACES.items():
         path = settings(text)
         result = run("check", path)
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1), text
-        assert result.stderr.startswith(f"Error: {path}{place}")
+        message, *see = result.stderr.splitlines()
+        assert (result.exit_code, result.stdout) == (1, ""), text
+        assert message.startswith(f"Error: {path}{place}")
+        assert all(line.startswith("See https://") for line in see), text
 
 
 def test_no_traceback_for_any_file(tmp_path: Path) -> None:

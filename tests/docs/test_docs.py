@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -12,8 +13,9 @@ import pytest
 from folders import DOCS, PAGES, ROOT, page_of
 from tables import each
 
-from ratelimit_mw import algorithms
+from ratelimit_mw import ConfigError, Rule, algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
+from ratelimit_mw.errors import PAGES as PAGES_OF_ERRORS
 
 ALL_PAGES = [*sorted(ROOT.glob("*.md")), *PAGES]
 _LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
@@ -119,6 +121,18 @@ def _anchors(page: Path) -> set[str]:
     """The names under which a page's headings are linked to."""
     headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_errors_lead_to_a_page() -> None:
+    """The page about a setting exists, on the site that the package names."""
+    for page in PAGES_OF_ERRORS.values():
+        name, _, anchor = page.partition("#")
+        assert not anchor or anchor in _anchors(DOCS / f"{name}.md"), page
+        assert (DOCS / f"{name}.md").exists(), page
+    site = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
+    with pytest.raises(ConfigError) as caught:
+        Rule(limits="5/minute", match={"path": "login"})
+    assert caught.value.__notes__ == [f"See {site}reference/settings.html#match"]
 
 
 def test_the_map_lists_every_page() -> None:

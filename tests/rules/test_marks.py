@@ -128,7 +128,7 @@ def test_an_override_sets_no_path() -> None:
 
 
 REPLACING = {"rules": [{"name": "api", "limits": "5/minute"}, {"overrides": "login", "limits": "1/minute"}]}
-NOBODY = r"^rules\[1\]\.overrides: no decorator has a rule named 'login'\. There is none$"
+NOBODY = r"^rules\[1\]\.overrides: no decorator has a rule named 'login'\. There is none\b"
 
 
 def test_no_decision_is_made_while_an_override_has_no_rule() -> None:
