@@ -53,15 +53,8 @@ def test_spellings_of_a_name_are_one() -> None:
     for text in (
         *("admin", "Admin", "ADMIN", " admin", "admin \t", "\r\nadmin", "ad\x00min", "\x7fadmin"),
         *("\uff41\uff44\uff4d\uff49\uff4e", "\uff21dmin", "\u24d0dmin", "\U0001d41admin", "admin\u3000"),
-        *(
-            "ad\u00admin",
-            "ad\u200bmin",
-            "\u2060admin",
-            "\ufeffadmin",
-            "ad\ufe0fmin",
-            "\u202eadmin\u202c",
-            "admin\u115f",
-        ),
+        *("ad\u00admin", "ad\u200bmin", "\u2060admin", "\ufeffadmin", "ad\ufe0fmin"),
+        *("\u202eadmin\u202c", "admin\u115f"),
         *("\u00e1dmin", "a\u0301dmin", "a\u0301\u0323dmin", "adm\u0130n", "admin\u20dd"),
     ):
         assert comparison_form(text) == "admin"
@@ -181,8 +174,8 @@ def test_a_value_has_one_stable_text(value: Any, text: Any) -> None:
 
 
 def test_other_types_are_an_error_without_the_value() -> None:
-    """The text of such a value may change with each request, and may be personal."""
-    for value in (1.5, ["a"], {"id": 7}, ("a",), User("ann"), User, object()):
+    """The text of such a value may change with each request, and may be personal: its memory address, for example."""
+    for value in (1.5, ["a"], {"id": 7}, ("a",), User("ann"), User, object(), lambda request: "x"):
         rate = limiter(key=["user"])
         with (
             case(value),

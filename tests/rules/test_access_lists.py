@@ -12,7 +12,6 @@ from tables import expect_error
 from ratelimit_mw import Limiter, RateLimitExceeded, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.rules.marks import NOWHERE, Destination
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
@@ -154,21 +153,17 @@ def test_a_mistake_in_a_list_is_an_error() -> None:
         ),
         ({"deny": {"user-agent": ["x"]}}, r"lists.deny.user-agent: expected a feature"),
         ({"deny": {"user": []}}, r"lists.deny.user: expected a list of values"),
-        ({"block": {}}, r"lists\.block: unknown list"),
+        ({"alow": {}}, r"lists\.alow: unknown list. Did you mean 'allow'"),
+        ({"allow": {"path": ["static/**"]}}, r"lists.allow.path: expected a path pattern"),
+        ({"deny": {"method": ["trase"]}}, r"lists\.deny\.method: expected an HTTP method"),
     ):
         expect_error(message, load_settings, {"lists": lists})
+    expect_error(r"exempt\[1\]: expected a path pattern", load_settings, {"exempt": ["/a", "health"]})
 
 
 def test_a_feature_of_a_list_needs_a_source() -> None:
     """Without a source of the feature, the list would never match, so the middleware raises an error."""
     expect_error("tenant", RateLimitMiddleware, app, settings={"lists": {"deny": {"tenant": ["x"]}}})
-
-
-def test_an_unknown_list_is_an_error() -> None:
-    """Only the lists allow and deny exist, so a misspelt list would never apply."""
-    expect_error(r"alow: unknown list\. Did you mean 'allow'", AccessLists, {"alow": {"user": "ann"}})
-    lists = AccessLists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}})
-    assert (lists.names("allow"), lists.names("deny")) == (["ip", "user"], ["user"])
 
 
 def asked(settings: dict[str, Any], path: str, to: Destination = NOWHERE, **features: str) -> bool | None:
@@ -243,14 +238,6 @@ def test_an_invalid_path_is_denied_and_limited_but_not_exempt() -> None:
     assert Limiter.from_settings({"rules": [rule], "lists": {"deny": {"path": "/a"}}}).hit(features).denied
 
 
-def test_methods_in_lists_are_compared_in_upper_case() -> None:
-    """The middleware writes a method in upper case. A word that is no method is an error."""
-    assert not Limiter.from_settings({"lists": {"deny": {"method": ["trace"]}}}).hit({"method": "TRACE"})
-    expect_error(
-        r"lists\.deny\.method: expected an HTTP method", load_settings, {"lists": {"deny": {"method": ["trase"]}}}
-    )
-
-
 def test_a_method_means_the_same_in_lists_tables_and_matches() -> None:
     """``GET`` includes ``HEAD``, and case does not matter."""
     for method in ("GET", "HEAD", "get"):
@@ -275,15 +262,6 @@ def test_exempt_paths_are_not_limited_but_denied() -> None:
     assert asked(settings, "/other", ip="192.0.2.7") is None
     limiter = Limiter.from_settings({**settings, "rules": [{"limits": "1/day"}]})
     assert [bool(limiter.hit({"path": "/health", "ip": "192.0.2.7"})) for _ in range(3)] == [True] * 3
-
-
-def test_a_path_that_cannot_match_is_an_error() -> None:
-    """Patterns are checked when the settings are loaded."""
-    for settings, place in (
-        ({"exempt": ["/a", "health"]}, r"exempt\[1\]: expected a path pattern"),
-        ({"lists": {"allow": {"path": ["static/**"]}}}, r"lists.allow.path: expected a path pattern"),
-    ):
-        expect_error(place, load_settings, settings)
 
 
 def test_lists_of_equal_paths_are_equal() -> None:

@@ -120,10 +120,7 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
         marks = ViewMarks(view.marks)
         assert [
             limiter.decide(limiter.rules.plan("GET", "/", to=Destination(marks=marks)), {}).allowed for _ in range(2)
-        ] == [
-            True,
-            False,
-        ]
+        ] == [True, False]
         limiter.reset(written, {})
         assert limiter.decide(limiter.rules.plan("GET", "/", to=Destination(marks=marks)), {}).allowed
 

@@ -108,8 +108,7 @@ def test_a_rejection_for_a_missing_key_consumes_nothing(way: Any) -> None:
 def test_costs_are_numbers_or_functions(way: Any) -> None:
     """A cost is that of the rule, a function of the features, or the argument of ``hit``, which takes precedence."""
     rate = limiter(
-        rule("100/minute", "fixed", cost=3),
-        rule("100/minute", "function", cost=lambda features: len(features["user"])),
+        rule("100/minute", "fixed", cost=3), rule("100/minute", "function", cost=lambda features: len(features["user"]))
     )
     way(rate).hit({**ANN, "user": "seven77"})
     assert left(rate) == [97, 93]

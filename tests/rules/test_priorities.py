@@ -177,11 +177,7 @@ def test_an_unknown_class_is_an_error_with_its_line(tmp_path: Path) -> None:
         load_settings,
         {"rules": [{"overrides": "v", "reserve": {"urgent": "5%"}}]},
     )
-    expect_error(
-        "rule 'api': reserve.urgent",
-        Limiter,
-        [Rule(name="api", limits="9/s", reserve={"urgent": "5%"})],
-    )
+    expect_error("rule 'api': reserve.urgent", Limiter, [Rule(name="api", limits="9/s", reserve={"urgent": "5%"})])
 
 
 def test_a_reload_uses_the_new_order(tmp_path: Path) -> None:

@@ -96,10 +96,7 @@ def test_every_mistake_names_its_place() -> None:
         ({"per": {"user-agent": {"a": "1/s"}}}, "per: expected a feature"),
         ({"per": {"plan": "1/s"}}, "per.plan: expected a table"),
         ({"per": {"plan": {"free": "x"}}}, "per.plan\\['free'\\]: cannot parse quota"),
-        (
-            {"per": {"plan": {"free": "5/minute burst 9"}}},
-            "per.plan\\['free'\\]\\[0\\]: the algorithm has no burst",
-        ),
+        ({"per": {"plan": {"free": "5/minute burst 9"}}}, "per.plan\\['free'\\]\\[0\\]: the algorithm has no burst"),
         ({"on_store_error": "retry"}, "on_store_error: expected 'allow' or 'deny' or 'local'"),
     ):
         with case(options), pytest.raises(ConfigError, match=message) as caught:

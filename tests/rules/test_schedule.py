@@ -132,10 +132,7 @@ def test_ranges_that_overlap_are_an_error_with_both_names() -> None:
         ("2026-12-31 22:00-01:00", "2027-01-01", "2027-01-01"),
     ):
         error = expect_error("", rule_of, one, other)
-        assert f"schedule: {one!r} and {other!r} overlap on {day}. Change one of them" in error, (
-            one,
-            other,
-        )
+        assert f"schedule: {one!r} and {other!r} overlap on {day}. Change one of them" in error, (one, other)
 
 
 def test_a_mistake_in_the_table_names_its_place() -> None:

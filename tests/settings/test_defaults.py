@@ -1,7 +1,6 @@
 """``[defaults]``: the options of rules and decorators that do not set them."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 from flask import Flask
@@ -40,19 +39,6 @@ def test_rules_of_the_settings_have_the_defaults() -> None:
     assert options_of(limiter, "b") == FROM_OWN
 
 
-def test_a_rule_has_the_default_consistency_unless_it_states_one() -> None:
-    """The share of a lease is stated in the rule."""
-    rules: Any = [{"name": "a"}, {"name": "b", "lease": "5%"}, {"name": "c", "consistency": "exact"}]
-    settings = load_settings(
-        {"defaults": {"consistency": "leased"}, "rules": [{**rule, "limits": "100/minute"} for rule in rules]}
-    )
-    assert [(rule.consistency, rule.lease_percent) for rule in settings.rules] == [
-        ("leased", 2),
-        ("leased", 5),
-        ("exact", 0),
-    ]
-
-
 def test_a_whole_file_can_be_in_shadow_mode() -> None:
     """Decorators, too. A rule with its own mode and the deny list still reject."""
     app = Flask("app")
@@ -65,17 +51,19 @@ def test_a_whole_file_can_be_in_shadow_mode() -> None:
     assert app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.9"}).status_code == 403
 
 
-def test_a_lease_of_the_rule_has_precedence_over_the_default_consistency() -> None:
-    """Only a rule that says "exact" itself ignores its lease."""
-    for consistency in ("exact", "leased"):
-        rules: Any = [
-            {"limits": "9/minute", "lease": "5%"},
-            {"limits": "8/minute", "lease": "5%", "consistency": "exact"},
-        ]
-        settings = load_settings({"defaults": {"consistency": consistency}, "rules": rules})
-        assert [(rule.consistency, rule.lease_percent) for rule in settings.rules] == [("leased", 5), ("exact", 0)], (
-            consistency
-        )
+def test_a_rule_has_the_default_consistency_unless_it_states_one() -> None:
+    """A lease of the rule has precedence. Only a rule that says "exact" itself ignores its lease."""
+    exact: Any = {"consistency": "exact"}
+    for options, by_default in (
+        ({}, {"exact": ("exact", 0), "leased": ("leased", 2)}),
+        ({"lease": "5%"}, {"exact": ("leased", 5), "leased": ("leased", 5)}),
+        (exact, {"exact": ("exact", 0), "leased": ("exact", 0)}),
+        ({**exact, "lease": "5%"}, {"exact": ("exact", 0), "leased": ("exact", 0)}),
+    ):
+        for consistency, expected in by_default.items():
+            rules: Any = [{"limits": "9/minute", **options}]
+            (rule,) = load_settings({"defaults": {"consistency": consistency}, "rules": rules}).rules  # type: ignore[typeddict-item]
+            assert (rule.consistency, rule.lease_percent) == expected, (options, consistency)
 
 
 def test_a_rule_that_cannot_have_the_default_consistency_is_exact() -> None:
@@ -175,13 +163,6 @@ def test_a_mistake_in_the_defaults_names_its_place() -> None:
         expect_error(f"^{re.escape(message)}", load_settings, {"defaults": defaults})
 
 
-def test_a_mistake_in_a_file_has_its_line(tmp_path: Path) -> None:
-    """As in every other table."""
-    file = tmp_path / "r.toml"
-    file.write_text('headers = []\n[defaults]\nkey = ["ip"]\nalgorithm = "x"\n')
-    expect_error(rf"^{file}:4: defaults\.algorithm: unknown algorithm", load_settings, file)
-
-
 def test_a_default_that_a_rule_cannot_have_is_an_error() -> None:
     """The error names the rule, or the view of the decorator."""
     pair: SettingsDict = {"defaults": {"key": ["user", "ip"]}}
@@ -219,17 +200,6 @@ def test_only_an_error_of_the_defaults_names_them() -> None:
     )
     burst: Any = [{"limits": "5/minute burst 9"}]
     assert load_settings({"defaults": {"algorithm": "token-bucket"}, "rules": burst}).rules[0].quotas
-
-
-def test_a_view_is_limited_by_the_default_key() -> None:
-    """Requests of one user from two addresses share a count."""
-    app = Flask("shop")
-    app.add_url_rule("/", "home", limit("1/minute")(lambda: "hello"))
-    RateLimiter(app, {"defaults": {"key": "header:x-user"}})
-    client = app.test_client()
-    asked = [(user, ip) for user in ("ann", "bob") for ip in ("192.0.2.1", "192.0.2.2")]
-    codes = [client.get("/", headers={"X-User": user}, environ_base={"REMOTE_ADDR": ip}) for user, ip in asked]
-    assert [response.status_code for response in codes] == [200, 429, 200, 429]
 
 
 def test_a_change_of_a_decorators_rule_may_have_a_schedule_and_a_time_zone() -> None:

@@ -142,10 +142,7 @@ def test_a_wrong_value_of_a_variable_is_an_error_like_a_literal(monkeypatch: pyt
         ({"secret": "${WORD}"}, "secret: expected a secret of at least 16 characters; got 7 (from ${WORD})"),
         ({"store": "redis:/${WORD}"}, "store: a store URL starts with a scheme and ://"),
         ({"traffic_log": "${WORD}"}, "traffic_log: "),
-        (
-            {"ipv6_prefix": "${WORD}"},
-            "ipv6_prefix: expected a whole number from 1 to 128; got '***' (from ${WORD})",
-        ),
+        ({"ipv6_prefix": "${WORD}"}, "ipv6_prefix: expected a whole number from 1 to 128; got '***' (from ${WORD})"),
         ({"trusted_proxies": "unix, ${WORD}"}, "trusted_proxies[1]: expected an IP address"),
         ({"trusted_proxies": "${WORDS}"}, "trusted_proxies[1]: expected an IP address"),
         ({"limits": "${LONG}/minute"}, "limits: cannot parse quota '***/minute'. Expected AMOUNT/PERIOD, for example"),

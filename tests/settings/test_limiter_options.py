@@ -161,8 +161,7 @@ def test_nothing_is_limited_without_enabled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "options"),
-    [(OFF, {}), ({**OFF, "enabled": True}, {"enabled": False}), (None, {**OFF, "lists": None})],
+    ("settings", "options"), [(OFF, {}), ({**OFF, "enabled": True}, {"enabled": False}), (None, {**OFF, "lists": None})]
 )
 def test_a_switched_off_application_serves_everything(
     settings: Any, options: dict[str, Any], caplog: pytest.LogCaptureFixture

@@ -101,12 +101,6 @@ def test_what_a_file_says(data: dict[str, Any]) -> None:
     assert [name for name, _ in api.tables] == ["", "plan"]
 
 
-def test_nothing_is_a_setting_too() -> None:
-    """An empty dictionary is the defaults."""
-    assert load_settings({}) == load_settings({})
-    assert load_settings({"$schema": "https://example.com/schema.json"}) == load_settings({})
-
-
 def test_a_file_makes_a_limiter(tmp_path: Path) -> None:
     """``Limiter.from_settings`` takes a file, a dictionary or loaded settings."""
     path = written(tmp_path, "r.toml", '[[rules]]\nname = "api"\nlimits = "1/minute"')
@@ -155,50 +149,11 @@ def test_a_mistake_in_that_file_names_it(tmp_path: Path) -> None:
         expect_error(f"r.toml:3: {message}", load_settings, path)
 
 
-def test_a_missing_file_is_missing(tmp_path: Path) -> None:
-    """The error names the file, and the current folder for a relative path."""
-    expect_error(f"^settings file '{tmp_path}/none.toml' not found$", load_settings, tmp_path / "none.toml")
-    expect_error(f"^settings file 'none.toml' not found in {Path.cwd()}$", load_settings, "none.toml")
-    tmp_path.joinpath("folder.toml").mkdir()
-    expect_error(r"^settings file '.*\.toml' cannot be read: Is a directory", load_settings, tmp_path / "folder.toml")
-
-
-def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
-    """The line is at the same place in the message as for any other mistake."""
-    for name, text in (
-        ("r.toml", '[[rules]]\nname = "a\nlimits = "5/m"\n'),
-        ("r.yaml", "rules:\n  - name: 'a\n    limits: 5/m\n"),
-        ("r.json", '{"rules":\n[{"name": a"}]}'),
-    ):
-        expect_error(f"^{tmp_path}/{name}:2: cannot parse the file: ", load_settings, written(tmp_path, name, text))
-
-
-def test_a_key_that_occurs_twice_is_an_error(tmp_path: Path) -> None:
-    """No value replaces another one silently."""
-    for name, text, place in (
-        ("r.json", '{"store": "memory://",\n "store": "memory://"}', ""),
-        ("r.json", '{"rules": [{"name": "a",\n "name": "b", "limits": "5/m"}]}', ""),
-        ("r.yaml", "rules:\n  - name: a\n    limits: 5/m\n    name: b\n", ":4"),
-        ("r.toml", 'store = "memory://"\nstore = "memory://"\n', ":2"),
-    ):
-        expect_error(
-            f"^{tmp_path}/{name}{place}: cannot parse the file: .*(twice|overwrite)",
-            load_settings,
-            written(tmp_path, name, text),
-        )
-
-
 def test_yaml_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without PyYAML the error is the line that installs it."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(MissingExtraError, match='pip install "ratelimit-mw\\[yaml\\]"'):
         load_settings(written(tmp_path, "r.yaml", "rules: []"))
-
-
-def test_a_mistake_stops_the_start_and_shows_no_secret() -> None:
-    """A store's address that is wrong is an error of ``store``, without the password in it."""
-    error = expect_error("store: ", Limiter.from_settings, {"store": "mysql://u:secret@h"})
-    assert "secret" not in error
 
 
 def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:

@@ -131,10 +131,7 @@ def test_every_other_mistake_names_its_place() -> None:
         ({"retry_jitter": "900ms"}, "retry_jitter: expected whole seconds such as \"2s\"; got '900ms'"),
         ({"retry_jitter": 1.5}, 'retry_jitter: expected whole seconds such as "2s"; got 1.5'),
         ({"store_timeout": "soon"}, "store_timeout: expected a duration"),
-        (
-            {"on_store_error": "retry"},
-            "on_store_error: expected 'allow' or 'deny' or 'local'; got 'retry'",
-        ),
+        ({"on_store_error": "retry"}, "on_store_error: expected 'allow' or 'deny' or 'local'; got 'retry'"),
         ({"secret_file": "a\0b"}, "secret_file: file 'a\\x00b' cannot be read: the name is invalid"),
         ({"lists": 3}, "lists: expected a table; got 3"),
         ({"lists": {"deny": ["10.0.0.1"]}}, "lists.deny: expected a table; got ['10.0.0.1']"),
@@ -160,7 +157,7 @@ def test_settings_of_your_own_are_checked_like_a_file() -> None:
     """Arguments have the forms and the messages of a settings file."""
     settings = Settings(rejection_cache="1s", fleet_size=2, rules=[{"name": "api", "limits": "5/minute"}])
     assert (settings.rejection_cache, settings.fleet_size, settings.rules[0].name) == (1_000_000, 2, "api")
-    assert Settings() == load_settings({})
+    assert Settings() == load_settings({}) == load_settings({"$schema": "https://example.com/schema.json"})
     for values, message in (
         ({"store_timeout": None}, "store_timeout: expected a duration"),
         ({"fleet_size": "2"}, "fleet_size: expected a whole number of at least 1; got '2'"),
@@ -189,31 +186,39 @@ def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Broken syntax, the wrong shape and an unknown ending are errors of the file."""
+    """Broken syntax, the wrong shape and an unknown ending are errors of the file, with the line of a syntax error.
+
+    No value replaces another one silently, and a file that is not UTF-8 is an error in every form.
+    """
     for name, text, message in (
-        ("r.toml", "a = ", "cannot parse the file: "),
-        ("r.toml", "a = 1\na = 2", "cannot parse the file: "),
-        ("r.json", "{]", "cannot parse the file: "),
-        ("r.json", "[]", "expected a table; got []"),
-        ("r.json", "[" * 100_000, "cannot parse the file: "),
-        ("r.yaml", "a: [", "cannot parse the file: "),
-        ("r.yaml", "", "expected a table; got None"),
-        ("r.ini", "", "unknown file type '.ini'. Expected .toml, .json, .yaml, .yml"),
-        ("pyproject.toml", "[project]\nname = 'x'", "the file has no [tool.ratelimit_mw] table"),
-        ("pyproject.toml", "tool = 1", "the file has no [tool.ratelimit_mw] table"),
-        ("pyproject.toml", "[tool]\nratelimit_mw = 1", "expected a table; got 1"),
+        ("r.toml", "a = ", "(:1)?: cannot parse the file: "),
+        ("r.toml", '[[rules]]\nname = "a\nlimits = "5/m"\n', ":2: cannot parse the file: "),
+        ("r.toml", "a = 1\na = 2\n", ":2: cannot parse the file: .*overwrite"),
+        ("r.toml", 'a = "\udcff"', "(:1)?: cannot parse the file: "),
+        ("r.json", "{]", ":1: cannot parse the file: "),
+        ("r.json", "[]", ": expected a table; got \\[\\]"),
+        ("r.json", "[" * 100_000, ": cannot parse the file: "),
+        ("r.json", '{"rules":\n[{"name": a"}]}', ":2: cannot parse the file: "),
+        ("r.json", '{"store": "memory://",\n "store": "memory://"}', ": cannot parse the file: .*twice"),
+        ("r.json", '{"rules": [{"name": "a",\n "name": "b", "limits": "5/m"}]}', ": cannot parse the file: .*twice"),
+        ("r.json", 'a = "\udcff"', "(:1)?: cannot parse the file: "),
+        ("r.yaml", "a: [", "(:1)?: cannot parse the file: "),
+        ("r.yaml", "", ": expected a table; got None"),
+        ("r.yaml", "rules:\n  - name: 'a\n    limits: 5/m\n", ":2: cannot parse the file: "),
+        ("r.yaml", "rules:\n  - name: a\n    limits: 5/m\n    name: b\n", ":4: cannot parse the file: .*twice"),
+        ("r.yaml", 'a = "\udcff"', "(:1)?: cannot parse the file: "),
+        ("r.ini", "", ": unknown file type '.ini'. Expected .toml, .json, .yaml, .yml"),
+        ("pyproject.toml", "[project]\nname = 'x'", ": the file has no \\[tool.ratelimit_mw\\] table"),
+        ("pyproject.toml", "tool = 1", ": the file has no \\[tool.ratelimit_mw\\] table"),
+        ("pyproject.toml", "[tool]\nratelimit_mw = 1", ": expected a table; got 1"),
     ):
-        path = written(tmp_path, name, text)
-        error = expect_error("", load_settings, path)
-        assert re.match(rf"{path}(:\d+)?: {re.escape(message)}", error)
-
-
-def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
-    """A file that is not UTF-8 is an error of the file, in every form."""
-    for name in ("r.toml", "r.json", "r.yaml"):
         path = tmp_path / name
-        path.write_bytes(b'a = "\xff"')
-        expect_error(rf"{name}(:1)?: cannot parse the file", load_settings, path)
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        expect_error(f"^{path}{message}", load_settings, path)
+    expect_error(f"^settings file '{tmp_path}/none.toml' not found$", load_settings, tmp_path / "none.toml")
+    expect_error(f"^settings file 'none.toml' not found in {Path.cwd()}$", load_settings, "none.toml")
+    tmp_path.joinpath("folder.toml").mkdir()
+    expect_error(r"^settings file '.*\.toml' cannot be read: Is a directory", load_settings, tmp_path / "folder.toml")
 
 
 def test_a_number_that_python_cannot_write_has_its_place(tmp_path: Path) -> None:
