@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from limiter_ways import ANN, WAYS, left, limiter, rule
-from tables import expect_error
 
 from ratelimit_mw import INVALID, FeatureTypeError, Limiter, RateLimitExceeded
 from ratelimit_mw.testing import ManualClock
@@ -76,7 +75,7 @@ NO_NUMBERS = [
     "many",
     "",
 ]
-NO_NUMBERS += ["-1e99999999999999999999", "1,000", "0x10", "12 tokens", None]
+NO_NUMBERS += ["-1e99999999999999999999", "1,000", "0x10", "12 tokens", "", None]
 
 
 def test_anything_else_has_the_default_cost() -> None:
@@ -165,34 +164,6 @@ def test_the_cost_of_a_call_takes_precedence(way: Any) -> None:
     rate = limiter(rule("100/minute", cost=TOKENS))
     way(rate).hit({**ANN, TOKENS: 50}, cost=3)
     assert left(rate) == [97]
-
-
-def test_a_cost_that_is_no_feature_is_an_error() -> None:
-    for cost, message in (
-        ("1", r"expected a cost as a whole number from 0 to .*; got '1'\. To read it from the request, name a feature"),
-        (f"{TOKENS}|0", f"expected at least 1 for a request without {TOKENS}; got '{TOKENS}|0'"),
-        (f"{TOKENS}|{10**13}", "expected a cost as a whole number"),
-        (f"{TOKENS}|{'9' * 5000}", "expected a cost as a whole number"),
-        ("user-agent", "expected a feature: .* got 'user-agent'"),
-        ("", "expected a feature"),
-        (f"7|{TOKENS}", "expected a feature: .* got '7'"),
-    ):
-        expect_error(f"^rule .r.: cost: {message}", rule, "5/minute", cost=cost)
-
-
-def test_an_option_that_cannot_work_is_an_error() -> None:
-    for options, message in (
-        ({"cost_from": "x-tokens"}, "cost_from: expected {header = \"x-tokens-used\"}; got 'x-tokens'"),
-        ({"cost_from": {"remove": True}}, "cost_from: header is missing. Expected {header = "),
-        ({"cost_from": {"header": "a b"}}, "cost_from.header: expected a feature: .* got 'header:a b'"),
-        ({"cost_from": {"header": "x", "hide": True}}, "cost_from.hide: unknown option"),
-        ({"cost_from": {"header": "x", "remove": "yes"}}, "cost_from.remove: expected true or false; got 'yes'"),
-        ({"unit": "Tokens"}, "unit: expected a word in lower case such as \"tokens\"; got 'Tokens'"),
-        ({"unit": 'a"b'}, "unit: expected a word"),
-        ({"unit": ""}, "unit: expected a word"),
-        ({"unit": None}, "unit: expected a word"),
-    ):
-        expect_error(f"^rule .r.: {message}", rule, "5/minute", **options)
 
 
 def test_messages_have_the_unit() -> None:

@@ -80,23 +80,6 @@ def test_a_rule_needs_the_parts_that_its_function_is_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "problem"),
-    [
-        ({"plan": "5/minute"}, "limits: expected a function of the value of 'plan'; got '5/minute'"),
-        (
-            {"plan": lambda: "5/minute"},
-            r"limits: expected a function of the value of 'plan'; got <lambda>\(\): too many",
-        ),
-        ({"no feature!": of_plan}, "limits: expected a feature"),
-        ({}, "limits: expected one feature and a function of its value"),
-        ({"plan": of_plan, "user": of_plan}, "limits: expected one feature and a function of its value"),
-    ],
-)
-def test_a_table_without_one_function_is_an_error(limits: Any, problem: str) -> None:
-    expect_error(problem, Rule, limits=limits)
-
-
-@pytest.mark.parametrize(
     ("result", "expected"),
     [
         ("5/minute; 20/hour", ["5/minute", "20/hour"]),

@@ -108,14 +108,3 @@ def test_a_blocking_call_on_an_event_loop_says_what_to_use(caplog: pytest.LogCap
     assert asyncio.run(scenario(build(lambda user: Later())))
     assert asyncio.run(scenario(build(lambda user: limits_of(user))))
     assert "await limiter.ahit" in caplog.text
-
-
-def test_a_function_that_cannot_work_is_an_error_at_the_start() -> None:
-    """The message names the option."""
-    for limits, options, message in (
-        (lambda: "5/minute", {}, r"rule \"api\": limits: expected a function of the value of 'user'; got <lambda>\(\)"),
-        ("5/minute", {"per_key": lambda: "5/minute"}, r"per_key: expected a function of the value of 'user'"),
-        ("5/minute", {"per_key": lambda user: None, "key": ["user", "ip"]}, "per_key needs a key of one part"),
-        (lambda user: "5/minute", {"limits_ttl": "soon"}, "limits_ttl: expected a duration"),
-    ):
-        expect_error(message, build, limits, **options)

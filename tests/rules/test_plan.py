@@ -135,23 +135,6 @@ def test_an_invalid_cost_is_an_error(way: Any, limits: str, cost: Any) -> None:
     assert left(rate)[0] == 4
 
 
-async def _awaited(request: Any) -> int:
-    return 1
-
-
-def test_a_cost_function_that_cannot_be_called_is_an_error_at_once() -> None:
-    """The error appears when the rule is built, not with the first request."""
-    for cost, message in (
-        (lambda: 1, r"cost: expected a function of the request or message; got <lambda>\(\): too many"),
-        (
-            lambda request, more: 1,
-            "cost: expected a function of the request or message; .* missing a required argument: 'more'",
-        ),
-        (_awaited, "cost: expected a function that is not async"),
-    ):
-        expect_error(message, rule, "5/minute", cost=cost)
-
-
 def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
     """Only matching rules apply. A missing feature matches nothing."""
     rate = limiter(

@@ -126,31 +126,6 @@ def test_a_cached_rejection_is_of_its_class() -> None:
 
 
 @each(
-    ("options", "message"),
-    [
-        ({"reserve": {"critcal": "20%"}}, r"reserve\.critcal: unknown class 'critcal'. Did you mean 'critical'\?"),
-        ({"reserve": {"critical": "0%"}}, r"reserve\.critical: expected a share from \"1%\" to \"99%\"; got '0%'"),
-        ({"reserve": {"critical": 20}}, r"reserve\.critical: expected a share"),
-        ({"reserve": {"critical": "60%", "normal": "40%"}}, r"reserve: expected less than 100% in all; got 100%"),
-        ({"reserve": "20%"}, r"reserve: expected a table; got '20%'"),
-        ({"consistency": "leased"}, r"consistency = \"leased\" cannot be combined with .*reserve"),
-        (
-            {"algorithm": {"name": "sliding-window-log", "count_rejected": True}},
-            r"reserve: cannot be combined with count_rejected",
-        ),
-        ({"cost": 8}, r"cost: the cost 8 is above the limit 10/minute without its reserve"),
-        (
-            {"limits": "adaptive 5..9 concurrent", "target": 1},
-            r"reserve: an adaptive limit has no quota to reserve\. Set shed in \[priorities\] instead",
-        ),
-    ],
-)
-def test_a_reserve_that_cannot_work_is_an_error(options: dict[str, Any], message: str) -> None:
-    """The message has the place."""
-    expect_error(message, lambda: limiter(**options))
-
-
-@each(
     ("table", "message"),
     [
         ({"order": []}, r"priorities\.order: expected from 1 to 10 different classes"),
@@ -164,6 +139,7 @@ def test_a_reserve_that_cannot_work_is_an_error(options: dict[str, Any], message
 def test_a_table_that_cannot_work_is_an_error(table: Any, message: str) -> None:
     """The message has the place."""
     expect_error(message, load_settings, {"priorities": table})
+    expect_error("cost: the cost 8 is above the limit 10/minute without its reserve", lambda: limiter(cost=8))
 
 
 def test_an_unknown_class_is_an_error_with_its_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,8 +10,131 @@ from tables import case, expect_error
 
 from ratelimit_mw import ConfigError, Rule, load_settings
 from ratelimit_mw.errors import error_path
+from ratelimit_mw.keys.features import OF_ALL_CLIENTS
 from ratelimit_mw.rules.options import RuleDefaults
 from ratelimit_mw.rules.rule import Match
+
+BASE: dict[str, Any] = {"name": "login", "limits": "5/minute"}
+BAN: dict[str, Any] = {"after": 10, "within": "10m", "for": "1h"}
+BANS = (
+    (True, ": expected false or a table such as {after = 10"),
+    ("10/10m", ": expected false or a table such as {after = 10"),
+    ({}, ": after is missing. Expected"),
+    ({"after": 1, "for": "1h"}, ": within is missing"),
+    ({**BAN, "afer": 3}, ".afer: unknown option. Did you mean 'after'?"),
+    ({**BAN, "after": 0}, ".after: expected a whole number from 1 to 100; got 0"),
+    ({**BAN, "after": 101}, ".after: expected a whole number from 1 to 100; got 101"),
+    ({**BAN, "after": True}, ".after: expected a whole number from 1 to 100; got True"),
+    ({**BAN, "growth": 1.5}, ".growth: expected a whole number from 1 to 100; got 1.5"),
+    ({**BAN, "within": "0s"}, ".within: expected a duration above 0; got '0s'"),
+    ({**BAN, "for": "400d"}, ".for: expected a duration of at most 366 days; got '400d'"),
+    ({**BAN, "for": "soon"}, ".for: expected a duration such as"),
+    ({**BAN, "max": "59m"}, ".max: expected at least the duration of for, '1h'; got '59m'"),
+    ({**BAN, "status": 404}, ".status: expected 403 or 429; got 404"),
+)
+WORDS = 'expected days, times or both, such as "mon-fri 08:00-18:00", "sat,sun" or "2026-12-24"; got '
+NO_RANGES = ("", "mon fri", "mon -fri", "monday", "mon-", "mon-xyz", "mon,", "2026-02-30", "9999-12-31 22:00-06:00")
+NO_RANGES += ("2026-W01-1", "08:00", "08:00-18:00 mon", "mon 08:00\u201318:00", "mon \u0660\u0668:\u0660\u0660-18:00")
+RANGES = (
+    *((text, WORDS) for text in NO_RANGES),
+    *((text, f"expected times from 00:00 to 24:00; got {text!r}") for text in ("mon 08:60-18:00", "mon 08:00-24:01")),
+    ("mon 24:00-01:00", "expected times from 00:00 to 24:00"),
+    ("mon 08:00-08:00", "the range starts when it ends. For whole days, leave out the times; got 'mon 08:00-08:00'"),
+)
+WORK = "mon-fri 08:00-18:00"
+OVERLAPPING = (
+    (WORK, "wed 12:00-13:00", "wed"),
+    (WORK, "MON-FRI 08:00-18:00", "mon"),
+    ("fri 22:00-06:00", "sat", "sat"),
+    ("sun 22:00-06:00", "mon 00:00-00:01", "mon"),
+    ("2026-12-24", "2026-12-24,2026-12-25 08:00-09:00", "2026-12-24"),
+    ("2026-12-31 22:00-01:00", "2027-01-01", "2027-01-01"),
+)
+ZONE = 'timezone: expected a name such as "Europe/Berlin"; got '
+RESERVE = {"critical": "20%", "normal": "10%"}
+OTHERS: tuple[tuple[dict[str, Any], str], ...] = (
+    *(
+        ({"schedule": {one: "9/s", other: "9/s"}}, f"schedule: {one!r} and {other!r} overlap on {day}. Change one")
+        for one, other, day in OVERLAPPING
+    ),
+    ({"schedule": WORK}, f"schedule: expected a table; got '{WORK}'"),
+    ({"schedule": [WORK]}, f"schedule: expected a table; got ['{WORK}']"),
+    ({"schedule": {WORK: "5/minit"}}, f"schedule['{WORK}']: cannot parse quota '5/minit'"),
+    ({"schedule": {WORK: []}}, f"schedule['{WORK}']: a rule needs at least one limit"),
+    ({"schedule": {WORK: ["5/minute", "6/minute"]}}, f"schedule['{WORK}']: two limits have the period"),
+    ({"schedule": {5: "5/minute"}}, "schedule: expected days, times or both"),
+    ({"schedule": {WORK: lambda: "5/minute"}}, f"schedule['{WORK}']: expected AMOUNT/PERIOD"),
+    ({"schedule": {WORK: "9/s"}, "timezone": "Europe/Berln"}, f"{ZONE}'Europe/Berln'. Did you mean 'Europe/Berlin'?"),
+    *(
+        ({"schedule": {WORK: "9/s"}, "timezone": name}, f"{ZONE}{name!r}")
+        for name in ("", "../etc/passwd", "\0", "/etc", 3, None, [1])
+    ),
+    ({"ban": BAN, "key": []}, "ban: key = [] is the same for many clients, so one would ban the others"),
+    *(({"ban": BAN, "key": [name]}, f"ban: key = ['{name}'] is the same") for name in sorted(OF_ALL_CLIENTS)),
+    ({"ban": BAN, "key": ["endpoint", "host"]}, "ban: key = ['endpoint', 'host'] is the same"),
+    ({"ban": BAN, "key": ["user|endpoint"]}, "ban: key = ['user|endpoint'] is the same"),
+    ({"ban": BAN, "limits": "2 concurrent", "wait": "1s"}, "ban: ban cannot be combined with wait"),
+    ({"ban": BAN, "consistency": "leased"}, 'consistency = "leased" cannot be combined with mode = "shadow", ban'),
+    ({"ban": BAN, "lease": "5%"}, "lease: lease cannot be combined with"),
+    ({"consistency": "exact", "lease": "99%"}, 'lease: expected a share from "1%" to "50%"; got \'99%\''),
+    ({"consistency": "leased", "mode": "shadow"}, 'consistency = "leased" cannot be combined with mode = "shadow"'),
+    ({"consistency": "leased", "limits": "2 concurrent"}, "limits and calendar quotas are always exact"),
+    ({"consistency": "leased", "count_when": {"status": 401}}, 'consistency = "leased" cannot be combined'),
+    ({"consistency": "leased", "reserve": RESERVE}, 'consistency: consistency = "leased" cannot be combined with'),
+    ({"consistency": "lease"}, "consistency: expected 'exact' or 'leased'; got 'lease'. Did you mean 'leased'?"),
+    ({"reserve": {"critical": "0%"}}, 'reserve.critical: expected a share from "1%" to "99%"; got \'0%\''),
+    ({"reserve": {"critical": 20}}, "reserve.critical: expected a share"),
+    ({"reserve": {"critical": "60%", "normal": "40%"}}, "reserve: expected less than 100% in all; got 100%"),
+    ({"reserve": "20%"}, "reserve: expected a table; got '20%'"),
+    (
+        {"reserve": RESERVE, "algorithm": {"name": "sliding-window-log", "count_rejected": True}},
+        "reserve: cannot be combined with count_rejected",
+    ),
+    (
+        {"reserve": RESERVE, "limits": "adaptive 5..9 concurrent", "target": 1},
+        "reserve: an adaptive limit has no quota to reserve. Set shed in [priorities] instead",
+    ),
+)
+TOKENS = "json:max_tokens"
+
+
+async def awaited(request: Any) -> int:
+    return 1
+
+
+COSTS: tuple[tuple[dict[str, Any], str], ...] = (
+    (
+        {"cost": "1"},
+        r"cost: expected a cost as a whole number from 0 to .*; got '1'\. To read it from the request",
+    ),
+    ({"cost": f"{TOKENS}|0"}, rf"cost: expected at least 1 for a request without {TOKENS}; got '{TOKENS}\|0'"),
+    ({"cost": f"{TOKENS}|{10**13}"}, "cost: expected a cost as a whole number"),
+    ({"cost": f"{TOKENS}|{'9' * 5000}"}, "cost: expected a cost as a whole number"),
+    ({"cost": "user-agent"}, "cost: expected a feature: .* got 'user-agent'"),
+    ({"cost": ""}, "cost: expected a feature"),
+    ({"cost": f"7|{TOKENS}"}, "cost: expected a feature: .* got '7'"),
+    ({"cost": lambda: 1}, r"cost: expected a function of the request or message; got <lambda>\(\): too many"),
+    ({"cost": lambda request, more: 1}, "function of the request or message; .* missing a required argument: 'more'"),
+    ({"cost": awaited}, "cost: expected a function that is not async"),
+    ({"cost_from": "x-tokens"}, "cost_from: expected {header = \"x-tokens-used\"}; got 'x-tokens'"),
+    ({"cost_from": {"remove": True}}, "cost_from: header is missing. Expected {header = "),
+    ({"cost_from": {"header": "a b"}}, "cost_from.header: expected a feature: .* got 'header:a b'"),
+    ({"cost_from": {"header": "x", "hide": True}}, "cost_from.hide: unknown option"),
+    ({"cost_from": {"header": "x", "remove": "yes"}}, "cost_from.remove: expected true or false; got 'yes'"),
+    ({"unit": "Tokens"}, "unit: expected a word in lower case such as \"tokens\"; got 'Tokens'"),
+    *(({"unit": unit}, "unit: expected a word") for unit in ('a"b', "", None)),
+)
+LIMITS_OF_FUNCTIONS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"limits": {"plan": "5/minute"}}, "limits: expected a function of the value of 'plan'; got '5/minute'"),
+    ({"limits": {"plan": lambda: "9/s"}}, r"a function of the value of 'plan'; got <lambda>\(\): too many"),
+    ({"limits": {"no feature!": awaited}}, "limits: expected a feature"),
+    ({"limits": {}}, "limits: expected one feature and a function of its value"),
+    ({"limits": {"plan": awaited, "user": awaited}}, "limits: expected one feature and a function of its value"),
+    ({"limits": lambda: "9/s", "key": "user"}, r"limits: expected a function of the value of 'user'; got <lambda>\(\)"),
+    ({"per_key": lambda: "9/s", "key": "user"}, "per_key: expected a function of the value of 'user'"),
+    ({"per_key": lambda user: None, "key": ["user", "ip"]}, "per_key needs a key of one part"),
+    ({"limits_ttl": "soon"}, "limits_ttl: expected a duration"),
+)
 
 
 def test_every_mistake_names_its_place() -> None:
@@ -98,10 +222,14 @@ def test_every_mistake_names_its_place() -> None:
         ({"per": {"plan": {"free": "x"}}}, "per.plan\\['free'\\]: cannot parse quota"),
         ({"per": {"plan": {"free": "5/minute burst 9"}}}, "per.plan\\['free'\\]\\[0\\]: the algorithm has no burst"),
         ({"on_store_error": "retry"}, "on_store_error: expected 'allow' or 'deny' or 'local'"),
+        *LIMITS_OF_FUNCTIONS,
+        *COSTS,
+        *((options, re.escape(message)) for options, message in OTHERS),
+        *(({"ban": ban}, f"ban{re.escape(message)}") for ban, message in BANS),
+        *(({"schedule": {text: "9/s"}}, re.escape(f"schedule: {message}")) for text, message in RANGES),
     ):
-        with case(options), pytest.raises(ConfigError, match=message) as caught:
-            Rule(**{"name": "login", "limits": "5/minute", **options})
-        assert isinstance(caught.value, ValueError), options
+        expect_error(message, Rule, **BASE | options)
+    assert issubclass(ConfigError, ValueError)
 
 
 def test_an_option_that_no_limit_uses_is_an_error() -> None:

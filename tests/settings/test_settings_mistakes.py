@@ -202,7 +202,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("r.json", '{"store": "memory://",\n "store": "memory://"}', ": cannot parse the file: .*twice"),
         ("r.json", '{"rules": [{"name": "a",\n "name": "b", "limits": "5/m"}]}', ": cannot parse the file: .*twice"),
         ("r.json", 'a = "\udcff"', "(:1)?: cannot parse the file: "),
-        ("r.yaml", "a: [", "(:1)?: cannot parse the file: "),
+        ("r.yaml", "a: [", "(:2)?: cannot parse the file: "),
         ("r.yaml", "", ": expected a table; got None"),
         ("r.yaml", "rules:\n  - name: 'a\n    limits: 5/m\n", ":2: cannot parse the file: "),
         ("r.yaml", "rules:\n  - name: a\n    limits: 5/m\n    name: b\n", ":4: cannot parse the file: .*twice"),
@@ -210,7 +210,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("r.ini", "", ": unknown file type '.ini'. Expected .toml, .json, .yaml, .yml"),
         ("pyproject.toml", "[project]\nname = 'x'", ": the file has no \\[tool.ratelimit_mw\\] table"),
         ("pyproject.toml", "tool = 1", ": the file has no \\[tool.ratelimit_mw\\] table"),
-        ("pyproject.toml", "[tool]\nratelimit_mw = 1", ": expected a table; got 1"),
+        ("pyproject.toml", "[tool]\nratelimit_mw = 1", ":2: expected a table; got 1"),
     ):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
