@@ -18,20 +18,12 @@ ANN = "ann@xn--bcher-kva.example"
 def test_every_spelling_of_an_email_address_is_one() -> None:
     """Case, width, composition, A-labels, other dots, outer spaces and invisible characters do not matter."""
     for text in (
-        "ann@b\u00fccher.example",
-        " Ann@B\u00dcCHER.Example \r\n",
-        "ANN@bu\u0308cher.example",
-        "ann@XN--BCHER-KVA.EXAMPLE",
-        "ann@b\u00fccher.example.",
-        "ann@b\u00fccher.example . ",
-        "ann@b\u00fccher\u3002example",
-        "ann@b\u00fccher\uff0eexample\uff61",
-        "\uff41\uff4e\uff4e@b\u00fccher.example",
-        "ann\uff20b\u00fccher.example",
-        "ann@b\u00fc\u00adch\u200ber.exam\u2060ple",
-        "ann@b\u00fccher.ex\U000e0100ample",
-        "a\ufeffnn@b\u00fccher.example",
-        "\u00a0ann@b\u00fccher.example\u3000",
+        *("ann@b\u00fccher.example", " Ann@B\u00dcCHER.Example \r\n", "ANN@bu\u0308cher.example"),
+        *("ann@XN--BCHER-KVA.EXAMPLE", "ann@b\u00fccher.example.", "ann@b\u00fccher.example . "),
+        *("ann@b\u00fccher\u3002example", "ann@b\u00fccher\uff0eexample\uff61"),
+        *("\uff41\uff4e\uff4e@b\u00fccher.example", "ann\uff20b\u00fccher.example"),
+        *("ann@b\u00fc\u00adch\u200ber.exam\u2060ple", "ann@b\u00fccher.ex\U000e0100ample"),
+        *("a\ufeffnn@b\u00fccher.example", "\u00a0ann@b\u00fccher.example\u3000"),
     ):
         assert normalized_email(text) == ANN
 
@@ -122,13 +114,6 @@ def test_normalization_is_idempotent(local: str, domain: str) -> None:
     """No text raises an error, and a second normalization changes nothing."""
     normalized = normalized_email(f"{local}@xn--{domain}")
     assert normalized is INVALID or normalized_email(normalized) == normalized
-
-
-def test_a_direct_call_of_the_limiter_counts_with_the_middleware() -> None:
-    """An email address in a direct call has the same count as in the middleware."""
-    limiter = Limiter([Rule(limits="1/minute", key="email")], clock=ManualClock(1.0))
-    sent = [limiter.hit({"email": normalized_email(text)}).allowed for text in ("Ann@x.org", "ann@X.ORG ", "bob@x.org")]
-    assert sent == [True, False, True]
 
 
 # -- settings ----------------------------------------------------------------------------------------------

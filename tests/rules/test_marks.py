@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import ConfigError, Limiter
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.rules.decorators import exempt, limit, make_mark, messages
 from ratelimit_mw.rules.marks import Destination, marks_of, view_of
@@ -64,24 +64,30 @@ def test_mistakes_of_messages_are_errors_in_their_line() -> None:
 
 
 def test_one_limit_on_two_views_is_one_rule() -> None:
-    """One limit object may be on several views. They share its count, under the name of the first one."""
+    """One limit object may be on several views. They share its count, under the name of the first one.
+
+    The order in which the routes are read does not matter, and a limit with a name takes no number.
+    """
     thrice = limit("3/minute", key=[])
     views = [thrice(lambda: None), limit("9/minute")(thrice(lambda: 1)), limit("3/minute")(lambda: 2)]
-    rate = Limiter()
-    marks = [mark for view in reversed(views) for mark in marks_of(view).marks]
-    rate.reloads.adopt(marks)
+    named = limit("5/minute", name="burst")(lambda: 3)
+    marks = [mark for view in (*views, named) for mark in marks_of(view).marks]
     name = "test_marks.test_one_limit_on_two_views_is_one_rule.<locals>.<lambda>"
-    assert [rule.name for rule in rate.rules.rules] == [name, f"{name}#2", f"{name}#3"]
-    plans = [rate.rules.plan("GET", "/", to=Destination(marks=marks_of(view))) for view in views]
-    assert [[rule.name[len(name) :] for rule in plan.rules] for plan in plans] == [[""], ["", "#2"], ["#3"]]
-    assert [bool(rate.decide(plan, {"ip": "192.0.2.7"})) for plan in plans[:2] * 2] == [True, True, True, False]
+    for read in (marks, marks[::-1]):
+        rate = Limiter()
+        rate.reloads.adopt(read)
+        assert sorted(rate.rules.by_name) == ["burst", name, f"{name}#2", f"{name}#3"]
+        plans = [rate.rules.plan("GET", "/", to=Destination(marks=marks_of(view))) for view in views]
+        shared = plans[0].rules[0]
+        assert (shared.name, shared.source.quotas) == (name, Rule(limits="3/minute").quotas)
+        assert [shared in plan.rules for plan in plans] == [True, True, False]
+        assert [bool(rate.decide(plan, {"ip": "192.0.2.7"})) for plan in plans[:2] * 2] == [True, True, True, False]
 
 
 def test_a_shared_limit_has_the_name_of_its_first_view() -> None:
     """The order in which the routes are read does not matter."""
 
     def first() -> None: ...
-
     def second() -> None: ...
 
     thrice = limit("3/minute")
@@ -90,15 +96,6 @@ def test_a_shared_limit_has_the_name_of_its_first_view() -> None:
         rate = Limiter()
         rate.reloads.adopt(read)
         assert [rule.name.rpartition(".")[2] for rule in rate.rules.rules] == ["first"]
-
-
-def test_a_limit_with_a_name_leaves_the_numbers_to_the_others() -> None:
-    """Of three limits on one view, the one with a name takes no number."""
-    view = limit("9/hour")(limit("5/minute", name="burst")(limit("99/day")(lambda: None)))
-    rate = Limiter()
-    rate.reloads.adopt(marks_of(view).marks)
-    name = "test_marks.test_a_limit_with_a_name_leaves_the_numbers_to_the_others.<locals>.<lambda>"
-    assert [rule.name for rule in rate.rules.rules] == [name, "burst", f"{name}#2"]
 
 
 def test_a_view_with_the_same_limit_twice_counts_once() -> None:
@@ -143,16 +140,11 @@ def test_no_decision_is_made_while_an_override_has_no_rule() -> None:
             asyncio.run(aask({"ip": "192.0.2.7"}))
     with pytest.raises(ConfigError, match=NOBODY):
         limiter.reloads.adopt([])
+    with pytest.raises(ConfigError, match=r"no decorator has a rule named 'login'\. Did you mean 'logon'"):
+        limiter.reloads.adopt([make_mark("5/minute", {"name": "logon"}, "views.login")])
     limiter.reloads.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
     assert limiter.hit({"ip": "192.0.2.7"}).rules == ("api",)
     assert str(limiter.rules.by_name["login"].source.quotas[0]) == "1/minute"
-
-
-def test_an_override_without_its_rule_suggests_similar_names() -> None:
-    """The error lists the existing rules, so a typo is easy to find."""
-    limiter = Limiter.from_settings(REPLACING)
-    with pytest.raises(ConfigError, match=r"no decorator has a rule named 'login'\. Did you mean 'logon'"):
-        limiter.reloads.adopt([make_mark("5/minute", {"name": "logon"}, "views.login")])
 
 
 def test_a_name_in_a_decorator_and_the_settings_names_both_places() -> None:
