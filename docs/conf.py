@@ -19,9 +19,11 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_click",
     "sphinx_copybutton",
 ]
 exclude_patterns = ["_build"]
+smartquotes = False  # options such as --app stay as they are
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4

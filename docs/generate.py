@@ -11,15 +11,11 @@ import json
 import os.path
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import click
-from click.testing import CliRunner
-
 from ratelimit_mw import algorithms
-from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.rules.costs import CostFrom
 from ratelimit_mw.rules.declaration import options_of, type_text
 from ratelimit_mw.rules.match import MatchOptions
@@ -95,27 +91,6 @@ def algorithm_options() -> str:
     return "\n".join(lines)
 
 
-def command_help() -> str:
-    """Return the help of each command, as a command and its output."""
-    parts = []
-    for name in sorted(_names_of(ratelimit_mw)):
-        words = [*name.split(), "--help"]
-        result = CliRunner().invoke(ratelimit_mw, words, prog_name="ratelimit-mw", terminal_width=80)
-        parts.append(
-            f"### {name}\n\n```sh\nratelimit-mw {name} --help\n```\n\n```text\n{result.output.rstrip()}\n```\n"
-        )
-    return "\n".join(parts).rstrip()
-
-
-def _names_of(group: click.Group) -> Iterator[str]:
-    """Yield the names of commands, and "override set" for one in a group."""
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from (f"{name} {inner}" for inner in _names_of(command))
-        else:
-            yield name
-
-
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "http-fields": lambda: fields(HttpOptions),
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
@@ -127,7 +102,6 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "count-when-fields": lambda: fields(CountWhen),
     "count-unless-fields": lambda: fields(CountUnless),
     "algorithm-options": algorithm_options,
-    "command-help": command_help,
 }
 
 
