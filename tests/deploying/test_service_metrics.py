@@ -54,9 +54,11 @@ def counted(output: str) -> Counter[str]:
     last = {each["resource"]["attributes"]["service.instance.id"]: each for each in exports(output)}
     counts = Counter[str]()
     for export in last.values():
-        (metric,) = export["scope_metrics"][0]["metrics"]
-        for point in metric["data"]["data_points"]:
-            counts[point["attributes"]["ratelimit_mw.outcome"]] += point["value"]
+        metrics = [metric for scope in export["scope_metrics"] for metric in scope["metrics"]]
+        for metric in metrics:
+            if metric["name"] == "ratelimit.requests":
+                for point in metric["data"]["data_points"]:
+                    counts[point["attributes"]["ratelimit.outcome"]] += point["value"]
     return counts
 
 

@@ -199,9 +199,17 @@ def _logged_texts() -> set[str]:
             if isinstance(target, ast.Name)
         }
         for node in nodes:
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log."):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and (called.startswith("_log.") or called == "warn"):
                 message = node.args[0]
-                text = message.value if isinstance(message, ast.Constant) else named[ast.unparse(message)]
+                if isinstance(message, ast.JoinedStr):
+                    text = "%s".join(str(part.value) for part in message.values if isinstance(part, ast.Constant))
+                elif isinstance(message, ast.Constant):
+                    text = message.value
+                elif (name := ast.unparse(message)) in named or called != "warn":
+                    text = named[name]
+                else:
+                    continue  # a text that another function made
                 texts.add(max(re.split(r"%[-.\d]*\w", text), key=len).strip())
     return texts
 
