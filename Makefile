@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # 0.137, so it is there twice. Warnings of old versions are ignored. Some have no wheels for Python 3.12.
 OLDEST := .venv-oldest
 OLDEST_TESTS := $(addprefix tests/,frameworks starlette fastapi flask django asgi wsgi cli dashboard metrics settings stores/lmdb \
-	stores/redis together http/test_body.py http/test_region.py testing/test_clock.py testing/test_pytest_plugin.py docs/test_examples.py)
+	stores/redis stores/postgres together http/test_body.py http/test_region.py testing/test_clock.py testing/test_pytest_plugin.py docs/test_examples.py)
 FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
 FASTAPI_137_TESTS := tests/frameworks tests/starlette tests/fastapi
 PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist worksteal -m "not thorough" $(addprefix -W ignore:,:DeprecationWarning \

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import threading
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
-from weakref import WeakValueDictionary
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from ..clock import SECOND, Clock, machine
 from ..decision import Correction, Decision, Hit, SlotCost, decide_all, reject_uncounted
@@ -22,9 +18,10 @@ from ..errors import StateError, StoreError
 from ..forksafe import CHANCE, check_process, run_in_child
 from .base import Store, record_key
 from .blocking import forms, run_blocking
-from .budget import STARTING, LoopClock, ThreadClock
+from .budget import STARTING
 from .per_loop import PerLoop
 from .unmade import UnmadeCorrections
+from .ways import EventLoop, Threads, Way
 
 FOR_EVER: Final = 1 << 62
 """The microseconds for which a record is kept."""
@@ -36,8 +33,8 @@ _ATTEMPTS: Final = 0.7
 _MOST_PAUSE: Final = 0.0005  # seconds
 _RETRY: Final = SECOND // 10
 """Microseconds until a request that lost all of its races may try again."""
+_Kind = TypeVar("_Kind", Threads, EventLoop)
 _new = tuple.__new__  # builds a ``Write`` faster than the class
-_Lock = TypeVar("_Lock", bound=Any)
 
 
 def wall_us() -> int:
@@ -285,87 +282,10 @@ def reject_lost(decisions: list[Decision]) -> list[Decision]:
     return decisions
 
 
-class Turns(Generic[_Lock]):
-    """The locks of the keys in use. With them the calls of a process do not race with each other."""
-
-    def __init__(self, create: Callable[[], _Lock]) -> None:
-        self._create = create
-        self._locks: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
-
-    def of(self, keys: Iterable[str]) -> list[_Lock]:
-        """Return the locks of keys in the one order in which all calls take them."""
-        locks = self._locks
-        return [locks.get(key) or locks.setdefault(key, self._create()) for key in sorted(set(keys))]
-
-
-class Threads:
-    """What a blocking call waits with. ``replies`` counts the replies of the store."""
-
-    replies = 0
-    connections: Any = None
-
-    def __init__(self, seconds: float) -> None:
-        self.clock = ThreadClock(seconds)
-        self.turns = Turns(threading.Lock)
-
-    async def run(self, due: float, method: Callable[..., Any], *arguments: Any) -> Any:
-        return self.clock.once(lambda _: method(*arguments), due)
-
-    async def pause(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    async def take_turn(self, keys: Iterable[str], due: float, taken: list[threading.Lock]) -> None:
-        """Take the locks of keys, and add them to those that are ``taken``."""
-        for lock in self.turns.of(keys):
-            if not lock.acquire(False):
-                self.clock.wait(partial(_acquire, lock), due)
-            taken.append(lock)
-
-
-class EventLoop:
-    """The same for the calls of the running event loop."""
-
-    replies = 0
-    connections: Any = None
-
-    def __init__(self, seconds: float) -> None:
-        self.clock = LoopClock(seconds)
-        self.turns = Turns(asyncio.Lock)
-
-    async def run(self, due: float, method: Callable[..., Any], *arguments: Any) -> Any:
-        return await self.clock.within(asyncio.to_thread(method, *arguments), due)
-
-    async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def take_turn(self, keys: Iterable[str], due: float, taken: list[asyncio.Lock]) -> None:
-        """Take the locks of keys, and add them to those that are ``taken``."""
-        for lock in self.turns.of(keys):
-            if lock.locked():
-                await self._wait_for(lock, due)
-            else:
-                await lock.acquire()
-            taken.append(lock)
-
-    async def _wait_for(self, lock: asyncio.Lock, due: float) -> None:
-        turn = asyncio.ensure_future(lock.acquire())
-        try:
-            await self.clock.result(turn, due)
-        except BaseException:
-            if not turn.cancel() and not turn.cancelled():
-                lock.release()  # it was taken when this call was cancelled
-            raise
-
-
-def _acquire(lock: Any, seconds: float) -> None:
-    if not lock.acquire(timeout=seconds):
-        raise TimeoutError
-
-
 class TimedCall(ByteCall):
     """A call with a time budget, which takes its turn at the keys of a request."""
 
-    def __init__(self, way: Threads | EventLoop, seconds: float) -> None:
+    def __init__(self, way: Way, seconds: float) -> None:
         self.way = way
         self.pause = way.pause  # type: ignore[method-assign]
         self.due = way.clock.now + seconds
@@ -395,7 +315,7 @@ class TimedCall(ByteCall):
 class _StoreCall(TimedCall):
     """A call on a store of your own."""
 
-    def __init__(self, store: ByteStore, way: Threads | EventLoop, seconds: float) -> None:
+    def __init__(self, store: ByteStore, way: Way, seconds: float) -> None:
         super().__init__(way, seconds)
         self.title, self.is_atomic = str(store), store.is_atomic  # type: ignore[misc]
         self._store = store
@@ -429,8 +349,8 @@ class ByteStore(Store):
 
     def __init__(self, timeout_us: int = 50_000) -> None:
         self._seconds = timeout_us / 1_000_000
-        self._threads: Any = self._open_threads()
-        self._loops: PerLoop[Any] = PerLoop(self._open_loop)
+        self._threads = self._open(Threads(self._seconds))
+        self._loops = PerLoop(lambda: self._open(EventLoop(self._seconds)))
         self._unmade = UnmadeCorrections(self._correct_again)
         run_in_child(self, ByteStore._start_over)
 
@@ -477,23 +397,29 @@ class ByteStore(Store):
 
     def close(self) -> None:
         self._unmade.close()
+        self._threads.close()
 
     async def aclose(self) -> None:
         await self._unmade.aclose()
+        if loop := self._loops.values.pop(asyncio.get_running_loop(), None):
+            loop.close()
+            await asyncio.sleep(0)  # lets the loop close the transports
         self.close()
 
-    def _begin(self, way: Threads | EventLoop, seconds: float) -> TimedCall:
+    def _begin(self, way: Way, seconds: float) -> TimedCall:
         return _StoreCall(self, way, seconds)
 
-    def _open_threads(self) -> Threads:
-        return Threads(self._seconds)
+    def _connect(self, way: Way) -> Any:
+        """Return the connections of threads, or of an event loop; None for a store without any."""
+        return None
 
-    def _open_loop(self) -> EventLoop:
-        return EventLoop(self._seconds)
+    def _open(self, way: _Kind) -> _Kind:
+        way.connections = self._connect(way)
+        return way
 
     def _start_over(self) -> None:
         """In a forked child: drop what belongs to the parent."""
-        self._threads = self._open_threads()
+        self._threads = self._open(Threads(self._seconds))
 
     def _run(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
         """Return the result of an operation of a call."""

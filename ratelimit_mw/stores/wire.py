@@ -42,14 +42,27 @@ class Codec(Protocol):
     def gets(self) -> Any: ...
 
 
+class Connection(Protocol):
+    """An open connection."""
+
+    is_usable: bool
+    """Whether it is open, and no reply was overdue."""
+
+    def send(self, frame: Any, replies: int, deadline: float) -> Awaitable[list[Any]]:
+        """Send a call now. Return its replies, to be awaited."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Channel(Protocol):
     """The connections to one server."""
 
     @property
-    def connection(self) -> LoopConnection | None:
+    def connection(self) -> Any:
         """The open connection, on an event loop."""
 
-    async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
+    async def send(self, frame: Any, replies: int, deadline: float) -> Awaitable[list[Any]]:
         """Send the bytes of a call. Return its replies, to be awaited in any case."""
         ...
 
@@ -80,17 +93,46 @@ class Place(NamedTuple):
     tls: ssl.SSLContext | None = None
     path: str = ""
 
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Name the server in an error of connecting. A timeout has a message of its own."""
-        try:
-            yield
-        except TimeoutError:
-            raise
-        except OSError as error:
-            reason = os.strerror(error.errno) if isinstance(error, ConnectionError) and error.errno else error
-            host = f"[{self.host}]" if ":" in self.host else self.host
-            raise ConnectionError(f"cannot connect to {self.path or f'{host}:{self.port}'}: {reason}") from error
+
+class Opener(Protocol):
+    """How to connect: for threads, or for the running event loop."""
+
+    @property
+    def clock(self) -> Any: ...
+
+    async def result(self, future: Future[_Result], deadline: float) -> _Result:
+        """Return the result of another thread."""
+        ...
+
+    async def connect(self, plain: socket.socket, end: Any, deadline: float) -> None:
+        """Connect a new socket."""
+        ...
+
+    async def wrap(self, plain: socket.socket, place: Place, codec: Codec, deadline: float) -> Any:
+        """Return the connection of a socket, after the handshake of TLS."""
+        ...
+
+
+async def open_connection(way: Opener, place: Place, codec: Codec, deadline: float) -> Any:
+    """Return a connection to one of the addresses of a server. An error names the server, unless it is a timeout."""
+    try:
+        return await _open_connection(way, place, codec, deadline)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if isinstance(error, ConnectionError) and error.errno else error
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        raise ConnectionError(f"cannot connect to {place.path or f'{host}:{place.port}'}: {reason}") from error
+
+
+async def _open_connection(way: Opener, place: Place, codec: Codec, deadline: float) -> Any:
+    addresses = await way.result(_resolve(place), deadline)
+    for left, resolved in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        with _new_socket(resolved, is_last=left == 1) as plain:
+            await way.connect(plain, resolved.end, way.clock.now + (deadline - way.clock.now) / left)
+            with _naming_plain_servers(place):
+                return await way.wrap(plain, place, codec, deadline)
+    raise OSError("the name has no address")
 
 
 def _resolve(place: Place) -> Future[list[ResolvedAddress]]:
@@ -109,94 +151,11 @@ def _addresses(host: str, port: int, flags: int = 0) -> list[ResolvedAddress]:
     return [ResolvedAddress(family, end) for family, _, _, _, end in addresses]
 
 
-def open_socket(place: Place, deadline: float, clock: ThreadClock) -> DeadlineSocket:
-    """Return a socket that is connected to one of the addresses of a server."""
-    with place.naming():
-        return _open_socket(place, deadline, clock)
-
-
-def _open_socket(place: Place, deadline: float, clock: ThreadClock) -> DeadlineSocket:
-    for count, resolved in _in_turn(clock.result(_resolve(place), deadline)):
-        with _new_socket(resolved, count) as plain:
-
-            def connect(seconds: float, plain: socket.socket = plain, end: Any = resolved.end) -> None:
-                plain.settimeout(seconds)
-                plain.connect(end)
-
-            clock.once(connect, clock.now + (deadline - clock.now) / count)
-            if place.tls is None:
-                return DeadlineSocket(plain, clock, deadline)
-            encrypted = place.tls.wrap_socket(plain, server_hostname=place.host, do_handshake_on_connect=False)
-            with _naming_plain_servers(encrypted):
-                opened = DeadlineSocket(encrypted, clock, deadline)
-                opened.within(ssl.SSLSocket.do_handshake, encrypted)
-                return opened
-    raise OSError("the name has no address")
-
-
-async def open_stream(place: Place, deadline: float, clock: LoopClock, protocol: asyncio.Protocol) -> asyncio.Transport:
-    """Return the same for an event loop: the transport of ``protocol``."""
-    with place.naming():
-        return await _open_stream(place, deadline, clock, protocol)
-
-
-async def _open_stream(
-    place: Place, deadline: float, clock: LoopClock, protocol: asyncio.Protocol
-) -> asyncio.Transport:
-    loop, addresses = asyncio.get_running_loop(), _resolve(place)
-    options: dict[str, Any] = {} if place.tls is None else {"ssl": place.tls, "server_hostname": place.host}
-    if not addresses.done():
-        await clock.result(asyncio.wrap_future(addresses), deadline)
-    for count, resolved in _in_turn(addresses.result()):
-        with _new_socket(resolved, count) as plain:
-            plain.setblocking(False)
-            share = (deadline - clock.now) / count
-            await clock.within(loop.sock_connect(plain, resolved.end), clock.now + share)
-            stream = loop.create_connection(lambda: protocol, sock=plain, **options)
-            if place.tls is None:
-                return (await stream)[0]
-            with _naming_plain_servers(plain):
-                return await _encrypted(loop.create_task(stream), deadline, clock)
-    raise OSError("the name has no address")
-
-
-async def _encrypted(task: asyncio.Task[Any], deadline: float, clock: LoopClock) -> asyncio.Transport:
-    try:
-        return (await clock.result(task, deadline))[0]  # type: ignore[no-any-return]
-    except BaseException:
-        if not task.cancel() and not task.cancelled() and task.exception() is None:
-            task.result()[0].abort()
-        raise
-
-
 @contextmanager
-def _naming_plain_servers(encrypted: socket.socket) -> Iterator[None]:
-    """Name the likely reason of a failed handshake: a server without TLS waits for a line, or replies in plain text."""
-    try:
-        yield
-    except BaseException as error:
-        encrypted.close()
-        if not isinstance(error, (TimeoutError, ssl.SSLError)) or isinstance(error, ssl.SSLCertVerificationError):
-            raise
-        reason = f": {error}" if isinstance(error, ssl.SSLError) else " within the time budget"
-        raise ConnectionError(_NO_HANDSHAKE % reason) from error
-
-
-def _hint_of(plain: socket.socket) -> str:
-    """Return the likely reason why a server ends a connection before its first reply."""
-    return "" if isinstance(plain, ssl.SSLSocket) or plain.family == socket.AF_UNIX else _MAYBE_TLS
-
-
-def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
-    """Return each address with the number of addresses that are left, itself included."""
-    return zip(range(len(addresses), 0, -1), addresses, strict=True)
-
-
-@contextmanager
-def _new_socket(resolved: ResolvedAddress, count: int) -> Iterator[socket.socket]:
+def _new_socket(resolved: ResolvedAddress, is_last: bool) -> Iterator[socket.socket]:
     """Yield a socket with keepalive, which detects a dead server even while no call is out.
 
-    An error in the block closes the socket. It is raised unless another of the ``count`` addresses may accept.
+    An error in the block closes the socket. It is raised unless another address may accept.
     """
     plain = socket.socket(resolved.family, socket.SOCK_STREAM)
     try:
@@ -209,76 +168,74 @@ def _new_socket(resolved: ResolvedAddress, count: int) -> Iterator[socket.socket
         yield plain
     except BaseException as error:
         plain.close()
-        if count == 1 or not isinstance(error, OSError):
+        if is_last or not isinstance(error, OSError):
             raise
+
+
+@contextmanager
+def _naming_plain_servers(place: Place) -> Iterator[None]:
+    """Name the likely reason of a failed handshake: a server without TLS waits for a line, or replies in plain text."""
+    try:
+        yield
+    except (TimeoutError, ssl.SSLError) as error:
+        if place.tls is None or isinstance(error, ssl.SSLCertVerificationError):
+            raise
+        reason = f": {error}" if isinstance(error, ssl.SSLError) else " within the time budget"
+        raise ConnectionError(_NO_HANDSHAKE % reason) from error
+
+
+def _hint_of(plain: socket.socket, is_encrypted: bool) -> str:
+    """Return the likely reason why a server ends a connection before its first reply."""
+    return "" if is_encrypted or plain.family == socket.AF_UNIX else _MAYBE_TLS
 
 
 # -- blocking ------------------------------------------------------------------------------------------------------
 
 
-class DeadlineSocket:
-    """A socket of which every operation ends by ``deadline``, a time of the clock."""
+class BlockingConnection:
+    """A connection for one call at a time, which ends by a time of the clock."""
 
-    def __init__(self, connected: socket.socket, clock: ThreadClock, deadline: float) -> None:
-        self.deadline = deadline
+    is_usable = True
+
+    def __init__(self, connected: socket.socket, codec: Codec, clock: ThreadClock) -> None:
+        self.close = connected.close
         self._clock = clock
         self._socket = connected
-        self.hint = _hint_of(connected)
+        self._codec = codec
+        self._hint = _hint_of(connected, isinstance(connected, ssl.SSLSocket))
+        self._deadline = 0.0
         self._seconds = -1.0
         self._readable = getattr(selectors, "PollSelector", selectors.SelectSelector)()
         self._readable.register(connected.fileno(), selectors.EVENT_READ)
-        self.shutdown, self.close, self.fileno = connected.shutdown, connected.close, connected.fileno
 
-    def sendall(self, data: bytes) -> None:
-        sent = self._socket.send(data)  # all, unless the buffer of the system is full
-        while sent < len(data):
-            sent += self.within(self._socket.send, data[sent:])
+    def __del__(self) -> None:
+        self.close()  # without a warning: an application may end without closing its store
 
-    def recv_into(self, buffer: bytearray) -> int:
-        """Read what redis-py waits for in a login."""
-        data = self.recv(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+    def shake_hands(self, encrypted: ssl.SSLSocket, deadline: float) -> None:
+        self._deadline = deadline
+        try:
+            self._within(ssl.SSLSocket.do_handshake, encrypted)
+        except BaseException:
+            self.close()
+            raise
 
-    def recv(self, size: int) -> bytes:
-        return self.within(self._socket.recv, size)
+    def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
+        self._deadline = deadline
+        sent = self._socket.send(frame)  # all, unless the buffer of the system is full
+        while sent < len(frame):
+            sent += self._within(self._socket.send, frame[sent:])
+        return self._replies(replies)
 
-    def within(self, call: Callable[[Any], _Result], argument: Any) -> _Result:
-        """Return the result of an operation of the socket, or ``TimeoutError`` at the deadline."""
-
-        def attempt(seconds: float) -> _Result:
-            if seconds != self._seconds:  # to set it is a system call
-                self._seconds = seconds
-                self._socket.settimeout(seconds)
-            return call(argument)
-
-        return self._clock.wait(attempt, self.deadline)
-
-    def is_quiet(self) -> bool:
-        """Return whether the connection is open and has nothing to read."""
-        return not self._readable.select(0)
-
-
-class BlockingConnection:
-    """A connection for one call at a time. ``close`` closes it."""
-
-    def __init__(self, opened: DeadlineSocket, codec: Codec, close: Callable[[], Any]) -> None:
-        self.close = close
-        self.is_quiet = opened.is_quiet
-        self._hint = opened.hint
-        self._socket = opened
-        self._codec = codec
-
-    def send(self, frame: bytes, deadline: float) -> None:
-        self._socket.deadline = deadline
-        self._socket.sendall(frame)
+    async def _replies(self, count: int) -> list[Any]:
+        return self.receive(count)
 
     def receive(self, count: int) -> list[Any]:
+        """Return the next replies."""
         feed, gets = self._codec.feed, self._codec.gets
         replies: list[Any] = []
         while len(replies) < count:
             try:
-                data = self._socket.recv(_CHUNK)
+                data = self._within(self._socket.recv, _CHUNK)
             except ConnectionError as error:
                 raise ConnectionError(f"{error}{self._hint}") from error
             if not data or (self._hint and data.startswith(_TLS_ALERT)):
@@ -291,6 +248,21 @@ class BlockingConnection:
             raise ConnectionError(_UNASKED)
         return replies
 
+    def _within(self, call: Callable[[Any], _Result], argument: Any) -> _Result:
+        """Return the result of an operation of the socket, or ``TimeoutError`` at the deadline."""
+
+        def attempt(seconds: float) -> _Result:
+            if seconds != self._seconds:  # to set it is a system call
+                self._seconds = seconds
+                self._socket.settimeout(seconds)
+            return call(argument)
+
+        return self._clock.wait(attempt, self._deadline)
+
+    def is_quiet(self) -> bool:
+        """Return whether the connection is open and has nothing to read."""
+        return not self._readable.select(0)
+
 
 class BlockingChannel:
     """The connections of threads to one server: those that are idle, last used first. No thread waits for another one.
@@ -300,27 +272,27 @@ class BlockingChannel:
 
     connection = None
 
-    def __init__(self, connect: Callable[[float], Awaitable[BlockingConnection]], clock: ThreadClock) -> None:
+    def __init__(self, connect: Callable[[float], Awaitable[Any]], clock: ThreadClock) -> None:
         self._connect = connect
         self._clock = clock
-        self._idle: list[BlockingConnection] = []
+        self._idle: list[Any] = []
         self._closings = 0
         self._pid = os.getpid()
         run_in_child(self, BlockingChannel.close)  # a child must not use the connections of its parent
 
-    async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
+    async def send(self, frame: Any, replies: int, deadline: float) -> Awaitable[list[Any]]:
         closings = self._closings
         connection = self._take() or await self._connect(_until(self._clock, deadline))
         try:
-            connection.send(frame, deadline)
+            flight = connection.send(frame, replies, deadline)
         except BaseException:
             self._drop(connection)
             raise
-        return self._receive(connection, replies, closings)
+        return self._receive(connection, flight, closings)
 
-    async def _receive(self, connection: BlockingConnection, count: int, closings: int) -> list[Any]:
+    async def _receive(self, connection: Any, flight: Awaitable[list[Any]], closings: int) -> list[Any]:
         try:
-            replies = connection.receive(count)
+            replies = await flight
         except BaseException:
             self._drop(connection)
             raise
@@ -330,12 +302,12 @@ class BlockingChannel:
             connection.close()
         return replies
 
-    def _drop(self, connection: BlockingConnection) -> None:
+    def _drop(self, connection: Any) -> None:
         """Close a connection that failed. The idle ones may be dead too, and no other call should have to find out."""
         connection.close()
         self.close()
 
-    def _take(self) -> BlockingConnection | None:
+    def _take(self) -> Any:
         if os.getpid() != self._pid:  # a fork that ran no hooks
             check_process()
             self._pid = os.getpid()
@@ -343,7 +315,7 @@ class BlockingChannel:
             connection.close()
         return connection
 
-    def _pop(self) -> BlockingConnection | None:
+    def _pop(self) -> Any:
         try:
             return self._idle.pop()
         except IndexError:  # a check before would race with other threads
@@ -403,25 +375,20 @@ class LoopConnection(asyncio.Protocol):
         self._is_checked = False
         self._hint = ""
         self._transport: Any = None
-        self._abort: Callable[[], None] | None = None
         self.is_usable = True
-        """Whether it is open, and no reply was overdue."""
 
-    def connection_made(self, transport: Any, abort: Callable[[], None] | None = None) -> None:
-        """Use an open transport. ``abort`` closes it."""
-        self._transport, self._abort = transport, abort or transport.abort
-        self._hint = "" if transport.get_extra_info("sslcontext") else _hint_of(transport.get_extra_info("socket"))
-        transport.set_protocol(self)
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._hint = _hint_of(transport.get_extra_info("socket"), bool(transport.get_extra_info("sslcontext")))
 
     def send(self, frame: bytes, replies: int, deadline: float) -> asyncio.Future[list[Any]]:
-        """Send the bytes of a call now, and return its replies."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self.post(frame, _FutureFlight(replies, deadline, future))
         return future
 
     def post(self, frame: bytes, flight: Flight) -> None:
         """Send the bytes of a call now."""
-        if self._abort is None:
+        if self._transport is None:
             raise ConnectionError(_LOST)
         self._flights.append(flight)
         self._transport.write(frame)
@@ -483,31 +450,32 @@ class LoopConnection(asyncio.Protocol):
 
     def close(self) -> None:
         self.is_usable = False
-        abort, self._abort = self._abort, None
-        if abort is not None:
-            abort()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
 
 class LoopChannel:
     """The connection of an event loop to one server, opened when a call needs it."""
 
-    def __init__(self, connect: Callable[[float], Awaitable[LoopConnection]], clock: LoopClock) -> None:
+    def __init__(self, connect: Callable[[float], Awaitable[Any]], clock: LoopClock) -> None:
         self._connect = connect
         self._clock = clock
-        self._connection: LoopConnection | None = None
-        self._opening: asyncio.Task[LoopConnection] | None = None
+        self._connection: Any = None
+        self._opening: asyncio.Task[Any] | None = None
 
     @property
-    def connection(self) -> LoopConnection | None:
+    def connection(self) -> Any:
         """The open connection, unless a reply to it was overdue."""
         connection = self._connection
         return connection if connection is not None and connection.is_usable else None
 
-    async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
+    async def send(self, frame: Any, replies: int, deadline: float) -> Awaitable[list[Any]]:
         connection = self.connection or await self._open(deadline)
-        return connection.send(frame, replies, deadline)
+        flight: Awaitable[list[Any]] = connection.send(frame, replies, deadline)
+        return flight
 
-    async def _open(self, deadline: float) -> LoopConnection:
+    async def _open(self, deadline: float) -> Any:
         """Wait until one task has connected for all calls, at most until the deadline."""
         if self._connection is not None:
             self._connection.retire()
@@ -517,7 +485,7 @@ class LoopChannel:
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await self._clock.result(self._opening, deadline)
 
-    async def _set(self, deadline: float) -> LoopConnection:
+    async def _set(self, deadline: float) -> Any:
         self._connection = connection = await self._connect(_until(self._clock, deadline))
         return connection
 

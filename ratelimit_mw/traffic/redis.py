@@ -235,7 +235,6 @@ def open_client(address: Address) -> Any:
         **login,
         "db": address.db,
         "client_name": address.client_name,
-        "protocol": address.protocol,
         "socket_timeout": _TIMEOUT,
         "socket_connect_timeout": _TIMEOUT,
         "retry": Retry(NoBackoff(), 1),  # the server may have closed the connection

@@ -11,24 +11,18 @@ from servers import Server
 from ratelimit_mw.stores.memcached.client.connections import MemcachedConnections
 from ratelimit_mw.stores.memcached.client.protocol import KeyCommands
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.stores.per_loop import PerLoop
+from ratelimit_mw.stores.ways import Way
 
 
 class Meddling(MemcachedStore):
     """Call ``meddle`` before each write, for example to hit the same key from another store."""
 
     def __init__(self, server: Server, timeout_us: int, meddle: Callable[[], object]) -> None:
-        super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)
         self._meddle = meddle
-        self._meddle_with(self._threads.connections)
-        self._loops = PerLoop(self._open_meddled)
+        super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)
 
-    def _open_meddled(self) -> Any:
-        loop = self._open_loop()
-        self._meddle_with(loop.connections)
-        return loop
-
-    def _meddle_with(self, connections: MemcachedConnections) -> None:
+    def _connect(self, way: Way) -> MemcachedConnections:
+        connections = super()._connect(way)
         exchange = connections.exchange
 
         async def meddled(requests: Sequence[KeyCommands], due: float) -> Any:
@@ -36,6 +30,7 @@ class Meddling(MemcachedStore):
             return await exchange(requests, due)
 
         connections.exchange = meddled  # type: ignore[method-assign]
+        return connections
 
     def _look_at(self, requests: Sequence[KeyCommands]) -> None:
         if any(line.startswith((b"cas ", b"add ", b"decr ")) for request in requests for line in request.commands):

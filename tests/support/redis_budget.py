@@ -16,7 +16,7 @@ class Took:
 
     def __init__(self, store: RedisStore) -> None:
         is_async = asyncio._get_running_loop() is not None
-        self._clock: Any = store._loops.get().clock if is_async else store._clock
+        self._clock: Any = store._loops.get().clock if is_async else store._threads.clock
         self._began = self._clock.now
 
     def check(self, budget: float = BUDGET) -> None:

@@ -14,7 +14,8 @@ from ...errors import ConfigError, StateError, StoreError
 from ...quota import Quota, parse_duration
 from ..base import Facts
 from ..blocking import run_blocking
-from ..bytestore import ByteStore, EventLoop, Threads, TimedCall, Write, wall_us
+from ..bytestore import ByteStore, TimedCall, Write, wall_us
+from ..ways import Way
 from .address import MemcachedAddress, build_tls_context
 from .client.connections import MemcachedConnections
 from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, command, swap, write
@@ -36,7 +37,7 @@ class MemcachedCall(TimedCall):
     title = "Memcached"
     is_atomic = False
 
-    def __init__(self, store: MemcachedStore, way: Threads | EventLoop, seconds: float) -> None:
+    def __init__(self, store: MemcachedStore, way: Way, seconds: float) -> None:
         super().__init__(way, seconds)
         self._store = store
         self._names = store.names
@@ -246,26 +247,11 @@ class MemcachedStore(ByteStore):
             except Exception as error:
                 yield Facts("memcached", str(server), {}, str(self._as_error(error)), False)
 
-    def close(self) -> None:
-        super().close()
-        self._threads.connections.close()
-
-    async def aclose(self) -> None:
-        self._loops.get().connections.close()
-        await super().aclose()
-
-    def _begin(self, way: Any, seconds: float) -> MemcachedCall:
+    def _begin(self, way: Way, seconds: float) -> MemcachedCall:
         return MemcachedCall(self, way, seconds)
 
-    def _open_threads(self) -> Threads:
-        threads = super()._open_threads()
-        threads.connections = MemcachedConnections(self._access, threads.clock)
-        return threads
-
-    def _open_loop(self) -> EventLoop:
-        loop = super()._open_loop()
-        loop.connections = MemcachedConnections(self._access, loop.clock)
-        return loop
+    def _connect(self, way: Way) -> MemcachedConnections:
+        return MemcachedConnections(self._access, way)
 
     def _as_error(self, error: Exception) -> Exception:
         if isinstance(error, (StoreError, ConfigError)):

@@ -7,10 +7,11 @@ so a thread of its own does it. A session that failed, or that did not reply in 
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -21,6 +22,7 @@ from psycopg.pq import DiagnosticField, ExecStatus, abc
 
 from ..background import run_once
 from ..budget import LoopClock, ThreadClock
+from ..ways import Threads, Way
 
 LOST: Final = frozenset({b"22012", b"40001", b"40P01"})
 """The errors of a statement that another client has prevented: division by zero, which the statement causes then, a
@@ -28,8 +30,10 @@ failed serialization, and a deadlock."""
 _ERRORS: Final = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 _BINARY: Final = 1
 
+_OF_PARENTS: Final[list[Any]] = []
+"""The connections that a forked child must not even close."""
+
 Connection: TypeAlias = "psycopg.Connection[Any]"
-Connect = Callable[[], Connection]
 
 
 class ServerError(Exception):
@@ -83,7 +87,7 @@ def _with_addresses(parameters: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Session:
-    """One connection. Replies come in the order of the statements, and resolve the futures of ``send``.
+    """One connection. Replies come in the order of the statements, and resolve the futures of ``post``.
 
     Args:
         connection: The connection. Only its lower layer is used.
@@ -99,28 +103,25 @@ class Session:
         self._create = create
         self._calls: deque[Any] = deque()
         self._reply: abc.PGresult | None = None
+        self._pid = os.getpid()
         self.fd = opened.socket
-        self._poll = select.poll()
-        self._poll.register(self.fd, select.POLLIN)
         self.is_usable = True
         self.is_sending = False
         """Whether the system has not taken all that was sent."""
-        self.ended: Callable[[], object] = bool
 
-    def send(self, name: str, parameters: Sequence[bytes]) -> Any:
+    def post(self, name: str, parameters: Sequence[bytes]) -> Any:
         """Send a statement. Return the future of its result."""
         call = self._create()
         try:
             if text := self._statements.pop(name, None):
                 self._opened.send_prepare(name.encode(), text.encode())
-            self._opened.send_query_prepared(
-                name.encode(), parameters, [_BINARY] * len(parameters), result_format=_BINARY
-            )
+            formats = [_BINARY] * len(parameters)
+            self._opened.send_query_prepared(name.encode(), list(parameters), formats, result_format=_BINARY)
             self._opened.pipeline_sync()
             self._calls.append(call)
             self.flush()
         except OperationalError as error:
-            self.end(error)
+            self.close(error)
             raise ConnectionError(f"the connection is lost: {error}") from error
         return call
 
@@ -142,18 +143,55 @@ class Session:
                 elif self._reply is None or self._reply.status not in _ERRORS:
                     self._reply = result
         except OperationalError as error:
-            self.end(error)
+            self.close(error)
 
     def _resolve(self) -> None:
         """Resolve the oldest call with its reply. After an error that is no lost race, the connection is closed."""
         call, reply, self._reply = self._calls.popleft(), self._reply, None
         error = ServerError(reply) if reply is not None and reply.status in _ERRORS else None
         if not call.done():
-            call.set_result(error or reply)
+            call.set_result([error or reply])
         if error is not None and error.state not in LOST:
-            self.end(error)
+            self.close(error)
 
-    def wait(self, call: Future[Any], seconds: float) -> None:
+    def close(self, error: object = "it was closed") -> None:
+        """Close the connection. All calls fail."""
+        if not self.is_usable:
+            return
+        self.is_usable = False
+        self._stop()
+        if os.getpid() != self._pid:
+            _OF_PARENTS.append(self._connection)
+            return
+        self._connection.close()
+        for call in self._calls:
+            if not call.done():
+                call.set_exception(ConnectionError(f"the connection is lost: {error}"))
+                call.exception()  # its caller may have left: asyncio would log the error
+
+    retire = close
+
+    def _stop(self) -> None:
+        """Stop to look for replies."""
+
+
+class ThreadSession(Session):
+    """A session for one call at a time."""
+
+    def __init__(self, connection: Connection, statements: Mapping[str, str], clock: ThreadClock) -> None:
+        super().__init__(connection, statements, Future)
+        self._clock = clock
+        self._poll = select.poll()
+        self._poll.register(self.fd, select.POLLIN)
+
+    def send(self, statement: tuple[str, Sequence[bytes]], _: int, deadline: float) -> Awaitable[list[Any]]:
+        return self._result(self.post(*statement), deadline)
+
+    async def _result(self, call: Future[list[Any]], deadline: float) -> list[Any]:
+        self._clock.wait(partial(self._wait, call), deadline)
+        return call.result()
+
+    def _wait(self, call: Future[Any], seconds: float) -> None:
         """Wait until the server has replied to a call; ``TimeoutError`` if it has not."""
         if self.is_sending:
             self._poll.modify(self.fd, select.POLLIN | select.POLLOUT)
@@ -169,129 +207,58 @@ class Session:
         """Return whether the connection is open and has nothing to read."""
         return self.is_usable and not self._poll.poll(0)
 
-    def end(self, error: object = "it was closed") -> None:
-        """Close the connection. All calls fail."""
-        if self.is_usable:
-            self.is_usable = False
-            self.ended()
-            self._connection.close()
-            for call in self._calls:
-                if not call.done():
-                    call.set_exception(ConnectionError(f"the connection is lost: {error}"))
-                    call.exception()  # its caller may have left: asyncio would log the error
 
+class LoopSession(Session):
+    """The session of an event loop. Calls do not wait for each other's replies."""
 
-class ThreadSessions:
-    """The sessions of threads, one for each call at a time. The idle ones are kept, last used first."""
+    def __init__(self, connection: Connection, statements: Mapping[str, str], clock: LoopClock) -> None:
+        self._loop, self._clock = asyncio.get_running_loop(), clock
+        super().__init__(connection, statements, self._loop.create_future)
+        self._loop.add_reader(self.fd, self.read)
 
-    def __init__(self, connect: Connect, statements: Mapping[str, str], clock: ThreadClock) -> None:
-        self._connect, self._statements, self._clock = connect, statements, clock
-        self._idle: list[Session] = []
-        self._closings = 0
+    def send(self, statement: tuple[str, Sequence[bytes]], _: int, deadline: float) -> Awaitable[list[Any]]:
+        call = self.post(*statement)
+        if self.is_sending:
+            self._loop.add_writer(self.fd, self._write)
+        return self._result(call, deadline)
 
-    async def ask(self, name: str, parameters: Sequence[bytes], due: float) -> Any:
-        """Return the result of a statement, or the ``ServerError``."""
-        closings, session = self._closings, self._take() or self._open(due)
+    async def _result(self, call: asyncio.Future[list[Any]], deadline: float) -> list[Any]:
         try:
-            call = session.send(name, parameters)
-            self._clock.wait(partial(session.wait, call), due)
-            result = call.result()
-        except BaseException:
-            session.end()
-            self.close()  # the idle ones may be dead too, and no other call should have to find out
-            raise
-        if closings == self._closings and session.is_usable:
-            self._idle.append(session)
-        else:
-            session.end()
-        return result
-
-    def _open(self, due: float) -> Session:
-        opening = run_once(object(), self._connect)
-        try:
-            return Session(self._clock.result(opening, due), self._statements, Future)
+            return await self._clock.watch(call, deadline)
         except TimeoutError:
-            opening.add_done_callback(_close_late)
+            self.close("no reply within the time budget")
             raise
 
-    def _take(self) -> Session | None:
+    def _write(self) -> None:
         try:
-            while not (session := self._idle.pop()).is_quiet():
-                session.end()
-        except IndexError:  # a check before would race with other threads
-            return None
-        return session
-
-    def close(self) -> None:
-        """Close the idle connections, and those in use when their calls end."""
-        self._closings += 1
-        while (session := self._take()) is not None:
-            session.end()
-
-
-class LoopSessions:
-    """The one session of an event loop, opened when a call needs it. Calls do not wait for each other's replies."""
-
-    def __init__(self, connect: Connect, statements: Mapping[str, str], clock: LoopClock) -> None:
-        self._connect, self._statements, self._clock = connect, statements, clock
-        self._loop = asyncio.get_running_loop()
-        self._session: Session | None = None
-        self._opening: asyncio.Future[Connection] | None = None
-        self._connecting: Future[Connection]
-
-    async def ask(self, name: str, parameters: Sequence[bytes], due: float) -> Any:
-        """Return the result of a statement, or the ``ServerError``."""
-        if (session := self._session) is None or not session.is_usable:
-            session = await self._open(due)
-        call = session.send(name, parameters)
-        if session.is_sending:
-            self._loop.add_writer(session.fd, self._write, session)
-        try:
-            return await self._clock.watch(call, due)
-        except TimeoutError:
-            session.end("no reply within the time budget")
-            raise
-
-    async def _open(self, due: float) -> Session:
-        """Wait until a thread has connected for all calls, at most until the deadline."""
-        if self._opening is None:
-            self._connecting = run_once(object(), self._connect)
-            self._opening = asyncio.wrap_future(self._connecting)
-            self._opening.add_done_callback(self._begin)
-        await self._clock.result(self._opening, due)
-        if self._session is None:
-            raise ConnectionError("the connection was closed")
-        return self._session
-
-    def _begin(self, opening: asyncio.Future[Connection]) -> None:
-        is_wanted, self._opening = opening is self._opening, None
-        if is_wanted and not opening.cancelled() and opening.exception() is None:
-            self._session = session = Session(opening.result(), self._statements, self._loop.create_future)
-            self._loop.add_reader(session.fd, session.read)
-            session.ended = partial(self._forget, session.fd)
-
-    def _forget(self, fd: int) -> None:
-        if not self._loop.is_closed():
-            self._loop.remove_reader(fd)
-            self._loop.remove_writer(fd)
-
-    def _write(self, session: Session) -> None:
-        try:
-            session.flush()
+            self.flush()
         except OperationalError as error:
-            session.end(error)
-        if not session.is_sending and session.is_usable:
-            self._loop.remove_writer(session.fd)
+            self.close(error)
+        if not self.is_sending and self.is_usable:
+            self._loop.remove_writer(self.fd)
 
-    def close(self) -> None:
-        if self._opening is not None:
-            self._opening = None
-            self._connecting.add_done_callback(_close_late)
-        if self._session is not None:
-            self._session.end()
+    def _stop(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self.fd)
+            self._loop.remove_writer(self.fd)
+
+
+async def open_session(
+    way: Way, connect: Callable[[], Connection], statements: Mapping[str, str], deadline: float
+) -> ThreadSession | LoopSession:
+    """Connect in a thread, and wait for it until the deadline."""
+    opening = run_once(object(), connect)
+    try:
+        connection = await way.result(opening, deadline)
+    except BaseException:
+        opening.add_done_callback(_close_late)
+        raise
+    if isinstance(way, Threads):
+        return ThreadSession(connection, statements, way.clock)
+    return LoopSession(connection, statements, way.clock)
 
 
 def _close_late(opening: Future[Connection]) -> None:
     """Close a connection for which no call waits any longer."""
-    if opening.exception() is None:
+    if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
@@ -24,10 +24,12 @@ from ...errors import ConfigError, StoreError
 from ...forksafe import CHANCE
 from ..base import LOOKED_AT, Facts, KeyPage
 from ..blocking import forms, run_blocking
-from ..bytestore import DAY, ByteStore, EventLoop, Threads, TimedCall, Write
+from ..bytestore import DAY, ByteStore, TimedCall, Write
 from ..url import parse_url_of, redacted_url
+from ..ways import Way
+from ..wire import Channel
 from .address import PostgresAddress
-from .sessions import LOST, Connection, LoopSessions, ServerError, ThreadSessions, connect
+from .sessions import LOST, Connection, ServerError, connect, open_session
 
 _MOST_ENTRIES: Final = 5_000  # A hit writes the whole state, 16 bytes for each entry.
 _LONGEST_NAME: Final = 500  # bytes; an index takes a few more
@@ -77,7 +79,7 @@ class PostgresCall(TimedCall):
 
     title = "PostgreSQL"
 
-    def __init__(self, store: PostgresStore, way: Threads | EventLoop, seconds: float) -> None:
+    def __init__(self, store: PostgresStore, way: Way, seconds: float) -> None:
         super().__init__(way, seconds)
         self._store = store
         self._versions: dict[str, int] = {}
@@ -85,7 +87,7 @@ class PostgresCall(TimedCall):
 
     async def _ask(self, name: str, *parameters: bytes) -> list[list[bytes | None]]:
         """Return the rows of a statement. A lost race raises ``ServerError``."""
-        result = await self.way.connections.ask(name, parameters, self.due)
+        (result,) = await (await self.way.connections.send((name, parameters), 1, self.due))
         if isinstance(result, ServerError):
             raise result
         self.way.replies += 1
@@ -169,9 +171,8 @@ class PostgresStore(ByteStore):
             self.name = redacted_url(url)
         self._statements = _statements_on(".".join(f'"{part}"' for part in address.table.split(".")))
         parameters = {"connect_timeout": _CONNECT_SECONDS, **address.parameters}
-        self._connect = partial(connect, parameters, partial(_set_up, self._statements))
+        self._open_one = partial(connect, parameters, partial(_set_up, self._statements))
         self.writes = count(1)
-        self._parents: list[Threads | None] = []
         super().__init__(timeout_us)
 
     def check(self, limit: Limit) -> None:
@@ -195,27 +196,11 @@ class PostgresStore(ByteStore):
         texts = {"version": (version or b"").decode(), "max_connections": (most or b"").decode()}
         yield Facts("postgresql", self.name, {**texts, **numbers})
 
-    def close(self) -> None:
-        super().close()
-        self._threads.connections.close()
-
-    async def aclose(self) -> None:
-        self._loops.get().connections.close()
-        await super().aclose()
-
-    def _begin(self, way: Any, seconds: float) -> PostgresCall:
+    def _begin(self, way: Way, seconds: float) -> PostgresCall:
         return PostgresCall(self, way, seconds)
 
-    def _open_threads(self) -> Threads:
-        self._parents.append(self.__dict__.get("_threads"))  # a forked child must not even close its connections
-        threads = super()._open_threads()
-        threads.connections = ThreadSessions(self._connect, self._statements, threads.clock)
-        return threads
-
-    def _open_loop(self) -> EventLoop:
-        loop = super()._open_loop()
-        loop.connections = LoopSessions(self._connect, self._statements, loop.clock)
-        return loop
+    def _connect(self, way: Way) -> Channel:
+        return way.channel(partial(open_session, way, self._open_one, self._statements))
 
     def _as_error(self, error: Exception) -> Exception:
         if isinstance(error, (StoreError, ConfigError)):

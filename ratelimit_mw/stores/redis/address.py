@@ -18,7 +18,6 @@ _ANY_PORT: Final = 0
 _HOST: Final = re.compile(r"(\[[^\]]+\]|\*|[^:\[\]>*,\s]+)(?::([0-9]+))?")
 _SENTINEL_LOGIN: Final = ("sentinel_username", "sentinel_password")
 _CHOICES: Final[dict[str, dict[str, Any]]] = {
-    "protocol": {"2": 2, "3": 3},
     "ssl_cert_reqs": {"required": "required", "optional": "optional", "none": "none"},
     "ssl_check_hostname": {"true": True, "false": False},
     "ssl_min_version": {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3},
@@ -27,7 +26,7 @@ _TLS_FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile
 _TLS_TEXTS: Final = ("ssl_ca_data", "ssl_password", "ssl_ciphers")
 _TLS: Final = (*_TLS_FILES, *_TLS_TEXTS, "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version")
 
-_COMMON: Final = ("prefix", "db", "username", "password", "client_name", "protocol", "remap")
+_COMMON: Final = ("prefix", "db", "username", "password", "client_name", "remap")
 OPTIONS: Final = (*_COMMON, *_TLS, *_SENTINEL_LOGIN)
 
 # Options that belong to some schemes only: which ones, and the hint otherwise.
@@ -61,18 +60,12 @@ class Address:
     sentinel_username: str | None = field(default=None, repr=False)
     sentinel_password: str | None = field(default=None, repr=False)
     client_name: str | None = None
-    protocol: int = 2
     prefix: str = "rl:"
     remap: Remap = field(default_factory=dict)
     tls_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     """Options for redis-py, or None without TLS."""
     tls: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
     credential_provider: Any = field(default=None, repr=False)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of each connection. redis-py sets no timeout, because each call has its own."""
-        return {"db": self.db, "client_name": self.client_name, "protocol": self.protocol, "socket_timeout": None}
 
     def locate(self, host: str, port: int) -> tuple[str, int]:
         """Return where to reach a server that announces this host and port."""

@@ -10,7 +10,7 @@ import copy
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Final
 
 import redis
@@ -23,10 +23,11 @@ from redis.sentinel import SentinelConnectionPool
 
 from ...errors import ConfigError
 from ..background import run_once
-from ..budget import LoopClock, ThreadClock
+from ..budget import ThreadClock
+from ..ways import EventLoop, Threads, Way
 from .address import Address
 from .errors import Command
-from .router import Router, Sent, Transport
+from .router import Router, Sent
 from .slot_map import Location
 
 _FULL_POOL: Final = "Too many connections", "No connection available"  # nothing was sent: the call may try again
@@ -37,10 +38,8 @@ _AS_BYTES: Final = {NEVER_DECODE: True}  # even when the client decodes response
 class ApplicationRouter(Router):
     """A router whose one server is that of a client. ``execute`` returns the reply to a command before a deadline."""
 
-    def __init__(
-        self, name: str, clock: ThreadClock | LoopClock, execute: Callable[[Command, float], Awaitable[Any]]
-    ) -> None:
-        super().__init__(Address(((name, 0),)), Transport(clock, nullcontext, _never, _never))
+    def __init__(self, name: str, way: Way, execute: Callable[[Command, float], Awaitable[Any]]) -> None:
+        super().__init__(Address(((name, 0),)), way)
         self._execute = execute
 
     async def command(self, location: Location, deadline: float, *command: Any) -> Any:
@@ -62,10 +61,6 @@ class ApplicationRouter(Router):
 
 async def _as_awaitable(replies: list[Any]) -> list[Any]:
     return replies
-
-
-def _never(*_: Any) -> Any:
-    raise AssertionError("a client of the application connects itself")
 
 
 class _Client:
@@ -185,19 +180,19 @@ class AsyncApplicationClient(_Client):
                 await asyncio.sleep(_FULL_POOL_WAIT)
 
 
-def blocking_router(client: Any, clock: ThreadClock) -> Router:
+def blocking_router(client: Any, way: Threads) -> Router:
     """Return the router of a blocking client."""
-    own = ApplicationClient(client, clock)
-    return ApplicationRouter(own.name, clock, own.execute)
+    own = ApplicationClient(client, way.clock)
+    return ApplicationRouter(own.name, way, own.execute)
 
 
-def loop_router(client: Any, clock: LoopClock) -> Router:
+def loop_router(client: Any, way: EventLoop) -> Router:
     """Return the router of an async client, on its event loop."""
     own = AsyncApplicationClient(client)
-    return ApplicationRouter(own.name, clock, lambda command, deadline: clock.within(own.execute(command), deadline))
+    return ApplicationRouter(own.name, way, lambda command, deadline: way.clock.within(own.execute(command), deadline))
 
 
-def bridging_router(client: Any, loops: Iterable[asyncio.AbstractEventLoop], clock: ThreadClock) -> Router:
+def bridging_router(client: Any, loops: Iterable[asyncio.AbstractEventLoop], way: Threads) -> Router:
     """Return the router of an async client for other threads. Its calls run on the event loop of the client.
 
     The limiter probes the store and returns slots from threads of its own.
@@ -210,12 +205,12 @@ def bridging_router(client: Any, loops: Iterable[asyncio.AbstractEventLoop], clo
             raise ConfigError("this RedisStore cannot make blocking calls. Pass client= as well, or a URL")
         call = asyncio.run_coroutine_threadsafe(own.execute(command), loop)
         try:
-            return clock.result(call, deadline)
+            return way.clock.result(call, deadline)
         except TimeoutError:
             call.cancel()
             raise
 
-    return ApplicationRouter(own.name, clock, execute)
+    return ApplicationRouter(own.name, way, execute)
 
 
 def _name(pool: Any) -> str:

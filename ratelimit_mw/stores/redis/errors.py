@@ -67,6 +67,4 @@ def as_store_error(error: Exception) -> RateLimitError:
         text = text if type(error).__name__ not in _CODES or text.startswith(code) else f"{code} {text}"
         return _KINDS.get(code, StoreError)(f"Redis: {text}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
     text = str(error).partition(". Connect call failed")[0].rstrip(".")  # asyncio repeats the address
-    has_ended = "reset by peer" in text or "closed by server" in text  # in a login
-    hint = " (for a server with TLS, write rediss://)" if has_ended and "rediss://" not in text else ""
-    return StoreError(f"Redis: {type(error).__name__}: {text}{hint}")
+    return StoreError(f"Redis: {type(error).__name__}: {text}")

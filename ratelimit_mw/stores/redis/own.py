@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 from ...decision import Decision, Hit
 from ...errors import StateError, StoreError
-from ..budget import LoopClock, ThreadClock
 from ..bytestore import ByteCall, Write
+from ..ways import Way
 from .call import SWAP, Call, swap_arguments
 from .errors import MovingSlotError
 
@@ -25,7 +23,7 @@ class OwnCall(ByteCall):
     Args:
         ask: Returns the result of a call to Redis.
         place: Returns the name of a key in Redis, and its slot.
-        clock: The clock of ``last``.
+        way: The threads or the event loop of the call.
         last: The time at which another attempt must have ended.
         is_rejected: Whether another part of the request rejects it, so that nothing is consumed.
     """
@@ -36,22 +34,17 @@ class OwnCall(ByteCall):
         self,
         ask: Callable[[Call], Awaitable[Any]],
         place: Callable[[str], tuple[bytes, int]],
-        clock: ThreadClock | LoopClock,
+        way: Way,
         last: float,
         is_rejected: bool,
     ) -> None:
-        self._ask, self._place, self._clock, self.last = ask, place, clock, last
+        self._ask, self._place, self._clock, self.last = ask, place, way.clock, last
+        self.pause = way.pause  # type: ignore[method-assign]
         self._is_rejected = is_rejected
         self._has_replied = False
 
     def time(self) -> float:
         return self._clock.now
-
-    async def pause(self, seconds: float) -> None:
-        if isinstance(self._clock, LoopClock):
-            await asyncio.sleep(seconds)
-        else:
-            time.sleep(seconds)
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
         try:

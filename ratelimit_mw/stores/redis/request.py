@@ -205,7 +205,7 @@ class RedisRequest:
         """Run an operation in this process. Return it, or its parts when their slot is moving."""
         kind, items = operation.kind, operation.items
         last = self._deadline - self._timeout / _LAST
-        own = OwnCall(self._ask, self._place, self._way.clock, last, kind.is_rejected)
+        own = OwnCall(self._ask, self._place, self._way.way, last, kind.is_rejected)
         try:
             if kind == CORRECT:
                 operation.result, operation.stops = await own.correct(items, self.now), False

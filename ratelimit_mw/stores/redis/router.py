@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hiredis import pack_command
 from redis import ResponseError
@@ -19,11 +18,12 @@ from ...clock import monotonic
 from ...errors import ConfigError
 from ..base import Facts
 from ..blocking import run_blocking
-from ..budget import LoopClock, ThreadClock
+from ..ways import Way
 from ..wire import Channel, LoopConnection
 from .address import Address
 from .call import Call, SharedCall, calls_of
 from .errors import NotRunError, as_store_error, error_code
+from .login import log_in
 from .slot_map import Location, SlotMap, location_text
 
 Sent = Call | None
@@ -44,32 +44,25 @@ _FACTS_SECONDS: Final = 1.5
 _FIELD: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
 
 
-class Transport(NamedTuple):
-    """How to wait and to connect: for threads, or for the running event loop."""
-
-    clock: ThreadClock | LoopClock
-    """The clock of deadlines."""
-    lock: Callable[[], AbstractAsyncContextManager[Any]]
-    connect: Callable[[Address, str, int, float], Awaitable[Any]]
-    """Returns a new connection, logged in, to one of the servers of an address. The deadline is last."""
-    channel: Callable[[Callable[[float], Awaitable[Any]]], Channel]
-
-
 class Router:
     """Sends each call to the server that has its slot.
 
     Args:
         address: The servers.
-        transport: How to reach them.
+        way: The threads or the event loop of the calls.
+        connect: Returns a new connection to one of the servers of an address. The deadline is last.
     """
 
-    def __init__(self, address: Address, transport: Transport) -> None:
+    def __init__(
+        self, address: Address, way: Way, connect: Callable[[Way, Address, Location, float], Awaitable[Any]] = log_in
+    ) -> None:
         self._address = address
-        self._transport = transport
-        self.clock = transport.clock
+        self._log_in = connect
+        self.way = way
+        self.clock = way.clock
         self.map = SlotMap(address)
         self._channels: dict[Location, Channel] = {}
-        self._refreshing = transport.lock()
+        self._refreshing = way.lock()
         self._reads = 0
         self._next_read = 0.0
         self._failure = ""
@@ -289,7 +282,7 @@ class Router:
     def _channel(self, location: Location) -> Channel:
         channel = self._channels.get(location)
         if channel is None:  # another thread may have opened one
-            channel = self._channels.setdefault(location, self._transport.channel(partial(self._connect, location)))
+            channel = self._channels.setdefault(location, self.way.channel(partial(self._connect, location)))
         return channel
 
     async def _connect(self, location: Location, deadline: float) -> Any:
@@ -297,7 +290,7 @@ class Router:
         if address.service and location in address.hosts:
             address = address.sentinels
         try:
-            return await self._transport.connect(address, *location, deadline)
+            return await self._log_in(self.way, address, location, deadline)
         except ConfigError:
             raise
         except Exception as error:
@@ -345,7 +338,7 @@ def fail(calls: Sequence[Sent], error: Exception) -> None:
 
 
 def values_of(reply: Any) -> dict[str, str]:
-    """Return the values in a reply: lines of text, a map, or names and values in turn."""
+    """Return the values in a reply: lines of text, names and values in turn, or what a client has made of them."""
     if isinstance(reply, bytes):
         return dict(_FIELD.findall(reply.decode("utf-8", "replace")))
     fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

@@ -115,8 +115,8 @@ class SlotMap:
 
 
 def primary_in(reply: Any) -> Location:
-    """Return the location in a reply to SENTINEL MASTER: a map, or names and values in turn."""
-    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    """Return the location in a reply to SENTINEL MASTER: names and values in turn."""
+    fields = dict(zip(reply[::2], reply[1::2], strict=True))
     flags = fields[b"flags"].decode()
     if _DOWN & set(flags.split(",")):
         raise StoreError(f"the primary is {flags}")

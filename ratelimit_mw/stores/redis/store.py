@@ -15,15 +15,15 @@ from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError
 from ..base import Facts, Store
 from ..blocking import forms, run_blocking
-from ..budget import LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from ..unmade import UnmadeCorrections
 from ..url import parse_url_of, redacted_url
+from ..ways import EventLoop, Threads
 from .address import Address, add_remap
 from .application import blocking_router, bridging_router, loop_router
 from .batch import Batches
 from .call import HIT, PEEK, Operation, have_lua, key_name
-from .login import blocking_transport, loop_transport, tls_context
+from .login import tls_context
 from .request import RedisRequest
 from .router import Router
 from .slot_map import slot_of
@@ -79,10 +79,10 @@ class RedisStore(Store):
         self._timeout = timeout_us / 1_000_000
         self.lost_refunds = 0
         """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""
-        self._clock = ThreadClock(self._timeout)
+        self._way = Threads(self._timeout)
         self._loops = PerLoop(self._open_loop)
         self._unmade = UnmadeCorrections(self._correct_again)
-        self._open_router: Callable[[LoopClock], Router] | None = None
+        self._open_router: Callable[[EventLoop], Router] | None = None
         address = parse_url_of(url, Address, "redis://localhost:6379/0") if isinstance(url, str) else url
         if remap is not None:
             address = add_remap(address, remap)
@@ -97,11 +97,11 @@ class RedisStore(Store):
 
     def _use_clients(self, client: redis.Redis | None, aclient: redis.asyncio.Redis | None) -> None:
         if client is not None:
-            self._threads = blocking_router(client, self._clock)
+            self._threads = blocking_router(client, self._way)
         if aclient is not None:
-            bridge = bridging_router(aclient, self._loops.values, self._clock)
+            bridge = bridging_router(aclient, self._loops.values, self._way)
             self._threads = bridge if client is None else self._threads
-            self._open_router = lambda clock: loop_router(aclient, clock)
+            self._open_router = lambda way: loop_router(aclient, way)
         (self.name, _) = self._threads.map.primaries[0]
 
     def _use_servers(self, address: Address, provider: CredentialProvider | None) -> None:
@@ -109,8 +109,8 @@ class RedisStore(Store):
             raise ConfigError("expected either a login in the URL or credential_provider=, not both")
         tls = None if address.tls_options is None else tls_context(address.tls_options)
         self._address = address = replace(address, credential_provider=provider, tls=tls)
-        self._threads = Router(address, blocking_transport(self._clock))
-        self._open_router = lambda clock: Router(address, loop_transport(clock))
+        self._threads = Router(address, self._way)
+        self._open_router = lambda way: Router(address, way)
 
     # Not a form of ``RedisRequest.apply``: most requests are one call, and the form takes a twentieth of its time.
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -176,7 +176,7 @@ class RedisStore(Store):
     def _open_loop(self) -> Batches:
         if self._open_router is None:
             raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
-        return Batches(self._open_router(LoopClock(self._timeout)))
+        return Batches(self._open_router(EventLoop(self._timeout)))
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
         request = self._begin(self._threads)

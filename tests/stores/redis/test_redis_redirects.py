@@ -20,7 +20,7 @@ from ratelimit_mw.stores.redis import router as router_module
 from ratelimit_mw.stores.redis.address import Address
 from ratelimit_mw.stores.redis.call import HIT, Operation, key_name
 from ratelimit_mw.stores.redis.errors import NotRunError, as_store_error
-from ratelimit_mw.stores.redis.router import Router, Transport
+from ratelimit_mw.stores.redis.router import Router
 
 BUDGET = 0.05
 A, B, C, R = (("a", 1), ("b", 2), ("c", 3), ("r", 4))
@@ -40,10 +40,11 @@ class Servers:
         self.sent: list[str] = []
         self.clock: Any = SimpleNamespace(now=0.0)
 
-    def transport(self) -> Transport:
-        return Transport(self.clock, nullcontext, self._connect, Pool)  # type: ignore[arg-type]
+    def way(self) -> Any:
+        return SimpleNamespace(clock=self.clock, lock=nullcontext, channel=Pool)
 
-    async def _connect(self, _: Address, host: str, port: int, deadline: float) -> Callable[[Any], Any]:
+    async def connect(self, _: Any, __: Address, location: Location, deadline: float) -> Callable[[Any], Any]:
+        host = location[0]
         if self.replies.get(host) is DOWN:
             self.sent.append(f"{host}:rejected")
             raise ConnectionRefusedError("refused")
@@ -92,7 +93,7 @@ def interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(servers: Servers, *hosts: Location) -> Router:
-    return Router(Address(hosts or (A,), cluster=True), servers.transport())
+    return Router(Address(hosts or (A,), cluster=True), servers.way(), servers.connect)
 
 
 class Heard(Operation):
@@ -132,7 +133,7 @@ def test_a_server_without_a_host_has_the_host_that_was_asked(host: bytes | None)
     """It does not know its address, or it has no host name. The port is its own, and a remap applies to both."""
     servers = Servers(a=ResponseError(f"MOVED 7 {(host or b'').decode()}:9"))
     servers.maps["a"] = [[0, 16383, [host, 8]]]
-    cluster = Router(Address((A,), cluster=True, remap={("a", 9): B}), servers.transport())
+    cluster = Router(Address((A,), cluster=True, remap={("a", 9): B}), servers.way(), servers.connect)
     assert ask(cluster, servers) == b"counted"
     assert servers.sent == ["a:CLUSTER", "a:EVALSHA", "b:EVALSHA"]
     assert set(cluster.map.owners) == {("a", 8), B}
@@ -143,7 +144,7 @@ def test_a_remap_of_two_primaries_to_one_server_is_an_error() -> None:
     servers = Servers()
     servers.map = [(0, 99, B, A), (100, 199, C, A), (200, 16383, B, A)]
     remap = {("b", 2): ("a", 1), ("c", 3): ("a", 1)}
-    cluster = Router(Address((A,), cluster=True, remap=remap), servers.transport())
+    cluster = Router(Address((A,), cluster=True, remap=remap), servers.way(), servers.connect)
     assert "remap: 'b:2' and 'c:3' both go to a:1" in str(ask(cluster, servers))
     remap.popitem()
     assert ask(cluster, servers) == b"counted"
@@ -221,7 +222,7 @@ def test_nothing_is_sent_after_the_deadline() -> None:
         servers.clock.now += BUDGET
         raise TimeoutError
 
-    cluster._transport = cluster._transport._replace(connect=late)
+    cluster._log_in = late
     cluster._channels.clear()
     assert "time budget" in str(ask(cluster, servers))
     assert servers.sent == []
@@ -280,7 +281,8 @@ def test_many_tasks_wait_for_one_map() -> None:
     servers = Servers()
 
     async def run() -> list[Any]:
-        cluster = Router(Address((A,), cluster=True), servers.transport()._replace(lock=asyncio.Lock))
+        way = SimpleNamespace(clock=servers.clock, lock=asyncio.Lock, channel=Pool)
+        cluster = Router(Address((A,), cluster=True), way, servers.connect)  # type: ignore[arg-type]
         names = [partial(key_name, f"rl{i}:") for i in range(100)]
         one = hit(limit_of("9/hour"))
         messages = [Heard(HIT, [one], [name(one.key)], 7) for name in names]
