@@ -193,6 +193,5 @@ class SourceCommand(click.Command):
             source = self.open_app()
         else:
             source = Source.from_file(file) if app is None else open_application(app)
-            source.arguments = (str(file),) if app is None else ("--app", app)
         ctx.params["source"] = source
         return super().invoke(ctx)

@@ -25,16 +25,17 @@ _SKEW: Final = 1.0
 """Seconds between two clocks that are a risk."""
 _SERVER_SKEW: Final = 3
 """Seconds, more than a reply may take. Memcached has the time in whole seconds."""
+_SKEWED: Final = ". Limits, logs and headers with times use different clocks. Set both clocks"
 _MIB: Final = 1 << 20
 _OLDEST: Final = (6, 2)
 """The oldest version of Redis."""
 _FULL: Final = 0.9
-"""The share of the memory of Redis that is a problem."""
+"""The share of the memory of Redis, or of the connections of PostgreSQL, that is too much."""
 _SHARING: Final = 3 / 4
 """The share of used pages of LMDB from which new keys share states."""
-_UNCLEAN: Final = "the machine stopped without a shutdown, so counts started at zero once"
-_Check = tuple[Any, str, str]
-"""Whether a finding applies, its kind and its text."""
+_REFUSED: Final = re.compile("NOPERM|permission denied|must be owner|insufficient privilege")
+"""A part of the error of a server whose user lacks a right."""
+_Found = Iterator[tuple[str, str]]
 
 
 class Finding(NamedTuple):
@@ -66,10 +67,10 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
         probes = [_probe(limiter) for _ in range(_PROBES)] if takes_slots(store) else []
         store.ping()
     except RateLimitError as error:
-        text = f"store: {name} unreachable ({error}): requests are decided by on_store_error"
-        yield Finding(
-            PROBLEM, f"{text} = {settings.on_store_error!r}. Start the server, or correct the URL or the login"
-        )
+        is_refused = _REFUSED.search(str(error))
+        fix = "Give its user this right" if is_refused else "Start the server, or correct the URL or the login"
+        text = f"store: {name} {'rejects the calls' if is_refused else 'unreachable'} ({error})"
+        yield Finding(PROBLEM, f"{text}: requests are decided by on_store_error = {settings.on_store_error!r}. {fix}")
     else:
         yield Finding(FACT, f"store: {name} replies")
         if probes:
@@ -104,9 +105,8 @@ def _clock_of_store(probes: list[tuple[float, float, Decision]], name: str) -> I
     """Compare the clock of this machine with that of Redis. LMDB and Memcached use the clock of this machine."""
     if name.startswith(("redis", "valkey", "unix", "rediss")):
         _, wall, decision = min(probes, key=lambda probe: probe[0])
-        skew, effect = decision.at - wall, "Limits use the clock of the store, but logs and headers with times differ"
-        text = f"clock: the store is {_apart(skew)} this machine"
-        yield Finding(FACT, text) if abs(skew) < _SKEW else Finding(NOTE, f"{text}. {effect}. Set both clocks")
+        kind = FACT if abs(skew := decision.at - wall) < _SKEW else NOTE
+        yield Finding(kind, f"clock: the store is {_apart(skew)} this machine{_SKEWED * (kind == NOTE)}")
 
 
 def _workers(fleet: Decision, settings: Settings) -> Finding:
@@ -120,128 +120,126 @@ def _workers(fleet: Decision, settings: Settings) -> Finding:
 
 
 class _Part(NamedTuple):
-    """How a part of a store is judged: by checks of its values, or by a missing reply, with its kind and fix."""
+    """How a part of a store is judged: by its values, or by a missing reply. ``right`` is needed to see the values."""
 
     title: str
-    checks: Callable[[Mapping[str, Any]], list[_Check]]
-    silent: str
-    fix: str
+    judge: Callable[[Mapping[str, Any]], _Found]
+    silent: str = PROBLEM
+    fix: str = "Start it, or check the network and the login"
+    right: str = ""
 
 
 def examine_part(facts: Facts) -> Iterator[Finding]:
     """Judge a server, or the files of a store."""
-    title, checks, silent, fix = _PARTS.get(facts.kind, (facts.kind, _own, PROBLEM, "Examine the store"))
-    name = f"{title} {facts.name}".rstrip()
-    if facts.problem and facts.replies and facts.kind in ("redis", "replica"):
-        right = "Give the user of the store the right +info"
-        yield Finding(NOTE, f"{name}: version and eviction policy are not known ({facts.problem}). {right}")
-    elif facts.problem and silent:
-        yield Finding(silent, f"{name}: does not reply ({facts.problem}). {fix}")
-    else:
-        yield from (Finding(kind, f"{name}: {text}") for applies, kind, text in checks(facts.values) if applies)
+    part = _PARTS.get(facts.kind, _Part(facts.kind, _own, fix="Examine the store"))
+    name = f"{part.title} {facts.name}".rstrip()
+    if not facts.problem:
+        yield from (Finding(kind, f"{name}: {text}") for kind, text in part.judge(facts.values))
+    elif facts.replies and part.right:
+        right = f"Give the user of the store the right {part.right}"
+        yield Finding(NOTE, f"{name}: its state is not known ({facts.problem}). {right}")
+    elif part.silent:
+        yield Finding(part.silent, f"{name}: does not reply ({facts.problem}). {part.fix}")
 
 
-def _primary(info: Mapping[str, Any]) -> list[_Check]:
-    is_replica = (info.get("role") == "slave", PROBLEM, "is a replica, which takes no writes. Name the primary")
-    return [*_redis(info), is_replica]
+def _own(values: Mapping[str, Any]) -> _Found:
+    yield FACT, ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _redis(info: Mapping[str, Any]) -> list[_Check]:
+def _primary(info: Mapping[str, Any]) -> _Found:
+    yield from _redis(info)
+    if info.get("role") == "slave":
+        yield PROBLEM, "is a replica, which takes no writes. Name the primary"
+
+
+def _redis(info: Mapping[str, Any]) -> _Found:
     version = info.get("valkey_version") or info.get("redis_version", "?")
-    software = "Valkey" if "valkey_version" in info else "Redis"
+    software = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
     used, most, evicted = (int(info.get(field, 0)) for field in ("used_memory", "maxmemory", "evicted_keys"))
-    policy, share, role = info.get("maxmemory_policy", "?"), used / most if most else 0, info.get("role", "?")
+    policy, share = info.get("maxmemory_policy", "?"), used / most if most else 0
     memory = f"memory {_mib(used)} {f'of {_mib(most)}' if most else 'without a bound'}, maxmemory-policy {policy}"
-    evicts = bool(most) and policy not in ("noeviction", "volatile-ttl")
-    effect = f"{policy} evicts keys when memory is full, and a client whose key is evicted starts at zero"
-    is_old = software == "Redis" and tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST
-    return [
-        (True, FACT, f"{software} {version}, role {role}, {memory}, {evicted:,} keys evicted"),
-        _clock(int(info.get("server_time_usec", 0)) / SECOND, "Limits use the clock of the server"),
-        (is_old, PROBLEM, f"Redis {version} is not supported. Install Redis 6.2 or newer, or Valkey"),
-        (
-            evicts,
-            PROBLEM if policy.startswith("allkeys") or evicted else NOTE,
-            f"{effect}. Set maxmemory-policy to noeviction, or volatile-ttl",
-        ),
-        (evicted and not evicts, PROBLEM, f"{evicted:,} keys were evicted, so limits were forgotten. Raise maxmemory"),
-        (share > _FULL, PROBLEM, f"{share:.0%} of the memory is used. When it is full, calls fail. Raise maxmemory"),
-    ]
+    yield FACT, f"{software}, role {info.get('role', '?')}, {memory}, {evicted:,} keys evicted"
+    yield from _clock(int(info.get("server_time_usec", 0)) / SECOND)
+    if software.startswith("Redis") and tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST:
+        yield PROBLEM, f"{software} is not supported. Install Redis 6.2 or newer, or Valkey"
+    if most and policy not in ("noeviction", "volatile-ttl"):
+        effect = f"{policy} evicts keys when memory is full, and a client whose key is evicted starts at zero"
+        kind = PROBLEM if policy.startswith("allkeys") or evicted else NOTE
+        yield kind, f"{effect}. Set maxmemory-policy to noeviction, or volatile-ttl"
+    elif evicted:
+        yield PROBLEM, f"{evicted:,} keys were evicted, so limits were forgotten. Raise maxmemory"
+    if share > _FULL:
+        yield PROBLEM, f"{share:.0%} of the memory is used. When it is full, calls fail. Raise maxmemory"
 
 
-def _sentinel(fields: Mapping[str, Any]) -> list[_Check]:
+def _sentinel(fields: Mapping[str, Any]) -> _Found:
     primary, others = f"{fields['ip']}:{fields['port']}", fields.get("num-other-sentinels", 0)
-    return [(True, FACT, f"names the primary {primary}, flags {fields['flags']}, and knows {others} other sentinels")]
+    yield FACT, f"names the primary {primary}, flags {fields['flags']}, and knows {others} other sentinels"
 
 
-def _cluster(state: Mapping[str, Any]) -> list[_Check]:
-    """Judge the slots. A user without the right to ask for them gets no values, and no finding."""
-    is_ok, slots = state.get("cluster_state", "ok") == "ok", state.get("cluster_slots_ok")
-    servers = f"{state.get('cluster_size')} primaries of {state.get('cluster_known_nodes')} servers"
-    broken = f"{state.get('cluster_state')}, {slots} of 16384 slots are ok. Start the servers of the missing slots"
-    return [("cluster_state" in state and is_ok, FACT, f"{servers}, all slots are ok"), (not is_ok, PROBLEM, broken)]
+def _cluster(state: Mapping[str, Any]) -> _Found:
+    slots = state.get("cluster_slots_ok")
+    if state.get("cluster_state") == "ok":
+        yield FACT, f"{state['cluster_size']} primaries of {state['cluster_known_nodes']} servers, all slots are ok"
+    elif state:  # a user without the right to ask gets no values
+        text = f"{state['cluster_state']}, {slots} of 16384 slots are ok"
+        yield PROBLEM, f"{text}. Start the servers of the missing slots"
 
 
-def _memcached(stats: Mapping[str, Any]) -> list[_Check]:
+def _memcached(stats: Mapping[str, Any]) -> _Found:
     used, most, evicted = (int(stats.get(field, 0)) for field in ("bytes", "limit_maxbytes", "evictions"))
-    text = f"Memcached {stats.get('version', '?')}, memory {_mib(used)} of {_mib(most)}, {evicted:,} values evicted"
-    lost = f"{evicted:,} values were evicted: their clients started at zero. Give it more memory (-m)"
-    return [
-        (True, FACT, text),
-        _clock(int(stats.get("time", 0)), "The machines of the application decide by their own clocks"),
-        (evicted, PROBLEM, lost),
-        (int(stats.get("listen_disabled_num", 0)), NOTE, "had no free connections. Raise their number (-c)"),
-    ]
+    yield (
+        FACT,
+        f"Memcached {stats.get('version', '?')}, memory {_mib(used)} of {_mib(most)}, {evicted:,} values evicted",
+    )
+    yield from _clock(int(stats.get("time", 0)))
+    if evicted:
+        yield PROBLEM, f"{evicted:,} values were evicted: their clients started at zero. Give it more memory (-m)"
+    if int(stats.get("listen_disabled_num", 0)):
+        yield NOTE, "had no free connections. Raise their number (-c)"
 
 
-def _clock(seconds: float, effect: str) -> _Check:
-    """Compare the clock of a server, if it shows one, with that of this machine."""
-    skew = seconds - time.time()
-    return (seconds and abs(skew) > _SERVER_SKEW, NOTE, f"its clock is {_apart(skew)} this machine. {effect}")
+def _lmdb(values: Mapping[str, Any]) -> _Found:
+    used, size, free = values.get("used"), values.get("size", 0), values.get("free")
+    if used is not None:
+        room = f"{used / _MIB:,.1f} of {_mib(size)} are used by {values['entries']:,} keys"
+        room = f"{room}, {values['readers']} of {values['max_readers']} readers are in use"
+        yield FACT, room
+        if used >= size * _SHARING:
+            yield PROBLEM, f"{room}: new clients share counts. Raise ?size="
+    if free is not None:
+        yield FACT, f"{_mib(free)} are free on the disk"
+        if (growth := size - values.get("allocated", 0)) > free:
+            yield NOTE, f"{_mib(free)} are free on the disk, but the file may grow by {_mib(growth)}. Lower ?size="
+    if values["set_aside"]:
+        effect = "the machine stopped without a shutdown, so counts started at zero once"
+        yield NOTE, f"{effect}. Remove {values['set_aside']}"
 
 
-def _lmdb(values: Mapping[str, Any]) -> list[_Check]:
-    used, size, free = values.get("used", 0), values.get("size", 0), values.get("free", 0)
-    room = f"{used / _MIB:,.1f} of {_mib(size)} are used by {values.get('entries', 0):,} keys"
-    readers = f"{values.get('readers')} of {values.get('max_readers')} readers are in use"
-    growth, is_full = max(0, size - values.get("allocated", 0)), used >= size * _SHARING
-    disk = f"{_mib(free)} are free on the disk"
-    return [
-        ("used" in values, FACT, f"{room}, {readers}"),
-        ("used" in values and is_full, PROBLEM, f"{room}: new clients share counts. Raise ?size="),
-        ("free" in values, FACT, disk),
-        (
-            "free" in values and growth > free,
-            NOTE,
-            f"{disk}, but the file may grow by {_mib(growth)}. Free some, or lower ?size=",
-        ),
-        (values["set_aside"], NOTE, f"{_UNCLEAN}. Remove {values['set_aside']}"),
-    ]
+def _postgresql(values: Mapping[str, Any]) -> _Found:
+    used, most = values["connections"], int(values["max_connections"])
+    connections = f"{used} of {most} connections are in use"
+    yield FACT, f"PostgreSQL {values['version'].split()[0]}, the table has {_mib(values['size'])}, {connections}"
+    yield from _clock(values["time"])
+    if used > most * _FULL:
+        yield NOTE, f"{connections}. Raise max_connections, or use a pooler"
 
 
-def _postgresql(values: Mapping[str, Any]) -> list[_Check]:
-    used, most, size = values["connections"], int(values["max_connections"]), _mib(values["size"])
-    text = f"PostgreSQL {values['version'].split()[0]}, the table has {size}, {used} of {most} connections are in use"
-    return [
-        (True, FACT, text),
-        _clock(values["time"], "The clock of the server decides"),
-        (used > most * 0.9, NOTE, f"{used} of {most} connections are in use. Raise max_connections, or use a pooler"),
-    ]
-
-
-def _own(values: Mapping[str, Any]) -> list[_Check]:
-    return [(True, FACT, ", ".join(f"{name} {value}" for name, value in values.items()))]
+def _clock(seconds: float) -> _Found:
+    """Compare the clock of a server, if it shows one, with that of this machine. It may have whole seconds."""
+    if seconds and abs(skew := seconds - time.time()) > _SERVER_SKEW:
+        yield NOTE, f"its clock is {_apart(skew)} this machine{_SKEWED}"
 
 
 _PARTS: Final = {
-    "cluster": _Part("cluster", _cluster, "", ""),
-    "lmdb": _Part("files", _lmdb, PROBLEM, ""),
-    "memcached": _Part("server", _memcached, PROBLEM, "Start it. No other server takes over its keys"),
-    "postgresql": _Part("server", _postgresql, PROBLEM, "Start it, or check the network and the login"),
-    "primary": _Part("primary", _own, PROBLEM, "Check the sentinels and the service"),
-    "redis": _Part("server", _primary, PROBLEM, "Start it, or check the network and the login"),
-    "replica": _Part("replica", _redis, NOTE, "Start it, or check the network and the login"),
+    "redis": _Part("server", _primary, right="+info"),
+    "replica": _Part("replica", _redis, NOTE, right="+info"),
+    "primary": _Part("primary", _own, fix="Check the sentinels and the service"),
     "sentinel": _Part("sentinel", _sentinel, NOTE, "Start it, or remove it from the URL"),
+    "cluster": _Part("cluster", _cluster, ""),
+    "memcached": _Part("server", _memcached, fix="Start it. No other server takes over its keys"),
+    "lmdb": _Part("files", _lmdb),
+    "postgresql": _Part("server", _postgresql, right="to use its table"),
 }
 """The parts of a store, by the kind of their facts."""
 

@@ -25,8 +25,10 @@ _QUERY: Final = "query:"
 
 def _parse_features(texts: tuple[str, ...]) -> dict[str, Any]:
     features = read_features(texts)
-    for name in {"method", "path", "host"}.intersection(features):
-        raise click.BadParameter(f"set {name} with METHOD, PATH or --host")
+    for name in {"method", "path"}.intersection(features):
+        raise click.BadParameter(f"set {name} with {name.upper()}")
+    if not isinstance(features.get("host", ""), str):
+        raise click.BadParameter("a request has one host")
     return features
 
 
@@ -40,10 +42,10 @@ def _parse_path(text: str) -> tuple[RequestTarget, str]:
 
 @command(
     "ratelimit-mw explain ratelimit.toml POST /login --feature ip=192.0.2.7",
-    "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
-    "ratelimit-mw explain ratelimit.toml GET / --feature header:x-api-key=key-7 --json",
+    "ratelimit-mw explain ratelimit.toml GET '/items?page=2' --feature user=ann",
+    "ratelimit-mw explain ratelimit.toml GET / --feature header:x-api-key=k7",
     "ratelimit-mw explain --app shop:app GET /items/7",
-    "ratelimit-mw explain --app shop:app GET /items/7 --feature user=alice --json",
+    "ratelimit-mw explain --app shop:app GET /items/7 --feature user=ann --json",
     cls=SourceCommand,
 )
 @click.argument("method")
@@ -51,11 +53,8 @@ def _parse_path(text: str) -> tuple[RequestTarget, str]:
 @click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=parsed(_parse_features),
               help="A feature of the request: ip=..., user=..., header:NAME=... Repeat it for several"
                    " features.")  # fmt: skip
-@click.option("--host", default="", help="The host of the request.")
 @json_flag
-def explain(
-    source: Source, method: str, path: tuple[RequestTarget, str], features: dict[str, Any], host: str
-) -> Answer:
+def explain(source: Source, method: str, path: tuple[RequestTarget, str], features: dict[str, Any]) -> Answer:
     """Show which rules apply to a request for METHOD and PATH, with the key of each rule.
 
     PATH is as in a request line: percent-encoded, with an optional query. The exit code is 1 when no rule applies.
@@ -66,7 +65,7 @@ def explain(
     notes = []
     if "ip" not in features and "ip" in source.rules.needs:
         notes.append("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
-    request = _request(method, *path, host)
+    request = _request(method, *path, features.pop("host", ""))
     sent_path, to, params, given = source.route(request)
     try:
         counted = as_counted(source, {"ip": UNKNOWN_IP, **given, **features})

@@ -14,16 +14,18 @@ from .application import SourceCommand
 from .check import check
 from .demo.command import demo
 from .explain import explain
-from .forecast.command import forecast
+from .forecast import forecast
 from .init import init
 from .operate import commands
-from .output import Failure, command, print_answer, print_json, wants_json
+from .output import Failure, command, folded, print_answer, print_json, wants_json
 from .replay.command import replay
 from .replay.diff import diff
 from .serve.command import serve
 from .source import Source
-from .traffic.command import traffic
+from .traffic import traffic
 
+_ERROR: Final = "Error: "
+"""The start of a message by click."""
 _HELP_OPTIONS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _OF_APPLICATION: Final = (check, explain, *commands())
 """The commands on the rules of one application."""
@@ -52,8 +54,11 @@ class CommandGroup(click.Group):
             raise
         except (click.ClickException, RateLimitError, OSError) as error:
             failure = _failure(error)
+            message = failure.format_message()
             if as_json:
-                print_json({"error": str(error) if isinstance(error, RateLimitError) else failure.format_message()})
+                print_json({"error": str(error) if isinstance(error, RateLimitError) else message})
+            text = folded(f"{_ERROR}{message}", sys.stderr).removeprefix(_ERROR)
+            failure.format_message = lambda: text  # type: ignore[method-assign]
             raise failure from None
 
 

@@ -79,8 +79,9 @@ field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=
                                  " ip=..., user=account.id, plan=account.plan. Repeat it for several"
                                  " fields.")  # fmt: skip
 
-format_option = click.option("--format", "name", type=click.Choice(NAMES_OF_FORMATS), default=None,
-                             help="The format of the logs. Default: that of each line.")  # fmt: skip
+format_option = click.option("--format", "name", metavar="NAME", type=click.Choice(NAMES_OF_FORMATS),
+                             help="The format of the logs. Default: that of each line. The names are"
+                                  f" {', '.join(NAMES_OF_FORMATS)}.")  # fmt: skip
 """The option of a command for the format of its logs."""
 
 

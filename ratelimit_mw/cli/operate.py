@@ -1,18 +1,13 @@
 """The commands of the operations, such as ``ban`` and ``override set``, built from their declaration."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import click
 
-from ..decision import prefix_of
 from ..errors import ConfigError
-from ..keys.features import Features
 from ..operations import OPERATIONS, AdminOperation, Answer, arguments_of, read_features, run
 from ..operations.arguments import Argument, decode
-from ..operations.forms import words_in
-from ..rules.client_key import client_key
 from .application import SourceCommand
 from .clients import as_counted, open_limiter, open_limiter_of_log, with_app_hint
 from .output import Failure, examples_of, json_flag, progress
@@ -20,8 +15,6 @@ from .source import Source
 
 _LIMIT: Final = 100
 """The maximum number of keys to show, where the operation would show a page."""
-_MOST_LINES: Final = 10
-"""The maximum number of commands to copy after a table."""
 
 
 def command_of(operation: AdminOperation) -> SourceCommand:
@@ -72,12 +65,11 @@ def _perform(operation: AdminOperation, source: Source, values: dict[str, Any]) 
     open_it = open_limiter_of_log if operation.reads_log else open_limiter
     with open_it(source) as limiter, progress("working", None):
         try:
-            answer = run(limiter, operation.name, fields)
+            return run(limiter, operation.name, fields)
         except ConfigError as error:
             message = error.message if error.path == "features" else str(error)
             lacks_rule = error.message.startswith(("unknown rule", "no rule uses"))
             raise Failure(with_app_hint(source, message) if lacks_rule else message) from None
-    return _with_reset_lines(source, answer) if operation.name == "inspect" else answer
 
 
 def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Mapping[str, Any]:
@@ -108,34 +100,6 @@ def _split(texts: tuple[str, ...]) -> tuple[list[str], str]:
     if len(limits) > 1:
         raise ConfigError(f"expected one word for LIMITS. Write '{' '.join(limits)}' in quotes")
     return [text for text in texts if "=" in text], limits[0]
-
-
-def _with_reset_lines(source: Source, answer: Answer) -> Answer:
-    """Add the commands that reset the rejected clients."""
-    keys = [key for key in answer.json["keys"] if not key["allowed"] and key["mode"] == "enforce"]
-    lines = list(dict.fromkeys(f"To reset: {_reset_line(source, key['rule'], key['key'])}" for key in keys))
-    notes = list(answer.notes)
-    if len(lines) > _MOST_LINES:
-        notes.append(f"{len(lines) - _MOST_LINES:,} more clients are rejected. The output of --json has their keys")
-    return answer._replace(shown=[*answer.shown, *lines[:_MOST_LINES]], notes=notes)
-
-
-def _reset_line(source: Source, name: str, key: str) -> str:
-    """Return the command that resets a key: by its features where they build it, else by the key itself."""
-    rule = source.rules.by_name[name]
-    words = words_in(rule, key)
-    try:
-        features: Features = {} if words is None else as_counted(source, read_features(words))
-        is_known = words is not None and client_key(rule, features) == key[len(prefix_of(key)) :]
-    except ConfigError:  # the text of a client that the command would reject
-        is_known = False
-    return command_line(source, "reset", *([name, *(words or ())] if is_known else ["--key", key]))
-
-
-def command_line(source: Source, command: str, *words: str) -> str:
-    """Return a command to copy, for the same file or application as the current one."""
-    program = click.get_current_context().find_root().info_name or "ratelimit-mw"
-    return shlex.join([*program.split(), command, *source.arguments, *words])
 
 
 def commands() -> Iterator[click.Command]:

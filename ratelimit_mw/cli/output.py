@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import IO, Any, Final, TypeVar
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table as Grid
@@ -21,6 +24,10 @@ from ..operations import Answer, Cell, Table
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _AS_JSON: Final = "ratelimit_mw.json"
+_UNBOUNDED: Final = 10_000
+"""The width of a file, in which no line is folded."""
+_GAP: Final = 2
+"""The spaces between two columns."""
 
 
 def _set_json(ctx: click.Context, _param: click.Parameter, is_set: bool) -> None:
@@ -43,7 +50,7 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         print_json(answer.json)
     for part in () if as_json else answer.shown:
         if isinstance(part, Table):
-            print_table(*part)
+            print_table(part)
         else:
             print_text(*([part] if isinstance(part, str) else part))
     note(*answer.notes)
@@ -102,44 +109,83 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=lambda value: "(invalid)" if value is INVALID else str(value)))
 
 
+def columns_of(stream: IO[str]) -> int:
+    """Return the width of the terminal that a stream writes to. A line in a file is not folded."""
+    return get_terminal_size().columns if stream.isatty() else _UNBOUNDED
+
+
+def folded(text: str, stream: IO[str]) -> str:
+    """Return a text in lines that fit on the terminal of a stream, with whole words."""
+    width = columns_of(stream)
+    return text if len(text) <= width else "\n".join(wrap(text, width, break_long_words=False, break_on_hyphens=False))
+
+
 def note(*messages: str) -> None:
     """Print messages on stderr, each of them once."""
     for message in dict.fromkeys(messages):
-        click.echo(printable(message, 1000), err=True)
+        click.echo(folded(printable(message, 1000), sys.stderr), err=True)
 
 
 def print_text(line: str, style: str = "") -> None:
-    terminal().print(Text(printable(line, 1000), style), soft_wrap=True)
+    _console().print(Text(folded(printable(line, 1000), sys.stdout), style), soft_wrap=True)
 
 
-def print_table(title: str, rows: Sequence[Mapping[str, Cell]]) -> None:
+def print_table(table: Table) -> None:
     """Print a table with a column for each key of its rows, or nothing when there are no rows.
 
-    A cell is a text, a list of lines, a number, or a share between 0.0 and 1.0. Numbers are aligned to the right.
+    Numbers are aligned to the right. Where a terminal is too narrow, cells have several lines. Where it is too narrow
+    for whole words, each row is a list of its cells.
     """
-    if not rows:
+    if not table.rows:
         return
-    columns = {name: [_format_cell(row[name]) for row in rows] for name in rows[0]}
-    table = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name, cell in rows[0].items():
-        table.add_column(name, justify="right" if isinstance(cell, int | float) else "left", overflow="fold")
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*cells)
-    print_text(title, "bold")  # rich would fold a title to the width of its table
-    terminal().print(table)
+    print_text(table.title, "bold")
+    rows = [{name: _cell_text(cell) for name, cell in row.items()} for row in table.rows]
+    widths = _fitting({name: [row[name] for row in rows] for name in rows[0]}, columns_of(sys.stdout))
+    if widths is None:
+        _print_records(rows)
+        return
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for (name, cell), width in zip(table.rows[0].items(), widths, strict=True):
+        grid.add_column(name, justify="right" if isinstance(cell, int | float) else "left", width=width)
+    for row in rows:
+        grid.add_row(*row.values())
+    _console().print(grid)
     click.echo()
 
 
-def _format_cell(cell: Cell) -> str:
+def _print_records(rows: Sequence[Mapping[str, str]]) -> None:
+    for row in rows:
+        grid = Grid.grid(padding=(0, _GAP, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, text in row.items():
+            grid.add_row(name, text)
+        _console().print(grid)
+        click.echo()
+
+
+def _fitting(columns: Mapping[str, Sequence[str]], most: int) -> list[int] | None:
+    """Return the width of each column of a table that is at most so wide; None when some word would be cut."""
+    texts = [[name, *cells] for name, cells in columns.items()]
+    widths = [max(cell_len(line) for text in each for line in text.splitlines() or [""]) for each in texts]
+    least = [max(cell_len(word) for text in each for word in text.split() or [""]) for each in texts]
+    while sum(widths) + _GAP * (len(widths) - 1) > most:
+        wide = [column for column, width in enumerate(widths) if width > least[column]]
+        if not wide:
+            return None
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _cell_text(cell: Cell) -> str:
     if isinstance(cell, int | float):
         return f"{cell:,}" if isinstance(cell, int) else f"{cell:.1%}"
     return "\n".join(map(printable, [cell] if isinstance(cell, str) else cell))
 
 
-def terminal() -> Console:
+def _console() -> Console:
     """Return a console for stdout that prints text unchanged, without markup, emoji codes or highlighting."""
-    width = None if sys.stdout.isatty() else 1000  # a line in a file is not folded
-    return Console(width=width, markup=False, emoji=False, highlight=False)
+    return Console(width=columns_of(sys.stdout), markup=False, emoji=False, highlight=False)
 
 
 @contextmanager

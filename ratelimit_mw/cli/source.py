@@ -29,9 +29,6 @@ class Source:
     ``http_limiter`` is what the middleware of the application built.
     """
 
-    arguments: tuple[str, ...] = ()
-    """The words of the command line that name the file or the application."""
-
     def __init__(
         self,
         title: str,

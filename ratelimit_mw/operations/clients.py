@@ -33,7 +33,7 @@ from .arguments import (
     words_of,
 )
 from .declare import operation
-from .forms import client_json, client_text, decision_json, function_of, override_json, words_in
+from .forms import client_json, client_text, decision_json, function_of, override_json, words_of_client
 from .times import span_text, time_json, time_text
 
 ALL_CLIENTS: Final = "all clients"
@@ -56,8 +56,8 @@ _SPELLING: Final = "Check the spelling of the values"
 async def inspect(call: Call, limiter: Limiter, arguments: InspectArguments) -> Answer:
     """Show the clients in the store of your application, and how much of each limit remains.
 
-    The command shows all clients that have counts, or the one that you name. It consumes nothing, and it prints the
-    command that resets a rejected client. The exit code is 1 when no client matches.
+    The command shows all clients that have counts, or the one that you name. It consumes nothing. To reset a client,
+    pass its rule and its values to `reset`. The exit code is 1 when no client matches.
 
     If a function returns the limits of a rule, name all features of its key to see a client. If the limits of a rule
     depend on a feature such as plan, name that feature, too. Otherwise the lowest limits decide.
@@ -180,7 +180,9 @@ class _KeySearch:
     def _has_prefix(self, rule: CompiledRule, key: str) -> bool:
         """Return whether one of the values in a key begins with the prefix, in any case."""
         prefix = self._arguments.prefix.casefold()
-        return not prefix or any(word.casefold().startswith(prefix) for word in words_in(rule, key) or ())
+        return not prefix or any(
+            word.casefold().startswith(prefix) for word in words_of_client(rule, key[len(prefix_of(key)) :]) or ()
+        )
 
     def notes(self) -> Iterator[str]:
         """Yield what the decisions do not show."""
@@ -301,7 +303,7 @@ async def _client(call: Call, limiter: Limiter, arguments: Any) -> tuple[Compile
     "/v1/reset",
     "FILE login ip=192.0.2.7",
     "FILE api user=alice --json",
-    "FILE --key '1|api|sliding-window|1m|{user=alice}'",
+    "FILE --key '1|api|sliding-window|1m|{ip=::1}'",
     "APP login ip=192.0.2.7",
     writes=True,
 )
@@ -442,9 +444,9 @@ def _ban_row(decision: Decision, rules: RuleSet) -> dict[str, Cell]:
     "override set",
     "/v1/override/set",
     "FILE api user=acme 1000/minute --for 7d",
-    "FILE api user=acme '1000/minute; 20000/day'",
-    "FILE api ip=192.0.2.7 unlimited --for 1h --json",
-    "APP login ip=192.0.2.7 50/minute --for 1d",
+    "FILE api user=acme '9/minute; 99/day'",
+    "FILE api user=acme unlimited --for 1h",
+    "APP api user=acme 9/minute --for 1d",
     writes=True,
 )
 async def set_override(call: Call, limiter: Limiter, arguments: OverrideArguments) -> Answer:

@@ -62,12 +62,7 @@ def client_text(client: str, rule: str, rules: RuleSet) -> str:
     return without_hash_tag(client) if words is None else " ".join(words)
 
 
-def words_in(rule: CompiledRule, key: str) -> list[str] | None:
-    """Return the values in a key of a rule as words. A digest stays a digest. None for a key with other entries."""
-    return words_of_client(rule, key[len(prefix_of(key)) :])
-
-
 def words_of_client(rule: CompiledRule, client: str) -> list[str] | None:
-    """Return the values in a key that has no prefix as words, as ``words_in`` does."""
+    """Return the values in a key without its prefix as words. A digest stays one. None for a key of other entries."""
     values = rule.key.values_in(client)
     return None if values is None else [f"{word_of(part_of(name))}={value}" for name, value in values.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -202,30 +201,6 @@ class TrafficLog(CountWriter):
         for run in self._runs(start, end):
             add_counts(counts, self._store.events(run))
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
-
-    async def atotal(self, event: str, start: float, end: float, by: str | None = None) -> int:
-        """Async form of ``total``."""
-        return await asyncio.to_thread(self.total, event, start, end, by)
-
-    async def acurve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
-        """Async form of ``curve``."""
-        return await asyncio.to_thread(self.curve, event, start, end, points, by)
-
-    async def acurves(self, events: Iterable[str], start: float, end: float, points: int = 300) -> dict[str, Curve]:
-        """Async form of ``curves``."""
-        return await asyncio.to_thread(self.curves, events, start, end, points)
-
-    async def atop(self, event: str, start: float, end: float, k: int = 10) -> TopClients:
-        """Async form of ``top``."""
-        return await asyncio.to_thread(self.top, event, start, end, k)
-
-    async def adistinct(self, event: str, start: float, end: float) -> int:
-        """Async form of ``distinct``."""
-        return await asyncio.to_thread(self.distinct, event, start, end)
-
-    async def aevents(self, start: float, end: float) -> dict[str, int]:
-        """Async form of ``events``."""
-        return await asyncio.to_thread(self.events, start, end)
 
     def _curves(
         self, events: Sequence[str], start: float, end: float, points: int, by: str | None = None

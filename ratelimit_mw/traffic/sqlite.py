@@ -97,15 +97,6 @@ class SqliteCounts(CountStore):
             self._drop_expired(db, now)
         return None
 
-    def expire(self, now: int) -> int:
-        with self._errors():
-            before = Path(self.path).stat().st_size
-            with self._writing() as db:
-                self._drop_expired(db, now)
-            with self._connection() as db:
-                db.execute("VACUUM")
-            return max(0, before - Path(self.path).stat().st_size)
-
     def _drop_expired(self, db: sqlite3.Connection, now: int) -> None:
         for resolution in self._retention.resolutions:
             for statement in _EXPIRE:

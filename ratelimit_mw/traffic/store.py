@@ -42,10 +42,6 @@ class CountStore(ABC):
     def events(self, run: Run) -> dict[str, int]:
         """Return the counts of all events."""
 
-    def expire(self, now: int) -> int:
-        """Drop buckets that are no longer kept. Return the bytes of disk space that this frees."""
-        return 0
-
     @abstractmethod
     def retention(self) -> str | None:
         """Return the retention of the log; None when there is no log yet."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import threading
@@ -126,22 +125,6 @@ class CountWriter:
                     self._unwritten = None
         self._has_failed = False
 
-    def expire(self) -> int:
-        """Drop the buckets that are no longer kept, and free their disk space. SQLite rewrites the file.
-
-        Each write drops such buckets, too, but the file does not shrink. Meanwhile, other processes wait.
-
-        Returns:
-            The bytes of disk space that are free now: 0 in memory and in Redis.
-
-        Raises:
-            ConfigError: The log has another retention.
-            StoreError: The store is unreachable, the file is damaged, or the disk is full.
-        """
-        self.flush()
-        self._require_same_log()
-        return self._store.expire(self._now()) if self._is_same_log else 0
-
     def close(self) -> None:
         """Write the counts, and close the connections. A later record opens the log again.
 
@@ -167,18 +150,6 @@ class CountWriter:
         A finalizer may call this, because it takes no lock.
         """
         self._is_abandoned = True
-
-    async def aflush(self) -> None:
-        """Async form of ``flush``."""
-        await asyncio.to_thread(self.flush)
-
-    async def aexpire(self) -> int:
-        """Async form of ``expire``."""
-        return await asyncio.to_thread(self.expire)
-
-    async def aclose(self) -> None:
-        """Async form of ``close``."""
-        await asyncio.to_thread(self.close)
 
     def _now(self) -> int:
         return self._clock() // SECOND

@@ -228,7 +228,7 @@ def test_an_application_of_flask() -> None:
 
 def test_an_application_of_flask_with_subdomains() -> None:
     """The route depends on the host, which is by default the server itself."""
-    for words, view in ((["--host", "a.example.com"], "shop"), ([], "home")):
+    for words, view in ((["--feature", "host=a.example.com"], "shop"), ([], "home")):
         assert explained("flasks:hosted", "GET", "/", *words)["features"]["view"] == view
 
 

@@ -106,7 +106,7 @@ def test_replay_refuses_a_field_for_a_feature_that_no_rule_reads(settings: Any) 
 def test_explain_shows_the_first_reason(settings: Any) -> None:
     """The order is path, method, host, feature and key."""
     path = settings(RULES)
-    api = ("GET", "/api/x", "--host", "www.example.com:8000")
+    api = ("GET", "/api/x", "--feature", "host=www.example.com:8000")
     assert explained(path, "GET", "/")["login"]["reason"] == "path: not /login"
     assert explained(path, "GET", "/login")["login"]["reason"] == "method: not POST"
     assert explained(path, "GET", "/api/x")["api"]["reason"] == "host: not *.example.com"
@@ -163,6 +163,7 @@ MISUSED = [
     ("GET", "/", "--feature", "x y=1"),
     ("GET", "/", "--feature", "path=/x"),
     ("GET", "/", "--feature", "method=GET"),
+    ("GET", "/", "--feature", "host=a.example", "--feature", "host=b.example"),
     ("GET", "http://[::1/"),
     ("GET", "login"),
     ("GET",),
@@ -221,7 +222,7 @@ def test_explain_agrees_with_the_limiter(
         RULES + MATCHING + "[[rules]]\nname = 'strict'\nkey = 'email'\nwhen_missing = 'reject'\nlimits = '9/s'\n"
     )
     given_features = [part for name, value in features.items() for part in ("--feature", f"{name}={value}")]
-    answer = answer_of("explain", file, method, path, "--host", host, *given_features).json
+    answer = answer_of("explain", file, method, path, f"--feature=host={host}", *given_features).json
     plan = RuleSet(load_settings(file).rules).plan(method, path, host)
     looking = [rule for rule in answer["rules"] if rule["applies"]]
     rejecting = [rule["rule"] for rule in looking if rule["rejects"]]

@@ -36,7 +36,7 @@ limits = "100/minute"
 key = "ip"
 algorithm = "token-bucket"
 match = { path = ["/same"] }
-wait = 0
+unrouted = true
 
 [rules.per.plan]
 free = "5/minute"
@@ -52,7 +52,7 @@ limits = ["100/60s"]
 key = "ip"
 algorithm = "token-bucket"
 match = { path = ["/same"] }
-wait = 0
+unrouted = true
 per = { plan = { free = "5/minute" } }
 
 [[rules]]
@@ -259,13 +259,20 @@ def test_shadow_rules_reject_nothing(pair: Pair, files: Files) -> None:
 
 def test_features_that_the_log_does_not_have(pair: Pair, files: Files) -> None:
     """The notes are those of both files."""
-    old, new = pair(toml("9/minute", 'key = "plan"'), toml("9/minute", 'key = ["endpoint", "plan", "region"]'))
+    old, new = pair(toml("9/minute", 'key = "plan"'), toml("9/minute", 'key = ["plan", "region"]'))
     answer = answer_of("diff", old, new, files.log([line()]))
     assert list(dict.fromkeys(answer.notes)) == [
         "the log does not contain plan: missing in every request for site",
-        "the log does not contain endpoint: match.path is used instead in site",
         "the log does not contain region: missing in every request for site",
     ]
+
+
+def test_a_rule_that_needs_routes_is_refused(pair: Pair, files: Files) -> None:
+    """Without a log, the rules are compared all the same."""
+    old, new = pair(toml("9/minute"), toml("9/minute", 'key = "endpoint"'))
+    with pytest.raises(Failure, match=r"does not contain the endpoint, which site needs.* replay --app MODULE:APP"):
+        answer_of("diff", old, new, files.log([line()]))
+    assert len(changes(old, new)) == 1
 
 
 def test_mistakes(pair: Pair, files: Files, tmp_path: Path) -> None:

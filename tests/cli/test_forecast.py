@@ -14,7 +14,7 @@ from command_line import run
 from tables import each
 
 from ratelimit_mw import clock
-from ratelimit_mw.cli.forecast.model import HOUR, forecast, limit_above
+from ratelimit_mw.cli.forecast import HOUR, forecast_counts, limit_above
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.traffic import TrafficLog
 
@@ -55,7 +55,7 @@ def growing(weeks: int) -> list[int]:
 
 @pytest.mark.thorough
 def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
-    result = forecast(growing(5))
+    result = forecast_counts(growing(5))
     assert (result.period, len(result.counts)) == (168, 168)
     errors = result.errors
     assert result.model == "STL with exponential smoothing"
@@ -66,12 +66,12 @@ def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
 @pytest.mark.thorough
 def test_a_last_day_without_requests_is_an_error() -> None:
     with pytest.raises(Failure, match="no request in the last 24 whole hours"):
-        forecast([5] * 60 + [0] * 24)
+        forecast_counts([5] * 60 + [0] * 24)
 
 
 @pytest.mark.thorough
 def test_a_constant_series_is_its_own_forecast() -> None:
-    result = forecast([60] * 80)
+    result = forecast_counts([60] * 80)
     assert result.period == 24
     assert result.counts == pytest.approx([60] * 24)
     assert all(error < 1e-6 for error in result.errors.values())
@@ -150,15 +150,6 @@ def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "head"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG")])
-def test_the_picture_has_the_form_of_its_name(url: str, tmp_path: Path, name: str, head: bytes) -> None:
-    picture = tmp_path / name
-    result = run("forecast", url, "api", "--plot", picture)
-    assert (result.exit_code, result.stderr) == (0, f"picture written to {picture}\n")
-    assert picture.read_bytes().startswith(head)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -166,7 +157,6 @@ def test_the_picture_has_the_form_of_its_name(url: str, tmp_path: Path, name: st
         (["{url}"], "name an EVENT, or a rule with --rule"),
         (["{url}", "a", "--rule", "api"], "name an EVENT, or a rule with --rule"),
         (["{url}", "a", "b"], "unexpected extra argument"),
-        (["{url}", "api", "--plot", "a.jpg"], "expected a file name that ends in .png or .svg"),
     ],
 )
 def test_misuse_is_explained(url: str, arguments: list[str], message: str) -> None:

@@ -12,9 +12,9 @@ import pytest
 from command_line import Files, line, run
 
 from ratelimit_mw import Limiter
-from ratelimit_mw.cli import group
+from ratelimit_mw.cli import group, output
 from ratelimit_mw.cli.group import ratelimit_mw
-from ratelimit_mw.cli.output import printable
+from ratelimit_mw.cli.output import print_table, printable
 from ratelimit_mw.clock import SECOND, now_us
 from ratelimit_mw.operations import Answer, Cell, Table
 from ratelimit_mw.traffic import TrafficLog
@@ -26,7 +26,6 @@ CASES = {
     "explain": ["FILE", "POST", "/login", "--feature=ip=192.0.2.7", "--feature=email=a@example.com"],
     "traffic show": ["LOG"],
     "traffic import": ["LOG", "ACCESS"],
-    "traffic expire": ["LOG"],
     "inspect": ["FILE", "--rejected"],
     "reset": ["FILE", "login", "ip=192.0.2.7", "email=a@example.com"],
     "ban": ["FILE", "banning", "ip=192.0.2.7", "--for=2h"],
@@ -58,16 +57,17 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    """A settings file whose store and log have counts, and a traffic log."""
-    log = f"sqlite:///{tmp_path}/traffic.db"
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A settings file whose store and log have counts, and a traffic log, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    log = "sqlite:///traffic.db"
     rules = [
         {"name": "login", "match": {"path": "/login"}, "key": ["email", "ip"], "limits": "1/hour"},
         {"name": "banning", "limits": "9/hour", "ban": {"after": 9, "within": "10m", "for": "1h"}},
     ]
     options = {"store": f"lmdb://{tmp_path}/limits", "traffic_log": log, "traffic_clients": True}
     file = Files(tmp_path).rules(*rules, **options, store_timeout="10s")
-    limiter = Limiter.from_settings(file)
+    limiter = Limiter.from_settings(file.name)
     for _ in range(2):
         limiter.hit({"path": "/login", "ip": "192.0.2.7", "email": "a@example.com"})
     limiter.clients.ban("banning", {"ip": "192.0.2.7"})
@@ -76,7 +76,8 @@ def files(tmp_path: Path) -> dict[str, str]:
         for hour in range(4 * 24):
             record.record("busy", n=30 if hour % 24 < 9 else 6, at=now_us() / SECOND - hour * 3600)
     strict = Files(tmp_path).settings(f'[lists.deny]\nip = ["{line().split()[0]}"]', "strict.toml")
-    return {"FILE": str(file), "STRICT": str(strict), "LOG": log, "ACCESS": str(Files(tmp_path).log([line()]))}
+    access_log = Files(tmp_path).log([line()])
+    return {"FILE": file.name, "STRICT": strict.name, "LOG": log, "ACCESS": access_log.name}
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,39 @@ def test_an_answer_as_text_and_as_json(name: str, files: dict[str, str], answers
     for result, answer in ((text, shown), (program, sent)):
         assert result.exit_code == answer.found_wrong
         assert result.stderr.splitlines() == list(dict.fromkeys(answer.notes))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "forecast"])
+def test_nothing_is_cut_at_80_columns(name: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, each line of an answer, a message and a help text fits, with whole words."""
+    words = [*name.split(), *(files.get(word, word) for word in CASES[name])]
+    wide = run(*words)
+    monkeypatch.setattr(output, "columns_of", lambda _stream: 80)
+    narrow, wrong = run(*words), run(*words, f"--{'wrong-option-' * 9}")
+    shown = [narrow.stdout, narrow.stderr, wrong.stderr, run(*name.split(), "--help", terminal_width=80).stdout]
+    assert [each for each in "\n".join(shown).splitlines() if len(each.rstrip()) > 80 and " " in each.strip()] == []
+    whole = wide.stdout.split()
+    long = [word for word in whole if len(word) > 60]  # no column has room for the path of a folder of this test
+    assert [word for word in narrow.stdout.strip("─").split() if word not in whole and word not in str(long)] == []
+
+
+def test_a_terminal_too_narrow_for_whole_words_gets_a_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row is a list of its cells. Where a word is longer than the terminal, it is folded."""
+    monkeypatch.setattr(output, "columns_of", lambda _stream: 30)
+    print_table(
+        Table("Clients", [{"client": "email=ann@example.com", "next request": "rejected until noon", "left": 7}])
+    )
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "Clients",
+        "client        email=ann@exampl",
+        "              e.com",
+        "next request  rejected until",
+        "              noon",
+        "left          7",
+        "",
+    ]
 
 
 def test_every_command_with_json_is_rendered() -> None:

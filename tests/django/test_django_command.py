@@ -60,12 +60,11 @@ def run(*words: str) -> list[str]:
 
 
 def test_a_client_is_found_and_unlocked(tmp_path: Path) -> None:
-    """manage.py ratelimit inspect prints the command of Django that unlocks the client."""
+    """manage.py ratelimit inspect shows the values that unlock the client."""
     settings = {"store": f"lmdb://{tmp_path}/db", "store_timeout": "10s", "rejection_cache": 0}
     with project(still(settings), path("", limit("1/hour", name="home", key=["ip"])(hello))):
         assert [Client().get("/").status_code for _ in range(2)] == [200, 429]
-        [line] = [line for line in run("inspect", "--rejected") if line.startswith("To reset: ")]
-        assert line == "To reset: manage.py ratelimit reset home ip=127.0.0.1"
+        assert any(line.startswith("home ip=127.0.0.1") for line in run("inspect", "--rejected"))
         assert "home ip=127.0.0.1 1/hour 1 of 1" in run("reset", "home", "ip=127.0.0.1")[3]
         assert Client().get("/").status_code == 200
         with pytest.raises(CommandError, match=r"has no counts of ip=192\.0\.2\.7"):

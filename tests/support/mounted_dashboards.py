@@ -102,9 +102,7 @@ FRAMEWORKS = {
     "django": Framework(django_project, "/ratelimit", False),
     "django-asgi": Framework(lambda *args: django_project(*args, is_async=True), "/ratelimit", True),
 }
-SERVE = Framework(
-    lambda limiter, _, writes: nullcontext(DecisionService(limiter, start_token(), writes=writes)), "/dashboard", True
-)
+SERVE = Framework(lambda limiter, *_: nullcontext(DecisionService(limiter, start_token())), "/dashboard", True)
 
 _UVICORN = ("uvicorn", "--factory", "--port", "{port}")
 _GUNICORN = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}")

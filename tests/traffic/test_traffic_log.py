@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -378,26 +377,6 @@ def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: p
             count()
     for event in counts:
         assert log.curve(event, edge - 60, edge + 119).counts == [2, 2, 1]
-
-
-def test_async_forms_return_the_same(log: TrafficLog) -> None:
-    async def read() -> list[Any]:
-        log.record("a", "x")
-        await log.aflush()
-        found = [
-            await log.atotal("a", NOW, NOW, "x"),
-            await log.acurve("a", NOW, NOW),
-            await log.acurves(["a"], NOW, NOW),
-            await log.atop("a", NOW, NOW),
-            await log.adistinct("a", NOW, NOW),
-            await log.aevents(NOW, NOW),
-        ]
-        assert await log.aexpire() == 0
-        await log.aclose()
-        return found
-
-    curve = NOW // 60 * 60, 60, [1]
-    assert asyncio.run(read()) == [1, curve, {"a": curve}, [("x", 1)], 1, {"a": 1}]
 
 
 def test_a_child_of_a_server_without_hooks_has_no_counts_of_its_parent(

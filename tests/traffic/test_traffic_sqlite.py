@@ -170,24 +170,6 @@ def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
             assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
-def test_expired_buckets_free_their_space(tmp_path: Path) -> None:
-    """The file becomes smaller, and the counts that are kept stay. A log without a record has nothing."""
-    path, clock = tmp_path / "log.db", ManualClock(NOW)
-    log = TrafficLog(f"sqlite:///{path}?retention=1m:1h,1h:1d", clock=clock)
-    assert log.expire() == 0
-    for i in range(2_000):
-        log.record("a", f"c{i}")
-    log.flush()
-    clock.advance(7_500)
-    log.record("b")
-    log.flush()
-    before = path.stat().st_size
-    assert log.expire() == before - path.stat().st_size > 0
-    assert log.events(NOW, NOW + 7_500) == {"a": 2_000, "b": 1}
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT count(*) FROM clients WHERE step = 60").fetchone() == (0,)
-
-
 @each(
     ("url", "problem"),
     [

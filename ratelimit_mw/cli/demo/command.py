@@ -8,7 +8,6 @@ import shlex
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -21,8 +20,8 @@ import click
 from rich.progress import TextColumn, TimeElapsedColumn
 
 from ...errors import MissingExtraError
-from ...operations import Cell
-from ..output import Failure, command, count_text, note, print_table, print_text, progress, terminal
+from ...operations import Cell, Table
+from ..output import command, note, print_table, print_text, progress
 
 if TYPE_CHECKING:
     import httpx
@@ -60,24 +59,24 @@ _KINDS: Final = (
 )
 
 
-@command("ratelimit-mw demo", "ratelimit-mw demo --port 8000")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the server. Default: a free port.")
-def demo(port: int) -> None:
+@command("ratelimit-mw demo")
+def demo() -> None:
     """Start a server, send 600 requests to it, and show which clients were rejected and why.
 
     The clients are readers who log in, a crawler, and an attack on passwords. The counts are in the memory of the
-    server. It runs on this machine only, and stops when the command ends.
+    server. It runs on this machine only, on a free port, and stops when the command ends.
     """
     if not all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
         raise MissingExtraError("the demo", "demo")
-    _show_files()
+    for title, path in _FILES.items():
+        print_text(f"The {title}: {_short_path(path)}", "bold")
+        click.echo(f"{path.read_text('utf-8').strip()}\n")
     total = sum(kind.size for kind in _KINDS)
     counts = "{task.completed:,} of {task.total:,} requests [red]{task.fields[rejected]:,} rejected"
     try:
-        with _serve(port) as url, asyncio.Runner() as runner:
+        with _serve() as url, asyncio.Runner() as runner:
             runner.get_loop()  # now, because an event loop that Ctrl-C interrupts as it is made shows a traceback
             note(f"serving at {url}")
-            started = time.monotonic()
             with progress("sending", total, TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
                 responses = runner.run(_send_all(url, update))
     except KeyboardInterrupt:
@@ -85,25 +84,21 @@ def demo(port: int) -> None:
         raise click.exceptions.Exit(_INTERRUPTED) from None
     rejected = {name: [each for each in found if each.status_code == _REJECTED] for name, found in responses.items()}
     number = sum(map(len, rejected.values()))
-    print_text(f"{count_text(total, 'request')} in {time.monotonic() - started:.1f} s", "bold")
     print_text(f"{total - number:,} allowed, {number:,} rejected")
     click.echo()
-    print_table("By kind of client", [_row(kind, rejected[kind.name]) for kind in _KINDS])
+    print_table(Table("By kind of client", [_row(kind, rejected[kind.name]) for kind in _KINDS]))
     _show_rejection(next(chain.from_iterable(rejected.values())))
     _show_next_commands()
 
 
 @contextmanager
-def _serve(port: int) -> Iterator[str]:
-    """Serve the application in a thread, on a port of 127.0.0.1 or on a free port when it is 0. Yield the URL."""
+def _serve() -> Iterator[str]:
+    """Serve the application in a thread, on a free port of 127.0.0.1. Yield the URL."""
     import uvicorn
 
     from .app import app
 
-    try:
-        listening = socket.create_server(("127.0.0.1", port))
-    except OSError as error:
-        raise Failure(f"cannot listen on 127.0.0.1:{port}: {error.strerror}") from None
+    listening = socket.create_server(("127.0.0.1", 0))
     # Without proxy_headers=False uvicorn would replace the IP address before the middleware reads it.
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", proxy_headers=False, timeout_graceful_shutdown=2))
     thread = Thread(target=server.run, args=([listening],), daemon=True)
@@ -137,17 +132,6 @@ async def _send_all(url: str, update: Callable[..., Any]) -> dict[str, list[http
     return responses
 
 
-def _show_files() -> None:
-    """Print the settings and the application as they are in their files."""
-    from rich.syntax import Syntax
-
-    for title, path in _FILES.items():
-        print_text(f"The {title}: {_short_path(path)}", "bold")
-        code = Syntax("", path.suffix.replace("py", "python")[1:], theme="ansi_dark", background_color="default")
-        terminal().print(code.highlight(path.read_text("utf-8").strip()))
-        click.echo()
-
-
 def _row(kind: _Kind, rejected: list[httpx.Response]) -> dict[str, Cell]:
     return {
         "kind of client": kind.name,
@@ -166,7 +150,7 @@ def _show_rejection(response: httpx.Response) -> None:
     headers = (f"{name.decode()}: {value.decode()}" for name, value in response.headers.raw)
     status = f"{response.http_version} {response.status_code} {response.reason_phrase}"
     for line in ("", status, *headers, "", response.text, ""):
-        print_text(line, "cyan")
+        click.echo(line)
 
 
 def _show_next_commands() -> None:
@@ -175,8 +159,7 @@ def _show_next_commands() -> None:
         program = shlex.quote(_short_path(Path(sys.executable).with_name(program)))
     print_text("Try next", "bold")
     for name, rest in (("check", ""), ("explain", " POST /login --feature ip=192.0.2.7"), ("replay", f" {_LOG}")):
-        print_text(f"  {program} {name} {settings}{rest}")
-    print_text("Applications for ASGI, WSGI, Starlette, FastAPI, Flask and Django are in examples/ of the source.")
+        click.echo(f"  {program} {name} {settings}{rest}")
 
 
 def _short_path(path: Path) -> str:

@@ -17,11 +17,10 @@ from ..json_lines import NAMES
 from ..log_formats import LineParser
 from ..logs import field_option, format_option, logs_argument
 from ..output import command, count_text, json_flag, parsed
-from ..plot import picture_option
 from ..source import Source
 from ..toml import toml
 from .notes import check_routes, limit_option, notes_on, show_log
-from .plot import draw
+from .plot import draw, plot_option
 from .report import ReplayReport
 from .request_log import RequestLog
 from .simulation import Simulation, forwarded_feature
@@ -41,10 +40,10 @@ def _parse_share(text: str) -> float:
 
 @command(
     "ratelimit-mw replay ratelimit.toml access.log",
-    "ratelimit-mw replay ratelimit.toml access.log access.log.2.gz --plot rejections.svg --limit 20",
+    "ratelimit-mw replay ratelimit.toml access.log --plot replay.svg",
     "ratelimit-mw replay ratelimit.toml access.log --suggest 1%",
     "ratelimit-mw replay --app shop:app access.log",
-    "ratelimit-mw replay ratelimit.toml caddy.log --field user=request.headers.X-User",
+    "ratelimit-mw replay ratelimit.toml caddy.log --field user=account.id",
     "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
     cls=SourceCommand,
 )
@@ -54,10 +53,7 @@ def _parse_share(text: str) -> float:
 @click.option("--suggest", "share", metavar="SHARE", callback=parsed(_parse_share),
               help='Suggest limits that reject about this share of the requests of each rule at most, such as "1%".'
                    " It replays the logs twice more.")  # fmt: skip
-@picture_option(
-    "--plot",
-    "Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg.",
-)
+@plot_option
 @limit_option
 @json_flag
 def replay(

@@ -12,7 +12,7 @@ from ..logs import field_option, format_option, logs_argument
 from ..output import FILE, command, count_text, json_flag
 from ..source import Source
 from .changes import Change, changes_between
-from .notes import limit_option, notes_on, show_log
+from .notes import check_routes, limit_option, notes_on, show_log
 from .report import ReplayReport, compare
 from .request_log import RequestLog
 from .simulation import Simulation, forwarded_feature
@@ -23,7 +23,7 @@ _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly a
 @command(
     "ratelimit-mw diff ratelimit.toml new.toml",
     "ratelimit-mw diff ratelimit.toml new.toml access.log access.log.2.gz",
-    "ratelimit-mw diff ratelimit.toml new.toml caddy.log --field user=request.headers.X-User --json",
+    "ratelimit-mw diff ratelimit.toml new.toml caddy.log --field user=id --json",
 )
 @click.argument("old", type=FILE)
 @click.argument("new", type=FILE)
@@ -51,6 +51,8 @@ def diff(
     summary: dict[str, Any] = {"changes": [change._asdict() for change in changes], "effect": None}
     if not access_logs:
         return Answer(summary, shown)
+    for source in sources:
+        check_routes(source, fields)
     headers = [forwarded_feature(source.settings) for source in sources]
     parser = LineParser(fields, (*(name for source in sources for name in source.rules.needs), *headers), name or "")
     log = RequestLog(access_logs, parser)

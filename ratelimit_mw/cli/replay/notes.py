@@ -34,7 +34,7 @@ def check_routes(source: Source, fields: Mapping[str, str]) -> None:
     views = [rule.name for rule in source.rules.rules if any(rule.source.matches.views)]
     users |= {"view": views} if views and source.overview.is_file else {}
     for name, rules in users.items():
-        hint = "Replay the application instead of the file: --app MODULE:APP"
+        hint = "Only an application knows its routes: ratelimit-mw replay --app MODULE:APP"
         raise Failure(f"a log does not contain the {name}, which {', '.join(rules)} needs. {hint}")
 
 
@@ -57,8 +57,7 @@ def notes_on(source: Source, parser: LineParser, report: ReplayReport) -> Iterat
             if is_of_route and not source.overview.is_file:
                 continue
             if not is_logged(part) and part not in parser.found:
-                effect = "match.path is used instead in" if part == "endpoint" else "missing in every request for"
-                yield f"the log does not contain {part}: {effect} {', '.join(names)}"
+                yield f"the log does not contain {part}: missing in every request for {', '.join(names)}"
     requests, proxies = report.unseen()
     if proxies and "ip" in by_feature:
         shown = f"{proxies[0]}{' and other trusted proxies' if proxies[1:] else ', a trusted proxy,'}"

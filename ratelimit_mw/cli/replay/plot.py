@@ -1,32 +1,90 @@
-"""Draws a replay: requests and rejections over time, and the clients with most rejections."""
+"""Draws a replay: requests and rejections over time, and the clients with most rejections.
+
+matplotlib is an extra, and takes long to import.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from datetime import UTC
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..output import count_text
-from ..plot import ALLOWED, INK, REJECTED, ascii_text, edges_of, picture, style_counts, style_times
+import click
+
+from ...errors import MissingExtraError
+from ..output import count_text, printable
 from .report import STEPS, ClientRow, ReplayReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
+_INK: Final = "#333333"
+_ALLOWED: Final = "#8fb3d9"
+_REJECTED: Final = "#c8342f"
+_DAY: Final = 86_400  # matplotlib counts in days since 1970
+_STYLE: Final[dict[Any, Any]] = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    "grid.color": "#dddddd",
+    "figure.dpi": 150,
+    "figure.constrained_layout.use": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 9,
+    "legend.frameon": False,
+    "savefig.dpi": "figure",
+    "svg.hashsalt": "ratelimit-mw",  # the same input gives the same file
+}
+_DATES: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
+_DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
 _MIN_STEPS: Final = 20
 _COLUMNS: Final = ("times", "requests", "rejected")
 
 
+def _check_picture(_ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Check the path of the picture, and the extra, before the work."""
+    if path is None:
+        return None
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(param.opts[0], "plot")
+    if path.suffix.lower() not in (".png", ".svg") or not os.access(path.absolute().parent, os.W_OK):
+        expected = "a file name that ends in .png or .svg, in a writable folder"
+        raise click.BadParameter(f"expected {expected}; got {str(path)!r}")
+    return path
+
+
+plot_option = click.option(
+    "--plot",
+    metavar="PICTURE",
+    callback=_check_picture,
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg.",
+)
+
+
 def draw(report: ReplayReport, path: Path, limit: int) -> None:
-    """Write a PNG or an SVG, by the name of the file."""
+    """Write a PNG or an SVG, by the name of the file. It needs no display."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     top = report.top(limit)
     clients = [row for row in top if row.rejected] or top
     bottom = 0.9 + 0.33 * len(clients)
-    with picture(path, 4.6 + bottom) as figure:
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(11, 4.6 + bottom))
         upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])
         figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
         _draw_curves(upper, report)
         _draw_clients(lower, clients)
+        kind = path.suffix[1:].lower()
+        figure.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
 
 
 def _draw_curves(axes: Axes, report: ReplayReport) -> None:
@@ -36,26 +94,52 @@ def _draw_curves(axes: Axes, report: ReplayReport) -> None:
     counts = {time: of_step for time, *of_step in zip(*(curve[name] for name in _COLUMNS), strict=True)}
     times = range(first, last + step, step)
     demand, rejected = zip(*(counts.get(time, (0, 0)) for time in times), strict=True)
-    edges = edges_of(first, step, len(times))
+    edges = [(first + i * step) / _DAY for i in range(len(times) + 1)]
     allowed = [requests - lost for requests, lost in zip(demand, rejected, strict=True)]
-    axes.stairs(allowed, edges, fill=True, color=ALLOWED, label="allowed")
-    axes.stairs(demand, edges, baseline=allowed, fill=True, color=REJECTED, label="rejected")
-    axes.stairs(demand, edges, color=INK, linewidth=1.1, label="demand")
+    axes.stairs(allowed, edges, fill=True, color=_ALLOWED, label="allowed")
+    axes.stairs(demand, edges, baseline=allowed, fill=True, color=_REJECTED, label="rejected")
+    axes.stairs(demand, edges, color=_INK, linewidth=1.1, label="demand")
     axes.set_xlim(edges[0], max(edges[-1], edges[0] + _MIN_STEPS * (edges[1] - edges[0])))
     axes.set_ylim(0, max(demand) * 1.06)
     total, lost = report.log.count, report.rejected
     title = f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})"
-    style_times(axes, f"requests per {STEPS[step]}", report.period, title)
+    axes.set(title=title, xlabel=report.period, ylabel=f"requests per {STEPS[step]}")
+    _style_times(axes)
+
+
+def _style_times(axes: Axes) -> None:
+    """Add dates, a grid and a legend to curves over time. The days since 1970 are those of UTC."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    axes.xaxis_date(UTC)
+    locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    # The label of the axis contains the year.
+    dates = ConciseDateFormatter(locator, UTC, _DATES, zero_formats=_DATES_AT_ZERO, show_offset=False)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(dates)
+    _style_counts(axes.yaxis)
+    axes.legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
+    axes.grid(axis="y")
 
 
 def _draw_clients(axes: Axes, clients: Sequence[ClientRow]) -> None:
     rows, rejected = range(len(clients)), [row.rejected for row in clients]
-    axes.barh(rows, rejected, 0.7, color=REJECTED)
-    bars = axes.barh(rows, [row.requests - row.rejected for row in clients], 0.7, rejected, color=ALLOWED)
+    axes.barh(rows, rejected, 0.7, color=_REJECTED)
+    bars = axes.barh(rows, [row.requests - row.rejected for row in clients], 0.7, rejected, color=_ALLOWED)
     axes.bar_label(bars, [f"{row.rejected:,} of {row.requests:,}" for row in clients], padding=7, fontsize=9)
-    axes.set_yticks(rows, [ascii_text(row.client, 40) for row in clients], parse_math=False)
+    # The font has only ASCII, and clients may have chosen the text.
+    names = [printable(row.client, 40).encode("ascii", "backslashreplace").decode() for row in clients]
+    axes.set_yticks(rows, names, parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     axes.set_xlim(0, max(row.requests for row in clients) * 1.12)
-    style_counts(axes.xaxis)
+    _style_counts(axes.xaxis)
     title = "Clients with most rejections" if any(rejected) else "No client was rejected: clients with most requests"
     axes.set(title=title, xlabel="requests: rejected, then allowed")
+
+
+def _style_counts(axis: Axis) -> None:
+    """Make the ticks of an axis whole numbers."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

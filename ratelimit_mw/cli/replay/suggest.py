@@ -16,25 +16,20 @@ from .simulation import Simulation
 
 _TABLE: Final = "used (number, policy, client, at, cost, counted)"
 _AMOUNT: Final = """
-    SELECT count(*) OVER (), cost - counted
+    SELECT cost - counted
         + sum(counted) OVER (PARTITION BY client ORDER BY at RANGE BETWEEN :period - 1 PRECEDING AND CURRENT ROW)
         - coalesce(sum(counted) OVER later, 0) AS amount
     FROM used WHERE policy = :policy
     WINDOW later AS (PARTITION BY client, at ORDER BY number ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
-    ORDER BY amount DESC
+    ORDER BY amount DESC LIMIT 1 OFFSET (SELECT cast(count(*) * :share AS INTEGER) FROM used WHERE policy = :policy)
 """
-"""The amount that the client of each request used until then in a period, the largest first."""
+"""The amount that the client of a request used until then in a period, which is too low for a share of the requests."""
 
 
 def suggest(settings: Settings, share: float, log: RequestLog) -> list[Rule]:
-    """Return the rules with suggested limits, and the rules without a suggestion as they are.
+    """Return the rules with limits that reject this share of their requests, from 0.0 to 1.0, at most.
 
     Concurrency limits, and those of rules without a request in the log, stay as they are.
-
-    Args:
-        settings: The settings.
-        share: The wanted share of the requests of a rule, from 0.0 to 1.0.
-        log: The requests.
     """
     simulation = Simulation(settings)
     log.db.execute(f"CREATE TABLE {_TABLE}")
@@ -43,8 +38,10 @@ def suggest(settings: Settings, share: float, log: RequestLog) -> list[Rule]:
     for rule, compiled in zip(settings.rules, simulation.rules, strict=True):
         timed = [limit for limit in compiled.limits if not limit.quota.concurrent]
         part = 0.0 if rule.ban else share / max(len(timed), 1)  # a ban rejects more than the limits
-        amounts = {limit.quota: _amount(log, limit.policy, limit.quota, part) for limit in timed}
-        if amounts and all(amounts.values()):
+        places = [{"policy": limit.policy, "period": limit.quota.period_us, "share": part} for limit in timed]
+        found = [log.db.execute(_AMOUNT, place).fetchone() for place in places]
+        if found and all(found):
+            amounts = {limit.quota: amount for limit, (amount,) in zip(timed, found, strict=True)}
             quotas = [_scaled(quota, amounts[quota]) if quota in amounts else quota for quota in rule.quotas]
             rule = Rule(limits=list(map(str, quotas)), **rule.given)
         rules.append(rule)
@@ -59,15 +56,6 @@ def _uses(simulation: Simulation, log: RequestLog) -> Iterator[tuple[Any, ...]]:
             if cost:
                 counts = limit.statuses is None or entry.status in limit.statuses
                 yield number, limit.policy, key, round(entry.time * SECOND), cost, cost * counts
-
-
-def _amount(log: RequestLog, policy: str, quota: Quota, share: float) -> int:
-    """Return the amount that is too low for a share of the requests; 0 without a request."""
-    rows = log.db.execute(_AMOUNT, {"policy": policy, "period": quota.period_us})
-    for number, (total, amount) in enumerate(rows):
-        if number >= int(share * total):
-            return int(amount)
-    return 0
 
 
 def _scaled(quota: Quota, amount: int) -> Quota:

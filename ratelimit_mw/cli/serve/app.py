@@ -37,7 +37,6 @@ class DecisionService:
         token: The token of ``/v1/check``, the admin API and the dashboard.
         gateway: The name of the gateway that sends requests to ``/auth``; None for none.
         user_header: The header in which the gateway names the user.
-        writes: Whether the dashboard changes clients.
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class DecisionService:
         token: str,
         gateway: str | None = None,
         user_header: str | None = None,
-        writes: bool = False,
     ) -> None:
         self.limiter = limiter
         sender = GATEWAYS[gateway] if gateway else None
@@ -62,7 +60,8 @@ class DecisionService:
             decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
             decide.routes.index_of({})  # now, and not at the first request: there are no routes
             self._respond_to_gateway = partial(self._decide_original, sender, decide)
-        self._dashboard = ASGIDashboard(Mount(limiter, lambda _: True, writes).check())  # the service checks the access
+        # The service checks the access. Its token is that of the admin API, so the dashboard may write, too.
+        self._dashboard = ASGIDashboard(Mount(limiter, lambda _: True, writes=True).check())
         self._is_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -28,8 +28,8 @@ _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 
 @command(
     "ratelimit-mw serve ratelimit.toml",
-    "ratelimit-mw serve ratelimit.toml --gateway nginx --admin-token-file admin-token --workers 2",
-    "ratelimit-mw serve ratelimit.toml --gateway traefik --host 0.0.0.0 --admin-token-file /run/secrets/token",
+    "ratelimit-mw serve ratelimit.toml --gateway nginx --workers 2",
+    "ratelimit-mw serve ratelimit.toml --host 0.0.0.0 --admin-token-file token",
 )
 @click.argument("file", type=FILE)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The IP address to listen on.")
@@ -43,8 +43,6 @@ _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 @click.option("--admin-token-file", "token_file", type=FILE,
               help="A file with the token of programs and admins, which only its owner may read. By default, the"
                    " service prints a new token at each start.")  # fmt: skip
-@click.option("--dashboard-writes", "writes", is_flag=True,
-              help="Let admins reset clients, lift bans and set overrides on the dashboard.")  # fmt: skip
 def serve(
     file: Path,
     host: str,
@@ -53,13 +51,12 @@ def serve(
     gateway: str | None,
     user_header: str | None,
     token_file: Path | None,
-    writes: bool,
 ) -> None:
     """Serve decisions to a gateway, and to programs in other languages.
 
     Programs send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its store. The
-    admin API shows, resets and bans clients, and changes their limits. Programs and admins need the token of
-    --admin-token-file. If there is no file, they need the token that the service prints when it starts.
+    admin API and the dashboard show, reset and ban clients, and change their limits. Programs and admins need the
+    token of --admin-token-file. If there is no file, they need the token that the service prints when it starts.
 
     The service follows changes of FILE. On SIGTERM it finishes the requests that it has begun.
     """
@@ -72,7 +69,7 @@ def serve(
         raise click.UsageError("--user-header needs --gateway")
     sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
     new_token = None if token_file else start_token()
-    options = str(file), gateway, user_header, new_token, str(token_file), writes
+    options = str(file), gateway, user_header, new_token, str(token_file)
     service = _build(*options)
     if workers > 1 and not service.limiter.waits:
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
@@ -108,10 +105,10 @@ def create_service() -> DecisionService:
 
 
 def _build(
-    file: str, gateway: str | None, user_header: str | None, new_token: str | None, token_file: str, writes: bool
+    file: str, gateway: str | None, user_header: str | None, new_token: str | None, token_file: str
 ) -> DecisionService:
     token = new_token or _read_token(Path(token_file))
-    return DecisionService(Limiter.from_settings(file), token, gateway, user_header, writes)
+    return DecisionService(Limiter.from_settings(file), token, gateway, user_header)
 
 
 def _read_token(path: Path) -> str:

@@ -1,0 +1,200 @@
+"""``ratelimit-mw traffic``: show the events of a traffic log, or the curve of one, and import access logs."""
+
+from contextlib import closing
+from typing import Final
+
+import click
+
+from ..clock import SECOND
+from ..errors import ConfigError, suggestion
+from ..operations import Answer, Cell, Table
+from ..operations.times import minute_text, seconds_of
+from ..operations.traffic_report import missing_text
+from ..quota import parse_duration
+from ..settings import Settings
+from ..testmode import process_clock
+from ..traffic import TrafficLog
+from .access_log import LogEntry
+from .clients import open_log
+from .log_formats import LineParser
+from .logs import AccessLogs, field_option, format_option, format_text, logs_argument, size_of
+from .output import Failure, command, count_text, json_flag, parsed, wants_json
+from .replay.simulation import LogClients
+
+_WIDTH: Final = 50
+"""The longest bar of a curve in the terminal, in characters."""
+_POINTS: Final = 50
+_POINTS_OF_JSON: Final = 300
+_AT_ONCE: Final = 10_000
+"""The requests of one write: fewer than the counts that may wait."""
+
+
+class TrafficGroup(click.Group):
+    """The commands of a traffic log. Without a name, the command is ``show``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
+        return super().parse_args(ctx, args if is_named else ["show", *args])
+
+
+@click.group(cls=TrafficGroup)
+def traffic() -> None:
+    """Show the counts of a traffic log, or import access logs.
+
+    `traffic URL [EVENT]` is short for `traffic show URL [EVENT]`.
+    """
+
+
+def _read_time(text: str) -> float:
+    """Return the seconds since 1970 of a time: a duration before now, a date or a time."""
+    try:
+        return (process_clock() - parse_duration(text)) / SECOND
+    except ConfigError:
+        pass
+    try:
+        return seconds_of(text)
+    except (ValueError, OverflowError):
+        expected = "a duration before now such as 7d, or a time in UTC such as 2026-01-31 or 2026-01-31T12:00"
+        raise click.BadParameter(f"expected {expected}; got {text!r}") from None
+
+
+@command(
+    "ratelimit-mw traffic sqlite:///traffic.db",
+    "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --plot",
+    "ratelimit-mw traffic sqlite:///traffic.db order --from 2026-01-01 --json",
+    "ratelimit-mw traffic redis://cache:6379/0 url_shorten --by 192.0.2.7",
+    "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --top 20",
+    name="show",
+)
+@click.argument("url")
+@click.argument("event", required=False)
+@click.option("--from", "start", metavar="TIME", default="24h", show_default=True, callback=parsed(_read_time),
+              help="The start of the range: a duration before now, a date or a time.")  # fmt: skip
+@click.option("--to", "end", metavar="TIME", default="0s", show_default="now", callback=parsed(_read_time),
+              help="The end of the range, such as 2026-01-31T12:00.")  # fmt: skip
+@click.option("--by", metavar="CLIENT", help="Count only the records of this client.")
+@click.option("--top", type=click.IntRange(1, 1_000), help="Show the clients with the highest counts, this many.")
+@click.option("--plot", is_flag=True, help="Draw the curve in the terminal.")
+@json_flag
+def show(url: str, event: str | None, start: float, end: float, by: str | None, top: int | None, plot: bool) -> Answer:
+    """Show the counts of EVENT in the traffic log at URL, its top clients, or all events and their totals.
+
+    URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
+    the last count are whole: they start and end at multiples of their length.
+    """
+    if event is None and (by or plot or top):
+        raise click.UsageError("name an EVENT for --by, --plot and --top")
+    if top and (by or plot):
+        raise click.UsageError("--top has no curve. Leave out --by and --plot")
+    with closing(open_log(url)) as log:
+        if event is None:
+            return _events(log, start, end)
+        return _clients(log, event, start, end, top) if top else _curve(log, event, start, end, by, plot)
+
+
+def _events(log: TrafficLog, start: float, end: float) -> Answer:
+    events = log.events(start, end)
+    rows: list[dict[str, Cell]] = [{"event": event, "total": total} for event, total in events.items()]
+    notes = [] if events else ["no event is recorded in this time"]
+    table = Table(f"{log.name}: events from {_period(start, end)}", rows)
+    return Answer({"from": start, "to": end, "events": events}, [table], notes)
+
+
+def _clients(log: TrafficLog, event: str, start: float, end: float, top: int) -> Answer:
+    clients = log.top(event, start, end, top)
+    rows = [each._asdict() for each in clients]
+    json = {"event": event, "from": start, "to": end, "clients": rows, "complete_from": clients.complete_from}
+    note = missing_text(clients.complete_from) if clients else f"no client of {event!r} is recorded in this time"
+    return Answer(json, [Table(f"{event}: clients from {_period(start, end)}", rows)], [note] * bool(note))
+
+
+def _curve(log: TrafficLog, event: str, start: float, end: float, by: str | None, has_bars: bool) -> Answer:
+    curve = log.curve(event, start, end, _POINTS_OF_JSON if wants_json() else _POINTS, by)
+    total, highest = sum(curve.counts), max(1, *curve.counts)
+    figures = {"total": total, "start": curve.start, "end": curve.end, "step": curve.step, "counts": curve.counts}
+    rows: list[dict[str, Cell]] = [
+        {
+            "time": minute_text(curve.start + i * curve.step),
+            "count": number,
+            **({"": "#" * -(-number * _WIDTH // highest)} if has_bars else {}),
+        }
+        for i, number in enumerate(curve.counts)
+    ]
+    notes = []
+    if not total:
+        known = log.events(curve.start, curve.end)
+        hint = suggestion(event, known) if known and event not in known else ""
+        notes.append(f"no record of {event!r} in this time{hint}")
+    name = f"{event} by {by}" if by is not None else event
+    title = f"{name}: {total:,} from {_period(curve.start, curve.end)}"
+    return Answer({"event": event, "by": by, **figures}, [Table(title, rows)], notes)
+
+
+def _period(start: float, end: float) -> str:
+    return f"{minute_text(start)} to {minute_text(end)} UTC"
+
+
+@command(
+    "ratelimit-mw traffic import sqlite:///traffic.db access.log",
+    "ratelimit-mw traffic import sqlite:///traffic.db access.log --clients",
+    "zcat access.log.*.gz | ratelimit-mw traffic import redis://cache:6379/0 -",
+    name="import",
+)
+@click.argument("url")
+@logs_argument()
+@format_option
+@field_option
+@click.option("--clients", is_flag=True, help="Record the IP addresses as the clients of the event request.")
+@json_flag
+def import_logs(
+    url: str, access_logs: tuple[str, ...], name: str | None, fields: dict[str, str], clients: bool
+) -> Answer:
+    """Count the requests of access logs in the traffic log at URL. A missing log is created.
+
+    ACCESS_LOG is a file as for `replay`. Each request counts as the events request, status:STATUS and path:PATH. A log
+    that is imported twice counts twice. Requests that are older than the longest retention are left out. If more than
+    1% of the lines of a file cannot be read, nothing is counted. A pipe is read once, so its error has the number of
+    requests that are counted.
+    """
+    log, counted, left_out = open_log(url, create=True), 0, 0
+    parser, client_of = LineParser(fields, name=name or ""), LogClients(Settings())
+    if size_of(access_logs) is not None:  # a pipe is read once
+        _check_logs(access_logs, parser)
+    logs = AccessLogs(access_logs, parser, "importing")
+    for _, entry in logs.read():
+        if _record(log, entry, client_of(entry) if clients and entry.client else None):
+            counted += 1
+            if counted % _AT_ONCE == 0:
+                log.flush()
+        else:
+            left_out += 1
+    log.close()
+    try:
+        logs.finish(counted + left_out)
+    except Failure as failure:
+        already = f". {count_text(counted, 'request')} are counted in {log.name} already"
+        raise Failure(failure.message + already * bool(counted)) from None
+    text = f"{count_text(left_out, 'request')} left out: before the longest retention, or in the future"
+    shown = [format_text(logs.formats), f"{count_text(counted, 'request')} counted in {log.name}"]
+    return Answer({"requests": counted, "left_out": left_out, **logs.as_json()}, shown, [text] * bool(left_out))
+
+
+def _check_logs(paths: tuple[str, ...], parser: LineParser) -> None:
+    """Read the logs, and fail before anything is counted: requests that are imported again would count twice."""
+    logs = AccessLogs(paths, parser, "checking")
+    logs.check(sum(1 for _ in logs.read()))
+
+
+def _record(log: TrafficLog, entry: LogEntry, client: str | None) -> bool:
+    """Count a request. Return False when the log does not keep its time."""
+    try:
+        log.record("request", client, at=entry.time)
+    except ConfigError:
+        return False
+    log.record(f"status:{entry.status}", at=entry.time)
+    log.record(f"path:{entry.target.path}", at=entry.time)
+    return True
+
+
+traffic.add_command(show)
+traffic.add_command(import_logs)

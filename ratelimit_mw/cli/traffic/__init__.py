@@ -1,1 +1,0 @@
-"""``ratelimit-mw traffic``: show the counts of a traffic log, and import access logs."""
