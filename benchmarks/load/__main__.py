@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.load.plant import Plant, Second, simulate
-from ratelimit_mw.clock import SECOND
-from ratelimit_mw.limiter.adaptive import Aimd
 
-TARGET: Final = 0.25
+LIMITS: Final = "adaptive 5..200 concurrent"
+TARGET: Final = "250ms"
 CAPACITY: Final = ((0.0, 1.0), (60.0, 0.5), (120.0, 1.0))
 DEMAND: Final = {"critical": 200.0, "normal": 500.0, "background": 500.0}
 PLANT: Final = Plant(DEMAND, capacity=CAPACITY)
@@ -32,7 +31,7 @@ _STYLE: Final = (
 
 def runs() -> dict[str, list[Second]]:
     """Return the seconds of a run without a limit, and of one with an adaptive limit."""
-    return {"no limit": simulate(PLANT, None), "adaptive limit": simulate(PLANT, Aimd(5, 200, int(TARGET * SECOND)))}
+    return {"no limit": simulate(PLANT), "adaptive limit": simulate(PLANT, LIMITS, target=TARGET)}
 
 
 def table(found: dict[str, list[Second]]) -> str:

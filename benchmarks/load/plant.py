@@ -1,4 +1,4 @@
-"""A service in simulated time: some servers, one queue, and clients that give up. The limits are the real ones.
+"""A service in simulated time: some servers, one queue, and clients that give up. A real limiter decides the requests.
 
 The service works on requests whose client has given up, as most services do. That is why it collapses without a limit.
 """
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.limiter.adaptive import Aimd
 
 FULL: Final = ((0.0, 1.0),)
-SHARES: Final = {"critical": 100, "normal": 90, "background": 60}
+_START: Final = 1_700_000_000 * SECOND
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,31 @@ class Second:
         return sum(self.served.values())
 
 
-def simulate(plant: Plant, limit: Aimd | None) -> list[Second]:
-    """Return each second of a run, with a limit or without one."""
-    return _Run(plant, limit).seconds
+def simulate(plant: Plant, limits: str = "", **options: Any) -> list[Second]:
+    """Return each second of a run.
+
+    Args:
+        plant: The service.
+        limits: The limits of its rule, such as ``"adaptive 5..200 concurrent"``. Default: none.
+        **options: Other options of the rule, such as ``target``.
+    """
+    rules = [Rule(name="service", limits=limits, key=[], **options)] if limits else []
+    return _Run(plant, rules).seconds
 
 
 @dataclass
 class _Request:
     name: str
     began: float
+    verdict: Any
     has_client: bool = True
 
 
 class _Run:
-    def __init__(self, plant: Plant, limit: Aimd | None) -> None:
+    def __init__(self, plant: Plant, rules: Sequence[Rule]) -> None:
         self.seconds = [Second() for _ in range(plant.seconds)]
-        self._plant, self._limit, self._clock = plant, limit, 0.0
+        self._plant, self._clock = plant, 0.0
+        self._limiter = Limiter(rules, clock=lambda: _START + int(self._clock * SECOND))
         self._chance, self._numbers = random.Random(plant.seed), count()
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._waiting: deque[_Request] = deque()
@@ -97,10 +106,6 @@ class _Run:
     def _second(self) -> Second:
         return self.seconds[int(self._clock)]
 
-    @property
-    def _now(self) -> int:
-        return int(self._clock * SECOND)
-
     def _in(self, seconds: float, what: Callable[[Any], None], argument: Any) -> None:
         heapq.heappush(self._events, (self._clock + seconds, next(self._numbers), what, argument))
 
@@ -108,14 +113,12 @@ class _Run:
         self._in(self._chance.expovariate(self._plant.arrivals[name]), self._arrive, name)
         arrived = self._second.arrived
         arrived[name] = arrived.get(name, 0) + 1
-        if self._limit is not None:
-            if not self._limit.allows(self._now, SHARES[name]):
-                return
-            self._limit.enter(self._now)
-        request = _Request(name, self._clock)
-        self._waiting.append(request)
-        self._in(self._plant.patience, self._give_up, request)
-        self._serve()
+        verdict = self._limiter.hit({"priority": name})
+        if verdict.allowed:
+            request = _Request(name, self._clock, verdict)
+            self._waiting.append(request)
+            self._in(self._plant.patience, self._give_up, request)
+            self._serve()
 
     def _serve(self) -> None:
         while self._waiting and self._busy < self._plant.working(self._clock):
@@ -129,19 +132,17 @@ class _Run:
 
     def _end(self, request: _Request) -> None:
         self._busy -= 1
-        took = self._clock - request.began
         if request.has_client:
             request.has_client = False
             served = self._second.served
             served[request.name] = served.get(request.name, 0) + 1
-            self._second.times.append(took)
-        if self._limit is not None:
-            self._limit.respond(self._now, int(took * SECOND))
-            self._limit.leave()
+            self._second.times.append(self._clock - request.began)
+        self._limiter.conclude(request.verdict, 200)
         self._serve()
 
     def _measure(self, seconds: list[Second]) -> None:
-        if self._limit is not None:
-            self._second.limit, self._second.in_flight = self._limit.limit, self._limit.in_flight
+        self._second.in_flight = self._busy + len(self._waiting)
+        for state in self._limiter.gates.states().values():
+            self._second.limit = state.limit
         self._serve()  # servers may have come back
         self._in(1.0, self._measure, seconds)

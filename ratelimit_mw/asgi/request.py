@@ -190,6 +190,7 @@ class ASGIAdmission(Admission):
 
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
         """End the admission after an error. Return whether a rejection was sent for it."""
+        self.note_error(error)
         if rejection := rejection_of(error):
             has_started = self.status is not None
             try:

@@ -14,13 +14,13 @@ from .limit import BANNED as BANNED
 from .limit import FORMAT as FORMAT
 from .limit import SHED as SHED
 from .limit import UNAVAILABLE as UNAVAILABLE
+from .limit import AdaptiveDecision as AdaptiveDecision
 from .limit import Algorithm as Algorithm
 from .limit import Charge as Charge
 from .limit import Correction as Correction
 from .limit import Decision as Decision
 from .limit import Hit as Hit
 from .limit import Limit as Limit
-from .limit import PlaceCost as PlaceCost
 from .limit import SlotCost as SlotCost
 from .limit import Tuning as Tuning
 from .limit import build_denial as build_denial

@@ -70,17 +70,21 @@ def _slot_cost(cost: int) -> SlotCost:
 
 
 class Tuning(NamedTuple):
-    """How the amount of a rate changes: by ``"demand"`` or ``"health"``, within bounds, and for which target."""
+    """How a process changes an adaptive limit within its bounds.
+
+    Attributes:
+        by: What it follows: ``"time"``, that of requests in flight, or ``"demand"`` or ``"health"`` for a rate.
+        floor: The smallest amount.
+        ceiling: The largest amount.
+        period: The period in microseconds; 0 for requests in flight.
+        target: The longest time of a request in microseconds; 0 for none.
+    """
 
     by: str
-    bounds: Quota
+    floor: int
+    ceiling: int
+    period: int
     target: int
-
-
-class PlaceCost(int):
-    """The cost of a hit on an adaptive limit. ``limit`` is the amount that the limit had for it."""
-
-    limit: int
 
 
 class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the time of a dataclass
@@ -140,8 +144,15 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 
         Of an adaptive limit it is the amount at the time of the decision.
         """
-        cost = self.hit[2]
-        return cost.limit if isinstance(cost, PlaceCost) else self.hit[0].limit
+        return self.hit[0].limit
+
+    @property
+    def reason(self) -> str:
+        """Why the amount of an adaptive limit has changed last; "" for other limits.
+
+        ``"start"``, ``"grew"``, ``"slow"``, ``"dropped"``, or ``"unused"`` for a rate that fell without demand.
+        """
+        return ""
 
     @property
     def unit(self) -> str:
@@ -203,6 +214,28 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 def build_denial(hit: tuple[Limit, str, int], now: int) -> Decision:
     """Return the rejection without a result of the store or of a function. It has a retry after a second."""
     return Decision(False, 0, SECOND, SECOND, now, 0, hit, UNAVAILABLE)
+
+
+class AdaptiveDecision(Decision):
+    """The result of an adaptive limit, whose amount this process has chosen.
+
+    Args:
+        amount: The largest cost that could pass at once.
+        cause: Why the amount had changed last.
+        place: The request while it runs. Internal.
+    """
+
+    amount: int = 0
+    cause: str = ""
+    place: Any = None
+
+    @property
+    def limit(self) -> int:
+        return self.amount
+
+    @property
+    def reason(self) -> str:
+        return self.cause
 
 
 class Charge(NamedTuple):
@@ -378,10 +411,10 @@ class Limit:
     ``statuses`` are those of the responses that count, None for all. ``unit`` is what the rule counts. ``values_of``
     returns the values in a key after the prefix, by feature, and ``names_client`` whether one of them is the client's
     own. ``ban`` is the ban of the rule. ``by_class`` has the limit of each class of requests, for a rule with a
-    reserve or an adaptive limit. A limit that ``sheds`` is adaptive: this process decides it, with ``target`` as the
-    longest time of a request in microseconds. A limit with a ``tuning`` is a rate whose amount each process changes.
-    Headers leave out a limit that is ``hidden``. ``status`` is the status of its rejections. With ``shares``, new
-    clients may share a state while the store is full. ``build`` makes the algorithm of a quota.
+    reserve or an adaptive limit. A limit with a ``tuning`` is adaptive: each process changes its amount. If it
+    ``sheds``, the process decides it, too. Headers leave out a limit that is ``hidden``. ``status`` is the status of
+    its rejections. With ``shares``, new clients may share a state while the store is full. ``build`` makes the
+    algorithm of a quota.
     """
 
     values_of: Callable[[str], Mapping[str, str]] = staticmethod(lambda _: {})
@@ -393,7 +426,6 @@ class Limit:
     held = 0
     """The part of the quota that these requests leave to the classes above theirs, and its percent."""
     held_percent = 0
-    target = 0
     tuning: Tuning | None = None
 
     def __init__(
@@ -437,6 +469,11 @@ class Limit:
         """Whether a request holds slots in the store."""
         return self.quota.concurrent and not self.sheds
 
+    @property
+    def settles(self) -> bool:
+        """Whether the end of a request may change what is consumed."""
+        return self.statuses is not None or self.holds_slots
+
     def show_as(self, name: str) -> None:
         """Set the name of the rule that clients see, ``shown_rule``, and with it that of the limit, ``policy``."""
         self.policy = name + self.policy.removeprefix(self.shown_rule)
@@ -464,7 +501,7 @@ class Limit:
     def of_lowest(self) -> Limit:
         """The limit of the requests of the lowest class, with its smallest amount."""
         lowest = [self, *self.by_class.values()][-1]
-        return lowest if lowest.tuning is None else lowest.with_amount(lowest.quota.floor or 1)
+        return lowest if lowest.tuning is None or lowest.sheds else lowest.with_amount(lowest.tuning.floor)
 
     def __copy__(self) -> Limit:
         twin = object.__new__(type(self))

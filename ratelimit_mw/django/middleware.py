@@ -67,9 +67,10 @@ class RateLimitMiddleware:
     @staticmethod
     def process_exception(framework_request: Any, error: Exception) -> Any:
         """Respond to a rejection that the view has raised."""
-        if (rejection := rejection_of(error)) is None:
-            return None
         admission: DjangoAdmission = getattr(framework_request, ATTRIBUTE)
+        if (rejection := rejection_of(error)) is None:
+            admission.note_error(error)
+            return None
         return respond(admission, resolve(admission.ask(rejection)))
 
     async def _handle(self, framework_request: Any) -> Any:

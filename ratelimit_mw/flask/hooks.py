@@ -230,6 +230,8 @@ class FlaskHooks:
         ``make_error`` is Flask's own method, which makes a 500 of it. The error is the last argument.
         """
         if not isinstance(context[-1], RateLimitExceeded):
+            if admission := _admission():
+                admission.note_error(context[-1])
             return make_error(*context)
         finish: Callable[..., Response] = self._app.finalize_request
         try:

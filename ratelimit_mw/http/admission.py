@@ -280,6 +280,11 @@ class Admission:
         respond(self.verdict, status)
         return self.verdict.after(status)
 
+    def note_error(self, error: BaseException) -> None:
+        """Note an error of the application: the service has dropped a request that timed out."""
+        if isinstance(error, TimeoutError):
+            respond(self.verdict, None)
+
     def text_headers(self, status: int) -> list[TextHeader]:
         """Return the headers as text in the title case of the standards."""
         return as_text(self.headers(status))

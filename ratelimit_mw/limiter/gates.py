@@ -2,78 +2,105 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from random import Random
+from typing import Any, Final, cast
 
 from ..clock import SECOND, Clock, machine, now_us
-from ..decision import SHED, Decision, Hit, Limit, PlaceCost, Tuning, Verdict
+from ..decision import SHED, AdaptiveDecision, Hit, Limit, Tuning, Verdict
 from ..forksafe import CHANCE, create_lock
-from ..quota import Quota
-from .adaptive import Aimd, Demand, Health
+from ..keys.features import Features
+from ..rules.plan import REQUEST_START
+from .adaptive import Aimd, Health, start
 
-_MAX_KEYS: Final = 10_000
+_MAX_KEYS: Final = 5_000
+"""So many keys are kept, and as many older ones."""
 _LONGEST_RETRY: Final = 5
 """The longest wait of a rejection, in seconds. Waits are random, so that clients do not come back at once."""
 _LONGEST_QUEUE: Final = 60 * SECOND
 """A request that has waited longer before this process has a proxy with a wrong clock."""
-_DROPPED: Final = (503, 504, None)
-"""The statuses of requests that the service has dropped. None is a request that it has cancelled."""
 _NO_TIME: Final = 101
 """The status of a request whose time does not count, such as a WebSocket, which may stay open for long."""
+_LOOK_EVERY: Final = 0.05  # seconds between two looks at the lag of an event loop
 _with_amount: Final = lru_cache(1_000)(Limit.with_amount)
 
 
-class TimedCost(PlaceCost):
-    """The cost of a hit on an adaptive limit that follows the response to the request."""
+class Place:
+    """A request in flight, at one adaptive limit.
 
-    gates: Gates
-    state: Aimd
-    began: int
-    has_responded = False
+    A place that is never left, because the application has dropped its verdict, ends with this object.
+
+    Args:
+        gates: The limits of the process.
+        state: The limit.
+        began: When the request began.
+    """
+
+    __slots__ = ("_gates", "_has_left", "_has_responded", "_state", "began")
+
+    def __init__(self, gates: Gates, state: Aimd, began: int) -> None:
+        self._gates, self._state, self.began = gates, state, began
+        self._has_left = self._has_responded = False
 
     def respond(self, status: int | None) -> None:
         """Note the status of the response, once."""
-        if not self.has_responded:
-            self.has_responded = True
+        if not self._has_responded:
+            self._has_responded = True
             if status != _NO_TIME:
-                self.gates.respond(self, self.is_drop(status))
+                self._gates.respond(self._state, self.began, status)
 
-    def is_drop(self, status: int | None) -> bool:
-        """Return whether the service has failed."""
-        return status is None or status >= 500
-
-    def leave(self) -> None:
-        """End the request."""
+    def leave(self, status: int | None) -> None:
+        """End the request. A status that is not noted yet is noted now."""
+        self.respond(status)
+        if not self._has_left:
+            self._has_left = True
+            self._gates.leave(self._state)
 
     def __reduce__(self) -> Any:
-        """Pickle the cost alone, because the request runs in this process."""
-        return _cost, (self.limit, int(self))
-
-
-class RequestPlace(TimedCost):
-    """The place of a request in flight, which ends with the request.
-
-    A place that is never left, because the application has dropped its verdict, ends with this object.
-    """
-
-    has_left = False
-
-    def is_drop(self, status: int | None) -> bool:
-        """Return whether the service has dropped the request."""
-        return status in _DROPPED
-
-    def leave(self) -> None:
-        """End the request."""
-        if not self.has_left:
-            self.has_left = True
-            self.gates.leave(self.state)
+        """Pickle nothing, because the request runs in this process."""
+        return type(None), ()
 
     def __del__(self) -> None:
-        if not self.has_left:  # no lock here: the garbage collector may run while it is held
-            self.gates.lost.append(self.state)
+        if not self._has_left:  # no lock here: the garbage collector may run while it is held
+            self._gates.lost.append(self._state)
+
+
+class Lag(threading.local):
+    """How late the event loop of this thread runs its callbacks: for so long, a request has waited before it begins.
+
+    It is measured while requests begin.
+    """
+
+    _loop: asyncio.AbstractEventLoop | None = None
+    _due = _late = 0.0
+    _is_used = False
+
+    def read(self) -> int:
+        """Return the lag in microseconds; 0 without an event loop."""
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            return 0
+        self._is_used = True
+        if loop is not self._loop:
+            self._loop, self._late = loop, 0.0
+            self._look_later(loop)
+        return int(max(self._late, loop.time() - self._due) * SECOND)
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = loop.time() + _LOOK_EVERY
+        loop.call_at(self._due, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._late = loop.time() - self._due
+        if self._is_used:
+            self._is_used = False
+            self._look_later(loop)
+        else:
+            self._loop = None
 
 
 class Gates:
@@ -88,57 +115,72 @@ class Gates:
 
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock or _monotonic_us
-        self._states: dict[tuple[str, Quota, int], Aimd] = {}
-        self._rates: dict[tuple[str, Tuning], Demand | Health] = {}
-        self._lock = create_lock(self, "_lock", threading.Lock, Gates._start_over)
+        self._lag = Lag() if clock is None else None
+        self._lock = create_lock(self, "_lock", threading.Lock, Gates.start_over)
+        self.start_over()
+
+    def start_over(self, _intact: bool = True) -> None:
+        """Forget all limits. In a forked child, its parent has the requests in flight."""
+        self._states: dict[tuple[str, Tuning], Any] = {}
+        self._older: dict[tuple[str, Tuning], Any] = {}
         self.lost: deque[Aimd] = deque()
+        self._chance = Random(CHANCE.random()).random  # noqa: S311 - a wait is no secret
 
-    def _start_over(self, _intact: bool) -> None:
-        """In a forked child: its parent has the requests in flight."""
-        self._states, self.lost = {}, deque()
-
-    def begin(self, request_start: Any) -> int:
-        """Return when a request began, by the clock of the limits.
+    def enter(self, hits: Sequence[Hit], features: Features) -> Verdict:
+        """Decide adaptive limits of requests in flight. If none of them rejects, the request takes a place of each.
 
         Args:
-            request_start: The time when a proxy received the request, in seconds since 1970; None if not known.
+            hits: The hits of the request on them.
+            features: Its features.
         """
-        queued = int(now_us() - request_start * SECOND) if isinstance(request_start, float) else 0
-        return self._clock() - (queued if 0 < queued < _LONGEST_QUEUE else 0)
-
-    def enter(self, hits: Iterable[Hit], began: int) -> list[Decision]:
-        """Decide the adaptive limits among some hits. If none of them rejects, the request takes a place of each.
-
-        Args:
-            hits: The hits of a request.
-            began: When the request began.
-        """
-        now, at = self._clock(), now_us()
-        decisions: list[Decision] = []
+        now, at, allowed = self._clock(), now_us(), True
+        decisions: list[AdaptiveDecision] = []
         states: list[Aimd] = []
         with self._lock:
             while self.lost:
                 self.lost.popleft().leave()
             for hit in hits:
-                if hit.limit.sheds:
-                    states.append(state := self._find(hit))
-                    decisions.append(_decide(state, hit, now, at))
-            if all(decision.allowed or decision.shadow for decision in decisions):
-                for decision, state in zip(decisions, states, strict=True):
+                limit, key, _ = hit
+                state = self._find(key, limit)
+                room, most = state.room(now, 100 - limit.held_percent)
+                states.append(state)
+                if room:
+                    decisions.append(AdaptiveDecision(True, room - 1, 0, 0, at, 0, hit, "", most, state.reason))
+                else:
+                    allowed = allowed and limit.shadow
+                    wait = SECOND + int(self._chance() * _LONGEST_RETRY) * SECOND
+                    decisions.append(AdaptiveDecision(False, 0, wait, 0, at, 0, hit, SHED, most, state.reason))
+            if allowed:
+                for state in states:
                     state.enter(now)
-                    self._time(decision, RequestPlace, state, began)
-        return decisions
+        if allowed and states:
+            began = now - self._waited(features)
+            for decision, state in zip(decisions, states, strict=True):
+                decision.place = Place(self, state, began)
+        return Verdict(decisions, allowed)
+
+    def _waited(self, features: Features) -> int:
+        """Return how long a request has waited in a proxy and for the event loop, in microseconds."""
+        waited = 0 if self._lag is None else self._lag.read()
+        if type(received := features.get(REQUEST_START)) is float:
+            queued = int(now_us() - received * SECOND)
+            waited += queued if 0 < queued < _LONGEST_QUEUE else 0
+        return waited
 
     def tuned(self, hits: Iterable[Hit]) -> list[Hit]:
         """Return hits whose rates have their current amounts."""
         now = self._clock()
         with self._lock:
             return [
-                hit._replace(limit=_with_amount(hit.limit, self._rate(hit.key, tuning).amount(now)))
-                if (tuning := hit.limit.tuning)
+                hit._replace(limit=_with_amount(limit, self._find(hit.key, limit).amount(now)))
+                if (limit := hit.limit).tuning and not limit.sheds
                 else hit
                 for hit in hits
             ]
+
+    def begin(self, features: Features) -> int:
+        """Return when a request began, by the clock of the limits."""
+        return self._clock() - self._waited(features)
 
     def note(self, verdict: Verdict, began: int) -> None:
         """Note a verdict of the store, for the rates that follow the load.
@@ -147,55 +189,44 @@ class Gates:
             verdict: The verdict.
             began: When the request began.
         """
-        now = self._clock()
+        now, decisions = self._clock(), [*verdict.decisions]
         with self._lock:
-            for decision in verdict.decisions:
-                limit, key, _ = decision.hit
-                if limit.tuning is not None and not decision.why:
-                    rate = self._rate(key, limit.tuning)
-                    rate.note(now, not (decision.allowed and decision.remaining))
-                    if verdict.allowed and isinstance(rate, Health):
-                        self._time(decision, TimedCost, rate, began + round(verdict.delay * SECOND))
+            for number, d in enumerate(decisions):
+                limit, key, _ = d.hit
+                if limit.tuning is None or d.why:
+                    continue
+                rate, place = self._find(key, limit), None
+                rate.note(now, not (d.allowed and d.remaining))
+                if verdict.allowed and isinstance(rate, Health):
+                    rate.enter(now)
+                    place = Place(self, rate, began + round(verdict.delay * SECOND))
+                known = (d.allowed, d.remaining, d.retry_us, d.reset_us, d.at_us, d.delay_us, d.hit, d.why)
+                decisions[number] = AdaptiveDecision(*known, limit.limit, rate.reason, place)
+        verdict.decisions = decisions
 
-    def _time(self, decision: Decision, kind: type[TimedCost], state: Aimd, began: int) -> None:
-        limit, key, cost = decision.hit
-        timed = kind(cost)
-        timed.gates, timed.state, timed.began, timed.limit = self, state, began, decision.limit
-        decision.hit = (limit, key, timed)
-
-    def _rate(self, key: str, tuning: Tuning) -> Demand | Health:
-        known = key, tuning
-        if (rate := self._rates.get(known)) is None:
-            if len(self._rates) >= _MAX_KEYS:  # clients may choose their keys
-                del self._rates[next(iter(self._rates))]
-            by, bounds, target = tuning
-            kind, unit = (Health, target) if by == "health" else (Demand, bounds.period_us)
-            rate = self._rates[known] = kind(bounds.floor or 1, bounds.amount, unit)
-        return rate
-
-    def respond(self, place: TimedCost, dropped: bool) -> None:
-        """Give a limit the time of a request."""
+    def respond(self, state: Aimd, began: int, status: int | None) -> None:
+        """Give a limit the time of a request and its status."""
         with self._lock:
             now = self._clock()
-            place.state.respond(now, now - place.began, dropped)
+            state.respond(now, now - began, status)
 
     def leave(self, state: Aimd) -> None:
         """End a request of a limit."""
         with self._lock:
             state.leave()
 
-    def states(self) -> dict[str, Aimd]:
+    def states(self) -> dict[str, Any]:
         """Return the limits by their keys."""
         with self._lock:
-            return {key: state for (key, _, _), state in self._states.items()}
+            return {key: state for (key, _), state in (*self._older.items(), *self._states.items())}
 
-    def _find(self, hit: Hit) -> Aimd:
-        limit = hit.limit
-        key = (hit.key, limit.quota, limit.target)
-        if (state := self._states.get(key)) is None:
-            if len(self._states) >= _MAX_KEYS:  # clients may choose their keys
-                self._states = {each: state for each, state in self._states.items() if state.in_flight}
-            state = self._states[key] = Aimd(limit.quota.floor or 1, limit.quota.amount, limit.target)
+    def _find(self, key: str, limit: Limit) -> Any:
+        """Return the limit of a key. Clients may choose their keys, so those that are not used are forgotten."""
+        known = key, cast(Tuning, limit.tuning)
+        if (state := self._states.get(known)) is None:
+            if len(self._states) >= _MAX_KEYS:
+                self._states, self._older = {}, self._states
+            state = self._states[known] = self._older.pop(known, None) or start(known[1])
         return state
 
 
@@ -203,38 +234,23 @@ def _monotonic_us() -> int:
     return machine.monotonic_ns() // 1000
 
 
-def _cost(limit: int, number: int = 1) -> PlaceCost:
-    cost = PlaceCost(number)
-    cost.limit = limit
-    return cost
-
-
-def _decide(state: Aimd, hit: Hit, now: int, at: int) -> Decision:
-    limit, key, _ = hit
-    share = 100 - limit.held_percent
-    allowed = state.allows(now, share)
-    cost = _cost(state.room(share))
-    if allowed:
-        return Decision(True, max(0, cost.limit - state.in_flight - 1), 0, 0, at, 0, (limit, key, cost))
-    return Decision(False, 0, CHANCE.randint(1, _LONGEST_RETRY) * SECOND, 0, at, 0, (limit, key, cost), SHED)
-
-
 def respond(verdict: Verdict, status: int | None) -> None:
     """Note the status of the response to a request, for the adaptive limits of its verdict."""
-    for decision in verdict.decisions:
-        if isinstance(decision.hit[2], TimedCost):
-            decision.hit[2].respond(status)
+    for place in _places(verdict):
+        place.respond(status)
 
 
 def postpone(verdict: Verdict, seconds: float) -> None:
     """Leave out the time for which a request waits because of its other limits: the service is not slow then."""
-    for decision in verdict.decisions:
-        decision.hit[2].began += round(seconds * SECOND)  # type: ignore[attr-defined]
+    for place in _places(verdict):
+        place.began += round(seconds * SECOND)
 
 
 def leave(verdict: Verdict, status: int | None = _NO_TIME) -> None:
     """End a request for the adaptive limits of its verdict. A status that is not noted yet is noted now."""
-    for decision in verdict.decisions:
-        if isinstance(decision.hit[2], TimedCost):
-            decision.hit[2].respond(status)
-            decision.hit[2].leave()
+    for place in _places(verdict):
+        place.leave(status)
+
+
+def _places(verdict: Verdict) -> list[Place]:
+    return [each.place for each in verdict.decisions if type(each) is AdaptiveDecision and each.place is not None]

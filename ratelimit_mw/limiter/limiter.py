@@ -17,7 +17,7 @@ from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.lookup import Found, LimitsCall, arun, run
-from ..rules.plan import REQUEST_START, Plan
+from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, checked_source, with_options
@@ -324,6 +324,8 @@ class Limiter:
                 used = own_cost if cost is None else checked_cost(cost)
                 decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
                 return Verdict((decision,), decision.allowed)
+        if plan.adapts and consume and (held := self._pass_gate(plan, features)) is not None:
+            return held
         if plan.looks_up:
             hits = run(partial(self._prepare, plan, features, cost, consume, request), self._time)
         else:
@@ -340,6 +342,8 @@ class Limiter:
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         """Async form of ``decide``."""
+        if plan.adapts and consume and (held := self._pass_gate(plan, features)) is not None:
+            return held
         if plan.looks_up:
             hits = await arun(partial(self._prepare, plan, features, cost, consume, request), self._time)
         elif self.waits or plan.waits:
@@ -361,14 +365,18 @@ class Limiter:
         decisions = await (self.slots.keep(deciding) if consume and plan.has_slots else deciding)
         return build_verdict(decisions, consume, plan.adds_hits)
 
+    def _pass_gate(self, plan: Plan, features: Features) -> Verdict | None:
+        """Decide a request by one limit that follows the load: the fast path. None where it does not apply."""
+        hit = None if plan.gate is None or testmode.active else plan.gate(features)
+        return None if hit is None else self.gates.enter([hit], features)
+
     async def _pass_gates(self, call: Call, plan: Plan, hits: list[Hit], features: Features, consume: bool) -> Verdict:
         """Decide the limits that follow the load of this process, and then ask the store about the others."""
         others = [hit for hit in hits if not hit.limit.sheds]
-        began = self.gates.begin(features.get(REQUEST_START))
-        here = self.gates.enter(hits, began) if consume else []
-        held = Verdict(here, all(decision.allowed or decision.shadow for decision in here))
+        held = self.gates.enter([hit for hit in hits if hit.limit.sheds], features) if consume else Verdict()
         if not (held.allowed and others):
             return held
+        began = self.gates.begin(features)
         try:
             if call is async_call:
                 verdict = await self._adecide_hits(plan, others, consume)
@@ -383,10 +391,11 @@ class Limiter:
             self.gates.note(verdict, began)
         if not verdict.allowed:
             leave(held)
-        elif plan.may_delay and here:
+        elif plan.may_delay:
             postpone(held, verdict.delay)
         order = {hit.limit.rule: number for number, hit in enumerate(hits)}  # the decisions of a rule follow each other
-        verdict.decisions = sorted([*here, *verdict.decisions], key=lambda decision: order[decision.hit[0].rule])
+        every = [*held.decisions, *verdict.decisions]
+        verdict.decisions = sorted(every, key=lambda decision: order[decision.hit[0].rule])
         return verdict
 
     def _apply(self, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:

@@ -74,11 +74,14 @@ class Settlement:
 
     async def conclude(self, call: Call, verdict: Verdict, status: int | None) -> None:
         """Return slots, apply the stated cost and undo costs that do not count."""
+        is_due = False
         for part in verdict.parts:
-            self._slots.release(part)
-            part.receipt.has_ended, part.receipt.status = True, status
             leave(part, status)
-        await self._correct(call, verdict)
+            if part.open_receipt is not None or any(decision.hit[0].settles for decision in part.decisions):
+                self._slots.release(part)
+                part.receipt.has_ended, part.receipt.status, is_due = True, status, True
+        if is_due:
+            await self._correct(call, verdict)
 
     def forget(self, verdict: Verdict, rule: str) -> None:
         """Set the counts under the key of one rule of a verdict to zero. On an event loop, a task does it."""

@@ -135,11 +135,12 @@ class CompiledRule:
             for limit in limits:
                 limit.ban = ban
         for limit in limits:
-            held = self._held
+            quota, held = limit.quota, self._held
+            if quota.floor is not None:
+                by = "time" if limit.sheds else rule.tune or ""
+                limit.tuning = Tuning(by, quota.floor, quota.amount, quota.period_us, rule.target_us)
             if limit.sheds:
-                limit.target, limit.statuses, held = rule.target_us, None, self.priorities.shed
-            elif limit.quota.floor is not None:
-                limit.tuning = Tuning(rule.tune or "", limit.quota, rule.target_us)
+                limit.statuses, held = None, self.priorities.shed
             limit.by_class = {name: limit.leaving(percent) for name, percent in held.items()}
         return limits
 
@@ -298,7 +299,7 @@ class CompiledRule:
             which, effect = limit.text, "every request is rejected"
             if self._held:
                 which, effect = f"{which} without its reserve", "every request of the lowest class is rejected"
-            if limit.tuning is not None:
+            if limit.tuning is not None and not limit.sheds:
                 effect = f"{effect} at its smallest amount"
             message = f"the cost {self.fixed_cost} is above the limit {which}, so {effect}"
             raise ConfigError(message)

@@ -19,11 +19,17 @@ REQUEST_START: Final = "request_start"
 """The feature with the time at which a proxy received the request, in seconds since 1970."""
 OPTIONAL: Final = (PRIORITY, REQUEST_START)
 """The features that a plan with adaptive limits reads where something provides them."""
+Single = tuple[Limit, Callable[[Features], str | None], int]
+Gate = Callable[[Features], Hit | None]
 Choose = Callable[[Features, Clock], tuple[Limit, str, int] | None]
 
 
 class Plan:
-    """The rules that apply to one request. ``single`` is the fast path for one limit: the limit, its key, its cost."""
+    """The rules that apply to one request.
+
+    ``single`` is the fast path for one limit of the store: the limit, its key, its cost. ``gate`` returns the hit of a
+    request on one limit that sheds.
+    """
 
     def __init__(self, rules: Sequence[CompiledRule], lists: AccessLists | None = None, costs: bool = True) -> None:
         self.rules = tuple(rules)
@@ -55,10 +61,12 @@ class Plan:
         self.delays = any(limit.algorithm.delays for limit in every)
         """Whether a rule has a queue, so that an allowed request may have to wait."""
         self.may_delay = calls_functions or self.delays
-        self.single = self._single()
+        single = self._single()
+        self.single: Single | None = None if self.adapts else single
+        self.gate: Gate | None = _gate(self.rules[0], *single) if single and self.adapts else None
         self.choose = self._choose()
 
-    def _single(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
+    def _single(self) -> Single | None:
         if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.adds_hits:
             return None
         if self.looks_up or self.waits:
@@ -66,7 +74,7 @@ class Plan:
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.capture or rule.rejects_missing or rule.fixed_cost is None:
             return None
-        if rule.source.reserve or self.adapts:
+        if rule.source.reserve or (limit.tuning and not limit.sheds):
             return None
         key_of = rule.key.with_prefix(limit.prefix)
         if rule.overrides is not None:
@@ -153,6 +161,17 @@ class Plan:
             for limit in limits:
                 hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # twice as fast as extend
         return hits
+
+
+def _gate(rule: CompiledRule, limit: Limit, key_of: Callable[[Features], str | None], cost: int) -> Gate:
+    """Return ``Plan.gate``, which returns None for a client with other limits."""
+    by_class, class_of = limit.by_class, rule.priorities.class_of
+
+    def build(features: Features) -> Hit | None:
+        key = key_of(features)
+        return None if key is None else make_hit((by_class[class_of(features)], key, cost))
+
+    return build
 
 
 def _choose_by_time(rule: CompiledRule, schedule: Schedule, cost: int) -> Choose | None:

@@ -5,6 +5,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Final, TypedDict
 
 from ..errors import ConfigError, error_path, parse_each, suggestion
@@ -82,8 +83,13 @@ class Priorities:
     def class_of(self, features: Features) -> str:
         """Return the class of a request. One that has no class of the list is of the middle class."""
         name = features.get(PRIORITY)
-        name = name.strip().lower() if isinstance(name, str) else None
-        return name if name in self.order else self.order[(len(self.order) - 1) // 2]
+        if isinstance(name, str) and (name := name.strip().lower()) in self.order:
+            return name
+        return self._middle
+
+    @cached_property
+    def _middle(self) -> str:
+        return self.order[(len(self.order) - 1) // 2]
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ``ConfigError`` for a class that is not in the list. The path of the error is the class."""

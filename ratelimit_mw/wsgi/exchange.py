@@ -192,6 +192,7 @@ class Exchange:
 
     def _fail(self, admission: WSGIAdmission, error: BaseException) -> Iterable[bytes]:
         """Respond to a rejection that the application has raised before its response. Raise other errors again."""
+        admission.note_error(error)
         if isinstance(error, RateLimitExceeded) and admission.status is None:
             admission.verdict = error.verdict
             return self.reject(admission, admission.close)

@@ -50,6 +50,19 @@ def test_each_end_of_a_response_ends_the_place(site: Build) -> None:
             assert response.headers["x-ratelimit-limit"] == "100"
 
 
+def test_a_timeout_is_a_dropped_request(site: Build) -> None:
+    """It is one where it becomes a response of status 500, too. Another error is as fast as it was."""
+
+    async def view(call: Call) -> str:
+        raise TimeoutError if "timeout" in call.query else ZeroDivisionError
+
+    served = site(RULE, view)
+    for query, dropped in (("other", 0), ("timeout", 1)):
+        assert served.call(path=f"/?{query}").status_code == 500
+        (state,) = served.limiter.gates.states().values()
+        assert (state._dropped, state.in_flight) == (dropped, 0)
+
+
 def test_a_long_stream_is_not_slow(site: Build) -> None:
     """The time until the start of the response counts, and the stream holds its place until its end."""
 
@@ -110,5 +123,5 @@ def test_an_adaptive_rate_follows_the_responses(site: Build) -> None:
     for status in (201, 404, 500):
         response = served.call(path=f"/?status={status}")
         assert (response.status_code, response.headers["x-ratelimit-limit"]) == (status, "20")
-    (rate,) = served.limiter.gates._rates.values()
+    (rate,) = served.limiter.gates.states().values()
     assert (rate._ended, rate._slow) == (3, 1)

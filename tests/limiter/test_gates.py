@@ -247,21 +247,67 @@ def test_a_slow_endpoint_does_not_choose_the_limit_of_another() -> None:
 
 
 def test_keys_that_clients_choose_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys without a request in flight make room for others."""
+    """A key that is used keeps its limit, and keys that are not make room for others."""
     monkeypatch.setattr(gates, "_MAX_KEYS", 3)
-    limits = limiter(key=["ip"])
-    held = limits.hit({"ip": "192.0.2.1"})
-    for number in range(2, 9):
-        limits.conclude(limits.hit({"ip": f"192.0.2.{number}"}), 200)
-    assert len(limits.gates.states()) <= 3
-    assert held.decisions[0].key in limits.gates.states()
+    for options in ({"limits": LIMIT, "target": 1}, {"limits": RATE, "tune": "demand"}):
+        limits = Limiter([Rule(name="api", key=["ip"], **options)])
+        (first,) = limits.hit({"ip": "192.0.2.1"}).decisions
+        known = limits.gates.states()[first.key]
+        for number in range(2, 20):
+            for last in (number, 1):
+                limits.conclude(limits.hit({"ip": f"192.0.2.{last}"}), 200)
+        assert len(limits.gates.states()) <= 6
+        assert limits.gates.states()[first.key] is known
+
+
+class FakeLoop:
+    """An event loop that runs its callbacks late."""
+
+    def __init__(self) -> None:
+        self.now, self.due, self.callback = 100.0, 0.0, None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, due: float, callback: Any, loop: Any) -> None:
+        self.due, self.callback = due, lambda: callback(loop)
+
+    def run(self, late: float) -> None:
+        self.now = self.due + late
+        callback, self.callback = self.callback, None
+        callback()
+
+
+def test_the_lag_of_an_event_loop_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that arrives while the loop is busy begins late. Without requests, nobody looks at the loop."""
+    loop: Any = FakeLoop()
+    monkeypatch.setattr(gates.asyncio, "_get_running_loop", lambda: loop)
+    limits = Limiter([Rule(name="api", limits=LIMIT, target=1_000, key=[])])
+    for late in (0.0, 5_000.0):
+        limits.conclude(limits.hit(WHO), 200)
+        loop.run(late)
+    limits.conclude(limits.hit(WHO), 200)
+    assert state(limits)._slow == 1
+    loop.run(0.0)
+    limits.conclude(limits.hit(WHO), 200)
+    loop.now += 2_000
+    limits.conclude(limits.hit(WHO), 200)
+    assert state(limits)._slow == 2
+    for _ in range(2):
+        loop.run(0.0)
+    assert loop.callback is None
+    limits.conclude(limits.hit(WHO), 200)
+    assert (state(limits)._slow, loop.callback is None) == (2, False)
+    monkeypatch.setattr(gates.asyncio, "_get_running_loop", lambda: None)
+    limits.conclude(limits.hit(WHO), 200)
+    assert state(limits)._slow == 2
 
 
 def test_a_forked_child_has_none_of_the_requests_of_its_parent() -> None:
     """They end in the parent."""
     limits = limiter()
     held = fill(limits)
-    limits.gates._start_over(True)
+    limits.gates.start_over(True)
     assert len(fill(limits)) == len(held)
 
 

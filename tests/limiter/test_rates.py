@@ -13,6 +13,7 @@ from tables import expect_error
 
 from ratelimit_mw import Limiter, Quota, Rule, Verdict
 from ratelimit_mw.clock import SECOND
+from ratelimit_mw.decision import Tuning
 from ratelimit_mw.limiter import gates
 from ratelimit_mw.limiter.adaptive import Demand, Health
 from ratelimit_mw.testing import ManualClock
@@ -20,6 +21,10 @@ from ratelimit_mw.testing import ManualClock
 WHO = {"ip": "192.0.2.7"}
 RATE = "adaptive 10..100/second"
 STEPS = math.ceil(math.log(100 / 10) / math.log(1.05))
+
+
+def demand(floor: int, ceiling: int) -> Demand:
+    return Demand(Tuning("demand", floor, ceiling, SECOND, 0))
 
 
 def interval(rate: Demand, start: int, drained: int) -> int:
@@ -32,7 +37,7 @@ def interval(rate: Demand, start: int, drained: int) -> int:
 
 def test_demand_goes_from_the_floor_to_the_ceiling_and_back_in_the_steps_of_the_arithmetic() -> None:
     """It needs at most one step more. It begins in the middle, and stays within its bounds."""
-    rate, now = Demand(10, 100, SECOND), 0
+    rate, now = demand(10, 100), 0
     assert rate.amount(0) == 50
     for drained, bound in ((0, 10), (100, 100), (0, 10)):
         steps = 0
@@ -47,21 +52,21 @@ def test_demand_goes_from_the_floor_to_the_ceiling_and_back_in_the_steps_of_the_
 def test_demand_counts_the_windows_that_were_drained() -> None:
     """The amount rises from 90 of 100 on, and falls below 50."""
     for drained, amount in ((90, 105), (89, 100), (50, 100), (49, 95)):
-        assert interval(Demand(1, 200, SECOND), 7, drained) == amount, drained
-    assert (Demand(90, 100, SECOND).limit, Demand(1, 1, SECOND).amount(5)) == (90, 1)
+        assert interval(demand(1, 200), 7, drained) == amount, drained
+    assert (demand(90, 100).limit, demand(1, 1).amount(5)) == (90, 1)
 
 
 def test_demand_falls_while_there_are_no_requests() -> None:
     """Each interval without a request is one without demand, however many there were."""
     for passed, amount in ((1, 105), (2, 100), (3, 95), (10**9, 10)):
-        rate = Demand(10, 200, SECOND)
+        rate = demand(10, 200)
         interval(rate, 0, 100)
         assert rate.amount(passed * 100 * SECOND) == amount, passed
 
 
 def test_health_grows_by_a_hundredth_and_falls_by_a_fifth() -> None:
     """It doubles until the first slow window. A rate that is not in use does not grow."""
-    rate, now, seen = Health(100, 1000, SECOND), 0, []
+    rate, now, seen = Health(Tuning("health", 100, 1000, SECOND, SECOND)), 0, []
     for took, drained in ((1, True), (9, True), (1, True), (1, False), (1, True)):
         for _ in range(100):
             rate.note(now, drained)
@@ -172,7 +177,7 @@ def test_the_delay_of_a_queue_is_not_slow() -> None:
     limits.clocks.own.advance(0.5)  # type: ignore[union-attr]
     for verdict in verdicts:
         limits.conclude(verdict, 200)
-    (rate,) = limits.gates._rates.values()
+    (rate,) = limits.gates.states().values()
     assert isinstance(rate, Health)
     assert (rate._ended, rate._slow) == (10, 5)
 
@@ -201,15 +206,6 @@ def test_limits_from_a_function_are_adaptive_too() -> None:
     assert limiter(limits=lambda ip: RATE, key=["ip"]).hit(WHO).decisions[0].limit == 50
     verdict = Limiter([Rule(name="api", limits=lambda ip: RATE)]).hit(WHO)
     assert (verdict.allowed, verdict.unavailable) == (False, True)
-
-
-def test_keys_that_clients_choose_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest key makes room for another."""
-    monkeypatch.setattr(gates, "_MAX_KEYS", 3)
-    limits = limiter(key=["ip"])
-    for number in range(9):
-        limits.hit({"ip": f"192.0.2.{number}"})
-    assert len(limits.gates._rates) == 3
 
 
 def test_a_cost_fits_the_smallest_amount() -> None:

@@ -5,11 +5,12 @@ target, and a limit that was in use grows. Otherwise the limit falls. A response
 even if it took little time. A window without responses changes nothing.
 """
 
-from typing import Final
+from typing import ClassVar, Final
 
 from ...clock import SECOND
+from ...decision import Tuning
 
-WINDOW: Final = SECOND
+_WINDOW: Final = SECOND
 """The shortest window in microseconds."""
 _SAMPLES: Final = 100
 """A window has as many responses, or so many slow ones that more responses cannot change its result."""
@@ -28,10 +29,7 @@ class Aimd:
     another second, unless less than half of their share is in use. So the lowest class is rejected first.
 
     Args:
-        floor: The smallest limit, at least 1.
-        ceiling: The largest limit.
-        target: The time in microseconds within which 90% of the requests should end.
-        step: How much the limit grows at once.
+        tuning: The bounds of the limit, and the time within which 90% of the requests should end.
 
     Attributes:
         limit: The limit, which has fractions while it falls.
@@ -39,39 +37,42 @@ class Aimd:
         reason: Why the limit has changed last: ``"start"``, ``"grew"``, ``"slow"`` or ``"dropped"``.
     """
 
-    __slots__ = ("_began", "_ceiling", "_doubles", "_dropped", "_ended", "_floor", "_kept_out", "_peak", "_slow",
-                 "_step", "_target", "in_flight", "limit", "reason")  # fmt: skip
+    __slots__ = ("_began", "_ceiling", "_doubles", "_dropped", "_ended", "_floor", "_kept_out", "_kept_until", "_peak",
+                 "_slow", "_step", "_target", "in_flight", "limit", "reason")  # fmt: skip
+    drops: ClassVar = frozenset({503, 504, None})
+    """The statuses of requests that the service has dropped. None is a request that it has cancelled."""
 
-    def __init__(self, floor: int, ceiling: int, target: int, step: float = 1.0) -> None:
-        self._floor, self._ceiling, self._target, self._step = floor, ceiling, target, step
-        self.limit = float(min(max(floor, _START), ceiling))
+    def __init__(self, tuning: Tuning) -> None:
+        self._floor, self._ceiling, self._target, self._step = tuning.floor, tuning.ceiling, tuning.target, 1.0
+        self.limit = float(min(max(tuning.floor, _START), tuning.ceiling))
         self.in_flight = 0
         self.reason = "start"
         self._doubles = True
-        self._kept_out: tuple[int, int] = (0, 0)  # the share of a class that was rejected, and until when
-        self._began = -1  # a window begins with its first request
-        self._begin(-1)
+        self._kept_out = self._kept_until = 0  # the share of a class that was rejected, and until when it matters
+        self._begin(-1)  # a window begins with its first request
 
     def _begin(self, now: int) -> None:
         self._began = now
         self._ended = self._slow = self._dropped = 0
         self._peak = self.in_flight
 
-    def room(self, share: int) -> int:
-        """Return how many requests a class with a share in percent may have in flight, at least 1."""
-        return max(1, int(self.limit * share / 100))
+    def room(self, now: int, share: int = 100) -> tuple[int, int]:
+        """Return how many more requests of a class may pass, and its limit: a share in percent, at least 1.
 
-    def allows(self, now: int, share: int = 100) -> bool:
-        """Return whether another request may pass, for a class with a share of the limit in percent."""
-        self._close(now)
-        (kept_out, until), room = self._kept_out, self.room(share)
-        is_kept_out = share < kept_out and now < until and self.in_flight * 2 >= room
-        if self.in_flight < room and not is_kept_out:
-            return True
-        if share >= kept_out or now >= until:
-            self._kept_out = (share, now + _APART)
+        Without room, a request of the class is rejected.
+        """
+        if now - self._began >= _WINDOW:
+            self._close(now)
+        most = int(self.limit * share / 100) or 1
+        room, is_apart = most - self.in_flight, now < self._kept_until
+        if is_apart and share < self._kept_out and self.in_flight * 2 >= most:
+            room = 0
+        if room <= 1 and (share >= self._kept_out or not is_apart):
+            self._kept_out, self._kept_until = share, now + _APART
+        if room > 0:
+            return room, most
         self._peak = self._ceiling  # the demand is above the limit
-        return False
+        return 0, most
 
     def enter(self, now: int) -> None:
         """Count a request that begins."""
@@ -80,17 +81,18 @@ class Aimd:
         self.in_flight += 1
         self._peak = max(self._peak, self.in_flight)
 
-    def respond(self, now: int, took: int, dropped: bool = False) -> None:
+    def respond(self, now: int, took: int, status: int | None = 200) -> None:
         """Note the response to a request.
 
         Args:
             now: The time in microseconds.
             took: The microseconds that it took.
-            dropped: Whether the service gave up: a status 503 or 504, a timeout, or a request that it cancelled.
+            status: The status of the response; None for a request that timed out, or that the service has cancelled.
         """
+        is_dropped = status in self.drops
         self._ended += 1
-        self._slow += dropped or took > self._target
-        self._dropped += dropped
+        self._slow += is_dropped or took > self._target
+        self._dropped += is_dropped
         self._close(now)
 
     def leave(self) -> None:
@@ -99,7 +101,7 @@ class Aimd:
 
     def _close(self, now: int) -> None:
         """Change the limit at the end of a window."""
-        if self._began < 0 or now - self._began < WINDOW:
+        if self._began < 0 or now - self._began < _WINDOW:
             return
         if self._slow * 10 > max(self._ended, _SAMPLES):
             self.limit = max(float(self._floor), self.limit * _DECREASE)

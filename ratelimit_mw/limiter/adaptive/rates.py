@@ -1,7 +1,8 @@
 """The amount of a rate that follows its demand, or the times of the responses."""
 
-from typing import Final
+from typing import ClassVar, Final
 
+from ...decision import Tuning
 from .aimd import Aimd
 
 _WINDOWS: Final = 100
@@ -20,19 +21,19 @@ class Demand:
     half of the largest amount.
 
     Args:
-        floor: The smallest amount, at least 1.
-        ceiling: The largest amount.
-        period: The period in microseconds.
+        tuning: The bounds of the amount, and the period.
 
     Attributes:
         limit: The amount, with fractions.
+        reason: Why the amount has changed last: ``"start"``, ``"grew"`` or ``"unused"``.
     """
 
-    __slots__ = ("_began", "_ceiling", "_drained", "_floor", "_last", "_period", "limit")
+    __slots__ = ("_began", "_ceiling", "_drained", "_floor", "_last", "_period", "limit", "reason")
 
-    def __init__(self, floor: int, ceiling: int, period: int) -> None:
-        self._floor, self._ceiling, self._period = floor, ceiling, period
-        self.limit = max(float(floor), ceiling / 2)
+    def __init__(self, tuning: Tuning) -> None:
+        self._floor, self._ceiling, self._period = tuning.floor, tuning.ceiling, tuning.period
+        self.limit = max(float(tuning.floor), tuning.ceiling / 2)
+        self.reason = "start"
         self._began = self._last = -1  # the first window that is counted, and the last one that was drained
         self._drained = 0
 
@@ -43,7 +44,7 @@ class Demand:
             self._began = window
         if (passed := (window - self._began) // _WINDOWS) > 0:
             if self._drained >= _OFTEN:
-                self.limit = min(float(self._ceiling), self.limit * _STEP)
+                self.limit, self.reason = min(float(self._ceiling), self.limit * _STEP), "grew"
             elif self._drained < _SELDOM:
                 self._lower(1)
             self._lower(passed - 1)  # there were no requests
@@ -59,7 +60,8 @@ class Demand:
             self._drained += 1
 
     def _lower(self, steps: int) -> None:
-        self.limit = max(float(self._floor), self.limit / _STEP ** min(steps, _MOST_STEPS))
+        if steps:
+            self.limit, self.reason = max(float(self._floor), self.limit / _STEP ** min(steps, _MOST_STEPS)), "unused"
 
 
 class Health(Aimd):
@@ -68,15 +70,16 @@ class Health(Aimd):
     The windows are those of ``Aimd``. The amount was in use if the quota had nothing left, or a request was rejected.
 
     Args:
-        floor: The smallest amount, at least 1.
-        ceiling: The largest amount. A step is a hundredth of it, at least 1.
-        target: The time in microseconds within which 90% of the requests should end.
+        tuning: The bounds of the amount, and the time within which 90% of the requests should end. A step is a
+            hundredth of the largest amount, at least 1.
     """
 
     __slots__ = ()
+    drops: ClassVar = frozenset({None, *range(500, 600)})
 
-    def __init__(self, floor: int, ceiling: int, target: int) -> None:
-        super().__init__(floor, ceiling, target, max(1.0, ceiling / 100))
+    def __init__(self, tuning: Tuning) -> None:
+        super().__init__(tuning)
+        self._step = max(1.0, tuning.ceiling / 100)
 
     def amount(self, now: int) -> int:
         """Return the amount at a time in microseconds."""
@@ -89,3 +92,7 @@ class Health(Aimd):
             self._begin(now)
         if drained:
             self._peak = self._ceiling
+
+    def enter(self, now: int) -> None:
+        """Count a request that begins, which is no sign that the amount is in use."""
+        self.in_flight += 1
