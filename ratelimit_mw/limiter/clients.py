@@ -39,6 +39,7 @@ from ..stores import Store
 from ..stores.blocking import Call, twins
 from ..stores.url import redacted_url
 from .clocks import Clocks
+from .gates import Gates
 from .overrides import Overrides
 from .reloads import Reloads
 from .slots import Counts
@@ -77,11 +78,14 @@ class Clients:
         clocks: The times of the limiter.
         reloads: The rules of the limiter.
         overrides: The overrides of the limiter.
+        gates: The adaptive limits of this process.
     """
 
-    def __init__(self, store: Store, counts: Counts, clocks: Clocks, reloads: Reloads, overrides: Overrides) -> None:
+    def __init__(
+        self, store: Store, counts: Counts, clocks: Clocks, reloads: Reloads, overrides: Overrides, gates: Gates
+    ) -> None:
         self._store, self._counts, self._clocks = store, counts, clocks
-        self._reloads, self._record = reloads, overrides
+        self._reloads, self._record, self._gates = reloads, overrides, gates
 
     async def _inspect(
         self,
@@ -96,7 +100,7 @@ class Clients:
 
         The store reads at most 10,000 keys for a page, so a page may be empty before the last page. If the limits of a
         rule differ by client, such as by plan, a listed key is decided by the lowest limit that it may have. Limits
-        from a function are known only for a client whose features you pass.
+        from a function are known only for a client whose features you pass. Adaptive limits are those of this process.
 
         Args:
             rule: The name of the only rule to show.
@@ -380,6 +384,8 @@ class Clients:
         found: list[Decision] = []
         for _ in range(_MOST_CALLS):
             keys, following = await call(self._store, "list_keys", prefix, cursor)
+            if not cursor:
+                keys = [*filter(lambda key: key.startswith(prefix), self._gates.sheds()), *keys]
             found += await self._decide_counted(call, keys, rejected, only)
             if following is None or len(found) >= _MOST:
                 return KeyStates(found, following)
@@ -397,7 +403,8 @@ class Clients:
             return {key: Hit(limit, key, 0) for key in wanted if (limit := self._limit_of(key, limits))}
 
         hits = await self._with_bans(call, hits_of(keys), hits_of)
-        return [decision for decision in await self._decide_next(call, hits, rejected) if decision.reset_us]
+        decisions = await self._decide_next(call, hits, rejected)
+        return [decision for decision in decisions if decision.reset_us or decision.source.sheds]
 
     async def _with_bans(
         self, call: Call, hits: dict[str, Hit], hits_of: Callable[[Iterable[str]], dict[str, Hit]]
@@ -458,7 +465,7 @@ class Clients:
     async def _apply(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
         """Return what the store decides now. Consume nothing."""
         now = self._clocks.now()
-        return await call(self._store, "apply", hits, now, False)  # type: ignore[no-any-return]
+        return await self._gates.look(hits, lambda others: call(self._store, "apply", others, now, False))
 
     def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
         rule, client = self._client(name, features)

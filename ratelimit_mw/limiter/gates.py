@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from random import Random
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ..clock import SECOND, Clock, machine, now_us
-from ..decision import SHED, AdaptiveDecision, Hit, Limit, Tuning, Verdict
+from ..decision import SHED, AdaptiveDecision, Decision, Hit, Limit, Tuning, Verdict, rule_of
 from ..forksafe import CHANCE, create_lock
 from ..keys.features import Features
 from ..rules.plan import REQUEST_START
@@ -25,11 +25,14 @@ _LONGEST_QUEUE: Final = 60 * SECOND
 """A request that has waited longer before this process has a proxy with a wrong clock."""
 _NO_TIME: Final = 101
 """The status of a request whose time does not count, such as a WebSocket, which may stay open for long."""
+EVERY: Final = 10 * SECOND
+"""The time between two levels of the history."""
+_SAMPLES: Final = 360
 _LOOK_EVERY: Final = 0.05  # seconds between two looks at the lag of an event loop
 _with_amount: Final = lru_cache(1_000)(Limit.with_amount)
 
 
-class Place:
+class GatePlace:
     """A request in flight, at one adaptive limit.
 
     A place that is never left, because the application has dropped its verdict, ends with this object.
@@ -103,6 +106,14 @@ class Lag(threading.local):
             self._loop = None
 
 
+class Level(NamedTuple):
+    """An adaptive limit at a moment: its amount, the requests in flight, and why it has changed last."""
+
+    limit: int
+    in_flight: int
+    reason: str
+
+
 class Gates:
     """The adaptive limits of a process, one for each key.
 
@@ -111,6 +122,7 @@ class Gates:
 
     Attributes:
         lost: The limits of places whose verdict was dropped.
+        history: The levels of each rule in the last hour, with their times in microseconds since 1970.
     """
 
     def __init__(self, clock: Clock | None) -> None:
@@ -124,6 +136,8 @@ class Gates:
         self._states: dict[tuple[str, Tuning], Any] = {}
         self._older: dict[tuple[str, Tuning], Any] = {}
         self.lost: deque[Aimd] = deque()
+        self.history: dict[str, deque[tuple[int, Level]]] = {}
+        self._sample_at = 0
         self._chance = Random(CHANCE.random()).random  # noqa: S311 - a wait is no secret
 
     def enter(self, hits: Sequence[Hit], features: Features) -> Verdict:
@@ -153,10 +167,12 @@ class Gates:
             if allowed:
                 for state in states:
                     state.enter(now)
+        if now >= self._sample_at:
+            self._sample(now)
         if allowed and states:
             began = now - self._waited(features)
             for decision, state in zip(decisions, states, strict=True):
-                decision.place = Place(self, state, began)
+                decision.place = GatePlace(self, state, began)
         return Verdict(decisions, allowed)
 
     def _waited(self, features: Features) -> int:
@@ -170,6 +186,8 @@ class Gates:
     def tuned(self, hits: Iterable[Hit]) -> list[Hit]:
         """Return hits whose rates have their current amounts."""
         now = self._clock()
+        if now >= self._sample_at:
+            self._sample(now)
         with self._lock:
             return [
                 hit._replace(limit=_with_amount(limit, self._find(hit.key, limit).amount(now)))
@@ -199,9 +217,8 @@ class Gates:
                 rate.note(now, not (d.allowed and d.remaining))
                 if verdict.allowed and isinstance(rate, Health):
                     rate.enter(now)
-                    place = Place(self, rate, began + round(verdict.delay * SECOND))
-                known = (d.allowed, d.remaining, d.retry_us, d.reset_us, d.at_us, d.delay_us, d.hit, d.why)
-                decisions[number] = AdaptiveDecision(*known, limit.limit, rate.reason, place)
+                    place = GatePlace(self, rate, began + round(verdict.delay * SECOND))
+                decisions[number] = _explained(d, rate.reason, place)
         verdict.decisions = decisions
 
     def respond(self, state: Aimd, began: int, status: int | None) -> None:
@@ -220,6 +237,45 @@ class Gates:
         with self._lock:
             return {key: state for (key, _), state in (*self._older.items(), *self._states.items())}
 
+    def sheds(self) -> list[str]:
+        """Return the keys of the limits of requests in flight."""
+        return [key for key, state in self.states().items() if type(state) is Aimd]
+
+    async def look(self, hits: Sequence[Hit], ask: Callable[[list[Hit]], Awaitable[list[Decision]]]) -> list[Decision]:
+        """Return the decisions on some hits, with the current amounts. Nothing is consumed.
+
+        Args:
+            hits: The hits. Those on limits of requests in flight that are not known are left out.
+            ask: Returns the decisions of the store.
+        """
+        decisions: list[Decision] = []
+        others: list[Hit] = []
+        states, at = self.states(), now_us()
+        for hit in hits:
+            limit, state = hit.limit, states.get(hit.key)
+            if not limit.sheds:
+                others.append(hit._replace(limit=_with_amount(limit, int(state.limit))) if state else hit)
+            elif state:
+                amount = int(state.limit)
+                left, wait = max(0, amount - state.in_flight), 0 if state.in_flight < amount else SECOND
+                decisions.append(AdaptiveDecision(not wait, left, wait, 0, at, 0, hit, "", amount, state.reason))
+        asked = await ask(others) if others else []
+        return [*decisions, *(_explained(d, states[d.key].reason) if d.key in states else d for d in asked)]
+
+    def levels(self) -> dict[str, Level]:
+        """Return the level of each rule: of several keys, that of the one with the lowest limit."""
+        lowest: dict[str, Level] = {}
+        for key, state in self.states().items():
+            rule, level = rule_of(key), Level(int(state.limit), getattr(state, "in_flight", 0), state.reason)
+            lowest[rule] = min(lowest.get(rule, level), level)
+        return lowest
+
+    def _sample(self, now: int) -> None:
+        """Add the levels to the history, for the curves of an operator."""
+        self._sample_at = now + EVERY
+        for rule, level in self.levels().items():
+            self.history.setdefault(rule, deque(maxlen=_SAMPLES)).append((now_us(), level))
+
     def _find(self, key: str, limit: Limit) -> Any:
         """Return the limit of a key. Clients may choose their keys, so those that are not used are forgotten."""
         known = key, cast(Tuning, limit.tuning)
@@ -228,6 +284,11 @@ class Gates:
                 self._states, self._older = {}, self._states
             state = self._states[known] = self._older.pop(known, None) or start(known[1])
         return state
+
+
+def _explained(d: Decision, reason: str, place: GatePlace | None = None) -> AdaptiveDecision:
+    known = (d.allowed, d.remaining, d.retry_us, d.reset_us, d.at_us, d.delay_us, d.hit, d.why)
+    return AdaptiveDecision(*known, d.limit, reason, place)
 
 
 def _monotonic_us() -> int:
@@ -252,5 +313,5 @@ def leave(verdict: Verdict, status: int | None = _NO_TIME) -> None:
         place.leave(status)
 
 
-def _places(verdict: Verdict) -> list[Place]:
+def _places(verdict: Verdict) -> list[GatePlace]:
     return [each.place for each in verdict.decisions if type(each) is AdaptiveDecision and each.place is not None]

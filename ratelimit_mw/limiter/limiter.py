@@ -115,13 +115,14 @@ class Limiter:
             functions = (*functions, *filter(None, [feed]))
             kind = type(self.store).__name__.removesuffix("Store").lower()
             self.observers = Observers(functions, self.settings.event_features, kind)
+            self.observers.gates = ref(self.gates)
             finalize(self, self.observers.abandon).atexit = False
             self.is_observed = bool(functions)
             self.check_limit = self.store.check
             reloads.checks.append(self._check)
             reloads.check(self.rules)
         overrides = Overrides(self.store, clocks, reloads)
-        self.clients = Clients(self.store, self._counts, clocks, reloads, overrides)
+        self.clients = Clients(self.store, self._counts, clocks, reloads, overrides, self.gates)
         self._follower: RecordFollower | None = None
         if self.remote is not None:
             self.remote.lose, self.remote.opened = self.slots.lose, self._note_opened

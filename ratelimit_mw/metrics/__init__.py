@@ -13,7 +13,11 @@ class Instrument(NamedTuple):
 
 
 REQUESTS: Final = Instrument("Requests that a rule decided, by the outcome of the rule.", ("rule", "outcome", "store"))
-BREAKER: Final = Instrument("1 while the store is not called, because it was unreachable.", ("store",))
+GAUGES: Final = {
+    "breaker": Instrument("1 while the store is not called, because it was unreachable.", ("store",)),
+    "limit": Instrument("The amount of an adaptive limit of this process.", ("rule", "reason")),
+    "in_flight": Instrument("The requests in flight of an adaptive limit of this process.", ("rule",)),
+}
 DURATIONS: Final = {
     "delay": Instrument("The time that an allowed request waits in a leaky-bucket queue.", ("rule", "store")),
     "store": Instrument("The time of a call of the store.", ("store", "result")),

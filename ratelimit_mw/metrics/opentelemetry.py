@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..errors import MissingExtraError
 from ..limiter.observers.events import Event
 from ..limiter.observers.readers import OutcomeReader, reads
-from . import BREAKER, BUCKETS, DURATIONS, REQUESTS, Instrument
+from . import BUCKETS, DURATIONS, GAUGES, REQUESTS, Instrument
 
 try:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
@@ -19,16 +19,22 @@ except ImportError:
 
 __all__ = ["OpenTelemetryMetrics", "annotate", "count"]
 
-_NAMES: Final = {"delay": "ratelimit.delay", "store": "ratelimit.store.duration"}
+_NAMES: Final = {
+    "delay": "ratelimit.delay",
+    "store": "ratelimit.store.duration",
+    "breaker": "ratelimit.store.breaker_open",
+    "limit": "ratelimit.adaptive.limit",
+    "in_flight": "ratelimit.adaptive.in_flight",
+}
 _ATTRIBUTES: Final = ("outcome", "store", "rules", "limited_by", "endpoint", "method", "wait")
 
 
 class OpenTelemetryMetrics(OutcomeReader):
     """Count the outcomes of rules, and measure queues and the store. It is an observer.
 
-    The instruments are ``ratelimit.requests``, ``ratelimit.delay``, ``ratelimit.store.duration`` and
-    ``ratelimit.store.breaker_open``. A request only adds to a number in memory. The SDK reads the numbers when it
-    exports, and when a limiter is closed.
+    The instruments are ``ratelimit.requests``, ``ratelimit.delay``, ``ratelimit.store.duration``,
+    ``ratelimit.store.breaker_open``, ``ratelimit.adaptive.limit`` and ``ratelimit.adaptive.in_flight``. A request only
+    adds to a number in memory. The SDK reads the numbers when it exports, and when a limiter is closed.
 
     Args:
         provider: The provider of the meter. Default: the global one.
@@ -38,9 +44,11 @@ class OpenTelemetryMetrics(OutcomeReader):
         super().__init__()
         self._provider = provider
         meter = (provider or get_meter_provider()).get_meter("ratelimit_mw")
-        requests, breaker = partial(_observe, REQUESTS, self.totals), partial(_observe, BREAKER, self.open_breakers)
+        requests = partial(_observe, REQUESTS, self.totals)
         meter.create_observable_counter("ratelimit.requests", [requests], "{request}", REQUESTS.description)
-        meter.create_observable_gauge("ratelimit.store.breaker_open", [breaker], "1", BREAKER.description)
+        for name, each in GAUGES.items():
+            read = partial(_observe, each, partial(self.gauges, name))
+            meter.create_observable_gauge(_NAMES[name], [read], "1", each.description)
         create = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=BUCKETS)
         self._durations = {key: create(_NAMES[key], description=each.description) for key, each in DURATIONS.items()}
 

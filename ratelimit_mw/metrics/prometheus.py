@@ -11,7 +11,7 @@ from ..heartbeat import Heartbeat
 from ..limiter.observers.events import Event
 from ..limiter.observers.outcomes import Labels
 from ..limiter.observers.readers import OutcomeReader, reads
-from . import BREAKER, BUCKETS, DURATIONS, REQUESTS
+from . import BUCKETS, DURATIONS, GAUGES, REQUESTS
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -23,7 +23,12 @@ except ImportError:
 __all__ = ["PrometheusMetrics", "count"]
 
 _REQUESTS: Final = "ratelimit_mw_requests"
-_BREAKER: Final = "ratelimit_mw_store_breaker_open"
+_GAUGES: Final = {
+    "breaker": ("ratelimit_mw_store_breaker_open", "livemax"),
+    "limit": ("ratelimit_mw_adaptive_limit", "liveall"),
+    "in_flight": ("ratelimit_mw_adaptive_in_flight", "liveall"),
+}
+"""The name of each gauge, and how several processes show it."""
 _SEVERAL: Final = {"PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"}
 """The variables that make ``prometheus_client`` write the counts of each process to a file."""
 _INTERVAL: Final = 1.0  # seconds
@@ -63,7 +68,11 @@ class PrometheusMetrics(OutcomeReader):
         if _SEVERAL & os.environ.keys():
             # Each access to the file takes long, so a thread adds to it.
             self._counter = Counter(_REQUESTS, *REQUESTS, registry=registry)
-            self._gauge = Gauge(_BREAKER, *BREAKER, registry=registry, multiprocess_mode="livemax")
+            self._gauges = {
+                name: Gauge(full, *GAUGES[name], registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]
+                for name, (full, mode) in _GAUGES.items()
+            }
+            self._shown = dict[str, dict[tuple[str, ...], int]]()
             self._beat = Heartbeat(PrometheusMetrics.collect, _INTERVAL, "write metrics", "they are written at the end")
             atexit.register(self.collect)
         else:
@@ -77,8 +86,11 @@ class PrometheusMetrics(OutcomeReader):
     def collect(self) -> None:
         super().collect()
         if self._counter is not None:
-            for labels, is_open in self.open_breakers().items():
-                self._gauge.labels(*labels).set(is_open)
+            for name, gauge in self._gauges.items():
+                found = self.gauges(name)
+                for labels in (*self._shown.get(name, ()), *found):  # a series that has ended is 0
+                    gauge.labels(*labels).set(found.get(labels, 0))
+                self._shown[name] = found
 
     def measure(self, name: str, seconds: float, *labels: str) -> None:
         self._durations[name].labels(*labels).observe(seconds)
@@ -90,12 +102,16 @@ class _Collector(Collector):
 
     def collect(self) -> list[Metric]:
         requests = CounterMetricFamily(_REQUESTS, REQUESTS.description, labels=REQUESTS.labels)
-        breakers = GaugeMetricFamily(_BREAKER, BREAKER.description, labels=BREAKER.labels)
+        gauges = {
+            name: GaugeMetricFamily(_GAUGES[name][0], each.description, labels=each.labels)
+            for name, each in GAUGES.items()
+        }
         for labels, number in self._reader.totals().items():
             requests.add_metric(labels, float(number))
-        for store, is_open in self._reader.open_breakers().items():
-            breakers.add_metric(store, float(is_open))
-        return [requests, breakers]
+        for name, family in gauges.items():
+            for values, value in self._reader.gauges(name).items():
+                family.add_metric(values, float(value))
+        return [requests, *gauges.values()]
 
 
 @reads(PrometheusMetrics)

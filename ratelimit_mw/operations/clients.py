@@ -184,6 +184,12 @@ class _KeySearch:
             word.casefold().startswith(prefix) for word in words_of_client(rule, key[len(prefix_of(key)) :]) or ()
         )
 
+    def _notes_on_adaptive_limits(self) -> Iterator[str]:
+        here = self._limiter.gates.levels()
+        if unknown := [rule.name for rule in self.rules if rule.source.adapts and rule.name not in here]:
+            own = "each process of your application has its own, in its metrics and its dashboard"
+            yield f"the current adaptive limits of {', '.join(unknown)} are not known here: {own}"
+
     def notes(self) -> Iterator[str]:
         """Yield what the decisions do not show."""
         if not self._limiter.settings.enabled:
@@ -207,6 +213,7 @@ class _KeySearch:
         for rule in self.rules:
             if by := missing_in_tables(rule, self._features):
                 yield f"rule {rule.name} has limits by {', '.join(by)}. The lowest decide, unless you name it"
+        yield from self._notes_on_adaptive_limits()
         if self._others:
             yield f"other rules, such as those of decorators, have clients, too: {', '.join(self._others)}"
 
@@ -225,7 +232,7 @@ async def _states_of(call: Call, limiter: Limiter, rule: CompiledRule, features:
     if missing_in_tables(rule, features):
         return await call(limiter.clients, "inspect_key", _key_of(rule, features))  # type: ignore[no-any-return]
     states = await call(limiter.clients, "inspect", rule.name, features)
-    return [decision for decision in states.decisions if decision.reset_us]
+    return [decision for decision in states.decisions if decision.reset_us or decision.source.sheds]
 
 
 def _key_of(rule: CompiledRule, features: Features) -> str:
@@ -256,10 +263,11 @@ def _order(decision: Decision) -> tuple[object, ...]:
 
 
 def _key_row(decision: Decision, rules: RuleSet) -> dict[str, Cell]:
+    reason = decision.reason
     return {
         "rule": decision.rule,
         "client": _client_of(decision, rules),
-        "limit": function_of(decision, rules) or decision.source.text,
+        "limit": function_of(decision, rules) or decision.source.text + (f" ({reason})" if reason else ""),
         "remaining": f"{decision.remaining:,} of {decision.limit:,}",
         "next request": next_request(decision),
         "full again": span_text(decision.reset_after),

@@ -31,6 +31,7 @@ def decision_json(decision: Decision, rules: RuleSet) -> dict[str, Any]:
         "reset_after": decision.reset_after,
         "reset_at": time_json(decision.at, decision.reset_after),
         "key": decision.key,
+        **({"reason": decision.reason} if decision.reason else {}),
     }
 
 

@@ -139,7 +139,7 @@ class RuleSet:
         limits = rule.limits_of(features, key, found)
         if isinstance(limits, LimitsCall):
             return limits
-        return [Hit(limit, limit.prefix + key, 0) for limit in limits or () if not limit.sheds]
+        return [Hit(limit, limit.prefix + key, 0) for limit in limits or ()]
 
     def named(self, name: str) -> CompiledRule:
         """Return the rule of a name; ``ConfigError`` for an unknown one."""

@@ -93,6 +93,29 @@ def test_a_client_is_found_by_its_features(way: Any) -> None:
 
 
 @ways
+def test_adaptive_limits_are_those_of_this_process(way: Any) -> None:
+    """Those of requests in flight are on the first page. The amount of a rate and the reason are current."""
+    adaptive = "adaptive 1..200 concurrent; 9/minute"
+    rules = [
+        Rule(name="load", limits=adaptive, target=1, key=["ip"]),
+        Rule(name="rate", limits="adaptive 1..8/minute", tune="demand", key=["ip"]),
+    ]
+    for store in (MemoryStore(), Listing()):
+        rate = Limiter(rules, store, ManualClock(1_000_000.0))
+        held = [rate.hit({"ip": "192.0.2.7", "priority": "critical"}) for _ in range(3)]
+        expected = [("load", 9, 9, 6, ""), ("load", 200, 20, 17, "start"), ("rate", 4, 4, 1, "start")]
+        for name, own in ((None, expected), ("load", expected[:2])):
+            found = way(rate.clients).inspect(name, name and {"ip": "192.0.2.7"}).decisions
+            each = sorted((d.rule, d.quota.amount, d.limit, d.remaining, d.reason) for d in found)
+            assert each == own
+        for verdict in held:
+            rate.conclude(verdict, 200)
+        other = Limiter(rules, store, ManualClock(1_000_000.0))
+        found = way(other.clients).inspect().decisions
+        assert {(d.rule, d.quota.amount) for d in found} == {("load", 9), ("rate", 8)}
+
+
+@ways
 def test_limits_from_a_function_are_those_of_the_client(way: Any) -> None:
     rate, _ = opened(Rule(name="api", limits=lambda user: "1/minute" if user == "ann" else "5/minute", key=["user"]))
     rate.hit({"user": "ann"})

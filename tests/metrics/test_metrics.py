@@ -115,6 +115,25 @@ def test_the_time_in_a_queue_is_measured() -> None:
     assert registry.get_sample_value("ratelimit_mw_delay_seconds_sum", labels) == 1.0
 
 
+def test_adaptive_limits_are_shown_with_the_reason_of_their_last_change() -> None:
+    """Of several keys, the lowest limit and its requests in flight. They end with the limiter."""
+    reader, registry = InMemoryMetricReader(), CollectorRegistry()
+    observers = [OpenTelemetryMetrics(MeterProvider([reader])), PrometheusMetrics(registry)]
+    rule = Rule(name="load", limits="adaptive 2..200 concurrent", target=1)
+    rate = Limiter([rule], clock=ManualClock(1_000_000.0), observers=observers)
+    held = [rate.hit({"ip": f"192.0.2.{number}", "priority": "critical"}) for number in (1, 1, 2)]
+    for state, limit in zip(rate.gates.states().values(), (6.4, 40.0), strict=True):
+        state.limit, state.reason = limit, "slow"
+    found = points(reader)
+    for name, value, labels in (("limit", 6, {"rule": "load", "reason": "slow"}), ("in_flight", 2, {"rule": "load"})):
+        (point,) = found[f"ratelimit.adaptive.{name}"]
+        assert (point.value, point.attributes) == (value, {f"ratelimit.{key}": each for key, each in labels.items()})
+        assert registry.get_sample_value(f"ratelimit_mw_adaptive_{name}", labels) == value
+    del held, rate, state
+    gc.collect()
+    assert registry.get_sample_value("ratelimit_mw_adaptive_in_flight", {"rule": "load"}) is None
+
+
 def test_the_store_is_measured_and_its_breaker_shown() -> None:
     """A call that fails counts as an error. The memory store has neither."""
     reader, registry = InMemoryMetricReader(), CollectorRegistry()

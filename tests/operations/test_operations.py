@@ -48,6 +48,26 @@ class Shop:
 # -- inspect -------------------------------------------------------------------------------------------------
 
 
+def test_an_adaptive_limit_is_shown_with_the_reason_of_its_last_change() -> None:
+    """A command in another process does not know it, and says where it is."""
+    shop = Shop({"name": "load", "key": [], "limits": "adaptive 2..9 concurrent", "target": "1s"})
+    answer = shop.run("inspect", limit=10)
+    (note,) = [note for note in answer.notes if "adaptive" in note]
+    assert note.startswith("the current adaptive limits of load are not known here: each process")
+    shop.hit("/", 20)
+    answer = shop.run("inspect", limit=10)
+    (key,) = answer.json["keys"]
+    assert [key[name] for name in ("quota", "limit", "reason", "rule")] == [
+        "adaptive 2..9 concurrent",
+        9,
+        "start",
+        "load",
+    ]
+    (row,) = rows_of(answer)
+    assert row["limit"] == "adaptive 2..9 concurrent (start)"
+    assert [*answer.notes] == []
+
+
 def test_the_keys_of_one_client_are_shown_for_all_rules() -> None:
     """You know the IP address only. The keys of a rule that counts by more are listed. Rejected keys come first."""
     shop = Shop(LOGIN, PAGES, EVERYBODY)

@@ -18,6 +18,7 @@ from ...errors import ConfigError, error_path
 from ...forksafe import check_process, create_lock
 from ...settings.values import checked_observer
 from ...testmode import testmode
+from ..gates import Gates
 from ..remote.breaker import Breaker
 from .events import Event
 from .outcomes import RequestOutcomes, outcomes_of
@@ -64,6 +65,7 @@ class Observers:
         store: The kind of the store.
         readers: The readers, each with the name of its observer.
         breaker: The circuit breaker of the store.
+        gates: The adaptive limits.
         is_abandoned: Whether the limiter is gone.
     """
 
@@ -71,6 +73,7 @@ class Observers:
         self.store, self._names = store, frozenset(names)
         self.readers: list[tuple[str, OutcomeReader]] = []
         self.breaker: Callable[[], Breaker | None] = lambda: None
+        self.gates: Callable[[], Gates | None] = lambda: None
         self.is_abandoned = False
         self._functions: list[tuple[str, Observer]] = []
         self._feeds: list[tuple[str, Any]] = []
@@ -98,10 +101,14 @@ class Observers:
         self._rejected: dict[object, _Row] = {}
         """The rows of most requests, by all that they depend on."""
 
-    @property
-    def is_store_open(self) -> bool | None:
-        """Whether the store is called. None without a circuit breaker."""
-        return None if (breaker := self.breaker()) is None else not breaker.open
+    def gauges(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
+        """Yield the numbers of this moment, each with its name and its labels."""
+        if (breaker := self.breaker()) is not None:
+            yield "breaker", (self.store,), int(breaker.open)
+        if (gates := self.gates()) is not None:
+            for rule, level in gates.levels().items():
+                yield "limit", (rule, level.reason), level.limit
+                yield "in_flight", (rule,), level.in_flight
 
     def abandon(self) -> None:
         """Note that the limiter is gone. A finalizer may call this, because it takes no lock."""

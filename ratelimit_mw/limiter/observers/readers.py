@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from itertools import count
 from typing import Final, Protocol
@@ -44,9 +44,8 @@ class CountSource(Protocol):
     def store(self) -> str:
         """The kind of the store."""
 
-    @property
-    def is_store_open(self) -> bool | None:
-        """Whether the store is called. None without a circuit breaker."""
+    def gauges(self) -> Iterable[tuple[str, tuple[str, ...], int]]:
+        """Yield the numbers of this moment, each with its name and its labels."""
 
     def collect(self) -> None:
         """Add the numbers since the last call to each reader."""
@@ -86,13 +85,18 @@ class OutcomeReader:
         with self._lock:
             return dict(self._totals)
 
-    def open_breakers(self) -> dict[tuple[str], int]:
-        """Return 1 for each kind of store whose circuit breaker is open in this process, and 0 for the others."""
-        states: dict[tuple[str], int] = {}
+    def gauges(self, wanted: str) -> dict[tuple[str, ...], int]:
+        """Return the numbers of a gauge at this moment, by their labels: of several limiters, the largest.
+
+        Args:
+            wanted: Its name: "breaker", "limit" or "in_flight".
+        """
+        found: dict[tuple[str, ...], int] = {}
         for source in list(self._sources):
-            if (is_open := source.is_store_open) is not None:
-                states[source.store,] = max(states.get((source.store,), 0), int(not is_open))
-        return states
+            for name, labels, number in source.gauges():
+                if name == wanted:
+                    found[labels] = max(number, found.get(labels, 0))
+        return found
 
     def add(self, outcomes: RequestOutcomes, number: int) -> None:
         """Add requests.
