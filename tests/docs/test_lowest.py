@@ -26,8 +26,8 @@ def test_a_version_may_be_given() -> None:
 
 
 def test_the_documentation_names_the_lowest_versions() -> None:
-    """docs/index.md lists each lowest version."""
-    page = page_of("index").read_text()
+    """The page about versions and support lists each lowest version."""
+    page = page_of("support").read_text()
     listed = re.findall(r"\d+(?:\.\d+)+", page.partition("## Supported versions")[2].partition("\n## ")[0])
     for name, version in lowest(PYPROJECT, []).items():
         assert version in listed or f"{version}.0" in listed, name
