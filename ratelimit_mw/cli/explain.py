@@ -10,7 +10,15 @@ from ..errors import ConfigError
 from ..keys.features import BUILT_IN, INVALID, UNKNOWN_IP, Features
 from ..keys.parts import part_of
 from ..operations import Answer, Cell, Table, read_features
-from ..operations.overview import algorithm_of, consistency_of, cost_of, describe_amendments, function_name, modes_of
+from ..operations.overview import (
+    algorithm_of,
+    ban_text,
+    consistency_of,
+    cost_of,
+    describe_amendments,
+    function_name,
+    modes_of,
+)
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found
 from ..testmode import process_clock
@@ -18,7 +26,7 @@ from .access_log import RequestTarget, parse_target
 from .application import SourceCommand
 from .clients import as_counted, check_used
 from .output import command, json_flag, parsed
-from .source import Source
+from .source import Routed, Source
 
 _QUERY: Final = "query:"
 
@@ -60,27 +68,18 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
     PATH is as in a request line: percent-encoded, with an optional query. The exit code is 1 when no rule applies.
     Features come from --feature; functions of the application are not called.
     """
-    settings, overview, rules = source.settings, source.overview, source.rules.rules
+    overview, rules, notes = source.overview, source.rules.rules, []
     check_used(source, rules, features, {*BUILT_IN, *source.rules.lists.needs})
-    notes = []
     if "ip" not in features and "ip" in source.rules.needs:
         notes.append("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, *path, features.pop("host", ""))
-    sent_path, to, params, given = source.route(request)
-    try:
-        counted = as_counted(source, {"ip": UNKNOWN_IP, **given, **features})
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-    values = _features(request, counted, source.rules.needs)
-    values = {name: to.conversions.apply(name, value) for name, value in values.items()}
-    values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
-    if to.endpoint is not None:
-        values |= {"endpoint": to.endpoint, "view": to.function}
-    place = request.method, sent_path, _host(request), to, params
+    routed = source.route(request)
+    values = _values(source, request, routed, features)
+    place = request.method, routed.path, _host(request), routed.to, routed.params
     explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, values)) for rule in rules}
-    lists = settings.lists.at(sent_path, to, lambda: params)
+    lists = source.settings.lists.at(routed.path, routed.to, lambda: routed.params)
     list_name = {True: "allow", False: "deny", None: None}[lists.allows(values)]
-    amendments = list(describe_amendments(settings.amendments)) if overview.is_file else []
+    amendments = list(describe_amendments(source.settings.amendments)) if overview.is_file else []
     notes += amendments
     if list_name is not None:
         notes.append(f"the {list_name} list decides this request before any rule")
@@ -90,6 +89,18 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
         notes.append(f"no {'other ' if amendments else ''}rule limits this request")
     report = {"features": values, "list": list_name, "rules": list(explanations.values())}
     return Answer(report, _show(values, explanations), notes, is_unlimited)
+
+
+def _values(source: Source, request: ASGIRequest, routed: Routed, features: Features) -> dict[str, Any]:
+    """Return all features of a request, as they are counted: those of its line, of its route and of the options."""
+    try:
+        counted = as_counted(source, {"ip": UNKNOWN_IP, **routed.features, **features})
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    to, values = routed.to, _features(request, counted, source.rules.needs)
+    values = {name: to.conversions.apply(name, value) for name, value in values.items()}
+    values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in routed.params.items()}
+    return values if to.endpoint is None else {**values, "endpoint": to.endpoint, "view": to.function}
 
 
 def _request(method: str, target: RequestTarget, sent: str, host: str) -> ASGIRequest:
@@ -136,6 +147,7 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         "rejects": f"{missing} is missing" if key is None else None,
         "algorithm": algorithm_of(rule),
         **({"schedule": rule.source.schedule.at(found.now)} if rule.source.schedule else {}),
+        **({"ban": rule.source.options["ban"]} if rule.source.ban else {}),
         "limits": [{"limit": limit, "policy": policy, "cost": rule.source.options["cost"]} for limit, policy in limits],
     }
 
@@ -154,11 +166,12 @@ def _show(features: Features, explanations: dict[CompiledRule, dict[str, Any]]) 
 
 def _row(rule: CompiledRule, explanation: dict[str, Any]) -> dict[str, Cell]:
     rejects, key = explanation["rejects"], explanation["key"]
-    in_schedule = [f"in {text}"] if (text := explanation.get("schedule")) else []
+    others = [f"in {text}"] if (text := explanation.get("schedule")) else []
+    others += [ban_text(rule.source.ban)] if rule.source.ban else []
     return {
         "rule": rule.name,
         "key": f"rejected: {rejects}" if rejects else key or "(one for all clients)",
-        "limits": [limit["limit"] for limit in explanation["limits"]] + in_schedule,
+        "limits": [limit["limit"] for limit in explanation["limits"]] + others,
         "algorithm": explanation["algorithm"],
         "mode": modes_of(rule),
         "cost": cost_of(rule),

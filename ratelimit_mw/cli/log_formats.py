@@ -33,6 +33,8 @@ from .json_lines import JsonLines, client_of
 _DATE: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
 _LOGGED: Final = rf"(?:\[{_DATE}\] \[\d+\] \[INFO\] )?"
 _DATES: Final = re.compile(_DATE, re.ASCII)
+_MESSAGE: Final = re.compile(rf'(?:\[?{_DATE}\]? )?(?:\[\d+\] )?\[?(?:DEBUG|INFO|WARNING|ERROR)\]?:? +[^"]*', re.ASCII)
+"""A message of a server beside its access log: that of Gunicorn, uvicorn, Hypercorn, Daphne or Granian."""
 _DOCKER: Final = ('{"log":', '{"log": ')
 _IN_DOCKER: Final = " in a log of Docker"
 _REQUIRED: Final = ("date", "time", "c-ip", "cs-method", "cs-uri-stem", "sc-status")
@@ -76,7 +78,7 @@ class _Docker(msgspec.Struct):
 
 
 class HeaderLineError(InvalidLineError):
-    """The line describes the lines behind it."""
+    """The line describes the lines behind it, or is a message of the server."""
 
 
 class NoTimeError(InvalidLineError):
@@ -122,6 +124,8 @@ class LineParser:
         if text.startswith("#") and self._name in ("", *_W3C):
             self._columns = text.split()[1:] if text.startswith("#Fields:") else self._columns
             raise HeaderLineError("describes other lines")
+        if _MESSAGE.fullmatch(rest.rstrip()):
+            raise HeaderLineError("a message of the server")
         if self._columns:
             with suppress(InvalidLineError):
                 return self._of_columns(text)

@@ -116,8 +116,8 @@ def columns_of(stream: IO[str]) -> int:
 
 def folded(text: str, stream: IO[str]) -> str:
     """Return a text in lines that fit on the terminal of a stream, with whole words."""
-    width = columns_of(stream)
-    return text if len(text) <= width else "\n".join(wrap(text, width, break_long_words=False, break_on_hyphens=False))
+    fold = partial(wrap, width=columns_of(stream), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(line if line.isspace() else "\n".join(fold(line)) for line in text.splitlines())
 
 
 def note(*messages: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
-from ..clock import SECOND, Clock, checked_clock, fast_clock, now_us
+from ..clock import SECOND, Clock, checked_clock, fast_clock, machine, now_us
 from ..errors import ConfigError, RateLimitError, StoreError
 from ..forksafe import CHANCE, check_process, create_lock
 from ..heartbeat import Heartbeat
@@ -161,9 +161,13 @@ class CountWriter:
             self._beat.hold(self)
 
     def _checked_time(self, at: object) -> int:
-        """Return a time in microseconds. One that the log does not keep would be lost, or would stay for too long."""
+        """Return a time in microseconds. One that the log does not keep would be lost, or would stay for too long.
+
+        The time of the caller is that of the wall clock, which a pause of the machine puts ahead of ``now_us``.
+        """
         now = self._now()
-        oldest, latest = now - self._retention.longest.kept, now + self._retention.finest.step
+        wall = machine.time_ns() // 10**9 if self._clock is now_us else now
+        oldest, latest = now - self._retention.longest.kept, max(now, wall) + self._retention.finest.step
         if not isinstance(at, int | float) or type(at) is bool or not oldest < at <= latest:
             raise ConfigError(f"expected a time from {oldest} to {latest}, in seconds since 1970; got {at!r}", "at")
         return int(at * SECOND)

@@ -163,6 +163,26 @@ def test_a_user_without_the_right_to_info_gets_a_note(tmp_path: Path, own_server
     assert "pw" not in note
 
 
+def test_a_user_without_the_rights_to_count_is_a_problem(
+    tmp_path: Path, own_server: Server, server: redis.Redis
+) -> None:
+    """The server replies, so it is not called unreachable, and the fix is a right."""
+    server.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-eval", "-evalsha"])
+    try:
+        store = f"redis://shop:pw@{HOST}:{own_server.port}/0"
+        [problem] = connected(Files(tmp_path).rules(SITE, store=store, **PATIENT), exit_code=1)["problems"]
+    finally:
+        server.acl_deluser("shop")
+    assert "rejects the calls (Redis: NOPERM" in problem
+    assert problem.endswith("Give its user this right")
+
+
+def test_a_part_that_rejects_a_command_is_not_called_silent() -> None:
+    [note] = judged(Facts("postgresql", "db", {}, "permission denied for table ratelimit_mw"))[NOTE]
+    assert note.startswith("server db: its state is not known (permission denied")
+    assert note.endswith("Give the user of the store the right to use its table")
+
+
 @each(
     ("info", "problem"),
     [

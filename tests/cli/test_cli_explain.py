@@ -46,6 +46,13 @@ def test_explain_shows_keys_and_limits(settings: Any) -> None:
     assert rows_of(answer_of("explain", settings(RULES), "GET", "/"))[0]["key"] == "(one for all clients)"
 
 
+def test_explain_shows_the_ban_of_a_rule(settings: Any) -> None:
+    """It is with the limits. Whether a client is banned is a question for `bans`, which asks the store."""
+    answer = answer_of("explain", settings(READING), "GET", "/", "--feature=header:x-api-key=key-7", "--feature=user=a")
+    assert rows_of(answer)[0]["limits"] == ["5/minute", "ban after 3 rejections in 1m, for 1h"]
+    assert answer.json["rules"][0]["ban"] == {"after": 3, "within": "1m", "for": "1h"}
+
+
 def test_explain_as_json(settings: Any) -> None:
     """The JSON contains the features, and an entry for each rule in the order of the file."""
     answer = answer_of("explain", settings(RULES), "get", "/x%20y?a=1", "--feature", "ip=::ffff:192.0.2.7").json

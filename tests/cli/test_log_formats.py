@@ -129,6 +129,22 @@ def test_a_header_of_iis_is_no_invalid_line(rules: Write, log: Write) -> None:
     assert (found["requests"], found["invalid"], found["formats"]) == (1, 0, {"iis": 1})
 
 
+@each(
+    "message",
+    [
+        "INFO:     Started server process [7598]",
+        "[INFO] Starting granian (main PID: 9810)",
+        "[WARNING] ASGI Lifespan errored, continuing without Lifespan support",
+        "[2026-11-28 19:55:44 +0000] [7598] [INFO] Running on http://127.0.0.1:8000 (CTRL + C to quit)",
+        "2026-11-28 23:19:30,441 INFO     Listening on TCP address 127.0.0.1:7402",
+    ],
+)
+def test_a_message_of_a_server_is_no_invalid_line(rules: Write, log: Write, message: str) -> None:
+    """Servers write their messages to the same output as their access log."""
+    found = replayed(rules(SITE), log([f"{message}\n", f"{GRANIAN}\n"]))
+    assert (found["requests"], found["invalid"], found["formats"]) == (1, 0, {"granian": 1})
+
+
 def test_uvicorn_writes_no_time() -> None:
     """The time of the container's log is that of the request. Without one, the error has the fix."""
     with pytest.raises(NoTimeError, match="uvicorn writes no time"):
@@ -268,6 +284,19 @@ frontend web
     bind 127.0.0.1:{port}
     http-request return status 200 content-type text/plain string hello
 """
+CADDY = """
+{{
+    admin off
+    auto_https off
+}}
+http://:{port} {{
+    bind 127.0.0.1
+    log {{
+        output file {log}
+    }}
+    respond hello
+}}
+"""
 UVICORN_SITE = """
 import sys, time, uvicorn
 from site_app import app
@@ -278,6 +307,7 @@ uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_config=config)
 CONFIGS = {
     "nginx": NGINX,
     "haproxy": HAPROXY_CONFIG,
+    "caddy": CADDY,
     "uvicorn": UVICORN_SITE,
     "gunicorn": "",
     "hypercorn": "",
@@ -285,6 +315,7 @@ CONFIGS = {
 COMMANDS = {
     "nginx": "{nginx} -p {folder} -c {config}",
     "haproxy": "{haproxy} -db -f {config} > {log}",
+    "caddy": "env HOME={folder} {caddy} run --config {config} --adapter caddyfile",
     "uvicorn": "env TZ=UTC {python} {config} {port} > {log}",
     "gunicorn": "{python} -m gunicorn --bind 127.0.0.1:{port} --access-logfile {log} site_app:wsgi",
     "hypercorn": "{python} -m hypercorn --bind 127.0.0.1:{port} --access-logfile {log} site_app:app",
@@ -297,6 +328,7 @@ COMMANDS = {
     [
         ("nginx", "combined"),
         ("haproxy", "haproxy"),
+        ("caddy", "JSON lines"),
         ("uvicorn", "uvicorn"),
         ("gunicorn", "combined"),
         ("hypercorn", "hypercorn"),
@@ -309,7 +341,7 @@ def test_the_log_of_a_real_server_is_read(server: str, name: str, tmp_path: Path
 
     def command(port: int) -> list[str]:
         config.write_text(CONFIGS[server].format(port=port, log=log) if server != "uvicorn" else UVICORN_SITE)
-        programs = {server: program(server, server)} if server in ("nginx", "haproxy") else {}
+        programs = {server: program(server, server)} if server in ("nginx", "haproxy", "caddy") else {}
         words = COMMANDS[server].format(
             folder=tmp_path, config=config, log=log, port=port, python=sys.executable, **programs
         )

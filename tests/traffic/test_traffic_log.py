@@ -379,6 +379,20 @@ def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: p
         assert log.curve(event, edge - 60, edge + 119).counts == [2, 2, 1]
 
 
+def test_a_pause_of_the_machine_keeps_no_time_of_now_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock stands still in a pause, so the wall clock is ahead of it. Later times are a mistake."""
+    pause = 3_600
+    now = machine_clock.machine.time_ns() // 10**9 + pause
+    monkeypatch.setattr(machine_clock.machine, "time_ns", lambda: now * 10**9)
+    log = TrafficLog("memory://")
+    log.record("a", at=now)
+    assert log.total("a", now, now) == 1
+    with pytest.raises(ConfigError, match="expected a time from"):
+        log.record("a", at=now + 61)
+    with pytest.raises(ConfigError, match="expected a time from"):
+        TrafficLog("memory://", clock=lambda: (now - pause) * 1_000_000).record("a", at=now)
+
+
 def test_a_child_of_a_server_without_hooks_has_no_counts_of_its_parent(
     log: TrafficLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

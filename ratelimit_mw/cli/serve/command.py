@@ -6,7 +6,7 @@ import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -19,10 +19,17 @@ from .gateway import GATEWAYS
 
 _OPTIONS: Final = "RATELIMIT_MW_SERVE"
 """The environment variable with the options, for the workers of uvicorn."""
-_KEEP_ALIVE: Final = 75  # seconds; longer than the connections that nginx keeps, so that nginx closes them first
-_GRACE: Final = 10  # seconds for the requests that are open when the service stops
-_PATIENCE: Final = 30
-"""The seconds without a response after which uvicorn replaces a worker. A busy machine starts a worker slowly."""
+_SERVER: Final[dict[str, Any]] = {
+    "lifespan": "on",
+    "ws": "none",
+    "access_log": False,
+    "proxy_headers": False,  # uvicorn would replace the address of the gateway
+    "server_header": False,
+    "timeout_keep_alive": 75,  # longer than the connections that nginx keeps, so that nginx closes them first
+    "timeout_graceful_shutdown": 10,  # for the requests that are open when the service stops
+    "timeout_worker_healthcheck": 30,  # a busy machine starts a worker slowly
+}
+"""The options of uvicorn. Times are in seconds."""
 _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 
 
@@ -62,9 +69,6 @@ def serve(
     """
     if find_spec("uvicorn") is None:
         raise MissingExtraError("the decision service", "serve")
-    import uvicorn
-    from uvicorn.config import LOGGING_CONFIG
-
     if user_header is not None and gateway is None:
         raise click.UsageError("--user-header needs --gateway")
     sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
@@ -77,24 +81,19 @@ def serve(
     os.environ[_OPTIONS] = json.dumps(options)
     if new_token:
         note(f"/v1/check, the admin API and the dashboard need this token until the service stops: {new_token}")
+    _run_server(service if workers == 1 else f"{__name__}:create_service", host, port, workers)
+
+
+def _run_server(service: DecisionService | str, host: str, port: int, workers: int) -> None:
+    """Run uvicorn until it is stopped. The name of a function is for several workers."""
+    import uvicorn
+    from uvicorn.config import LOGGING_CONFIG
+
     own_logger = {"ratelimit_mw": {"handlers": ["default"], "level": "INFO", "propagate": False}}
+    loggers = {**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **own_logger}}
+    place: dict[str, Any] = {"host": host, "port": port, "workers": workers, "factory": workers > 1}
     try:
-        uvicorn.run(
-            service if workers == 1 else f"{__name__}:create_service",
-            host=host,
-            port=port,
-            workers=workers,
-            factory=workers > 1,
-            lifespan="on",
-            ws="none",
-            access_log=False,
-            log_config={**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **own_logger}},
-            proxy_headers=False,  # uvicorn would replace the address of the gateway
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=_GRACE,
-            timeout_worker_healthcheck=_PATIENCE,
-        )
+        uvicorn.run(service, log_config=loggers, **place, **_SERVER)
     except SystemExit:  # uvicorn has printed the reason, such as a port that is in use
         raise Failure(f"the service did not start on {host}:{port}") from None
 
