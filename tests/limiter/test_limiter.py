@@ -11,6 +11,7 @@ import redis
 import redis.asyncio
 from limiter_ways import ANN, WAYS, left, limiter, rule
 from shared_store import SharedStore
+from tables import expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule, Settings, Verdict, load_settings
 from ratelimit_mw.decision import Limit
@@ -299,8 +300,7 @@ def test_a_clock_in_seconds_is_an_error() -> None:
 )
 def test_an_invalid_argument_is_an_error_at_the_start(arguments: dict[str, Any], message: str) -> None:
     """Rules and stores are checked before the first request."""
-    with pytest.raises(ConfigError, match=message):
-        Limiter(**arguments)
+    expect_error(message, Limiter, **arguments)
 
 
 class SmallStore(MemoryStore):
@@ -340,10 +340,9 @@ def test_a_cost_above_a_limit_is_an_error_at_the_start(options: dict[str, Any]) 
     """Such a limit would reject every request, of the rules and of the decorators."""
     options = {"name": "r", "cost": 5, "limits": "3/minute", **options}
     message = r"^rule 'r': cost: the cost 5 is above the limit .*3.*, so every request is rejected$"
-    with pytest.raises(ConfigError, match=message):
-        Limiter([Rule(**options)])
-    with pytest.raises(ConfigError, match=message):
-        Limiter([]).reloads.adopt([make_mark(options.pop("limits"), options, "views.r")])  # type: ignore[arg-type]
+    expect_error(message, Limiter, [Rule(**options)])
+    mark = make_mark(options.pop("limits"), options, "views.r")  # type: ignore[arg-type]
+    expect_error(message, Limiter([]).reloads.adopt, [mark])
 
 
 def test_a_limiter_can_be_closed_twice(way: Any) -> None:

@@ -27,9 +27,11 @@ END = datetime(2026, 1, 7, 18, tzinfo=UTC).timestamp()  # a Wednesday
 
 
 def rule_of(inside: Any = "50/hour", limits: Any = "200/hour", **options: Any) -> Rule:
+    algorithm = (
+        {} if "concurrent" in str(inside) and "concurrent" in str(limits) else {"algorithm": "sliding-window-log"}
+    )
     return Rule(
-        name="exports",
-        **{"key": ["user"], "algorithm": "sliding-window-log", "limits": limits, "schedule": {WORK: inside}, **options},
+        name="exports", **{"key": ["user"], "limits": limits, "schedule": {WORK: inside}, **algorithm, **options}
     )
 
 
