@@ -79,44 +79,62 @@ def running(server: str, app: str) -> Iterator[int]:
         process.wait()
 
 
-async def _request(port: int) -> int:
-    """Return the status of a response, 0 for none within the patience of the client."""
-    writer = None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            line = await reader.readline()
-            return int(line.split()[1]) if line else 0
-    except (OSError, TimeoutError):
-        return 0
-    finally:
-        if writer is not None:
-            writer.close()
+class Clients:
+    """Clients that keep their connections, as proxies do: opening them would take most of the time of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def ask(self) -> int:
+        """Return the status of a response, 0 for none within the patience of the client."""
+        writer = None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    is_new = not self._idle
+                    reader, writer = (
+                        await asyncio.open_connection("127.0.0.1", self._port) if is_new else self._idle.pop()
+                    )
+                    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    try:
+                        head = await reader.readuntil(b"\r\n\r\n")
+                        break
+                    except (OSError, asyncio.IncompleteReadError):
+                        writer.close()
+                        if is_new:
+                            raise  # the server has closed an idle connection otherwise
+                await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0]))
+            self._idle.append((reader, writer))
+            return int(head.split()[1])
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            if writer is not None:
+                writer.close()
+            return 0
 
 
 async def load(port: int, seconds: float = SECONDS, rate: float = ARRIVALS) -> dict[int, int]:
     """Send requests at a fixed rate, whatever the responses are. Return how many had each status."""
-    loop = asyncio.get_running_loop()
+    loop, clients = asyncio.get_running_loop(), Clients(port)
     start, tasks = loop.time(), []
     for number in range(int(seconds * rate)):
         await asyncio.sleep(max(0.0, start + number / rate - loop.time()))
-        tasks.append(asyncio.create_task(_request(port)))
+        tasks.append(asyncio.create_task(clients.ask()))
     statuses = await asyncio.gather(*tasks)
     return {status: statuses.count(status) for status in sorted({*statuses})}
 
 
-async def capacity(port: int, seconds: float, clients: int = 2 * AT_ONCE) -> float:
+async def capacity(port: int, seconds: float, number: int = 2 * AT_ONCE) -> float:
     """Return the requests per second of clients that wait for each response: what the machine can do now."""
-    end, served = time.monotonic() + seconds, 0
+    end, served, clients = time.monotonic() + seconds, 0, Clients(port)
 
     async def repeat() -> None:
         nonlocal served
         while time.monotonic() < end:
-            if await _request(port) == 200:  # before the sum is read: other clients add to it
+            if await clients.ask() == 200:  # before the sum is read: other clients add to it
                 served += 1
 
-    await asyncio.gather(*(repeat() for _ in range(clients)))
+    await asyncio.gather(*(repeat() for _ in range(number)))
     return served / seconds
 
 
