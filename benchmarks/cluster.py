@@ -146,7 +146,3 @@ def report() -> str:
             for title, each in titles.items()
         ]
     return "\n".join(tables)
-
-
-if __name__ == "__main__":
-    print(report())

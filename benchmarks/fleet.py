@@ -171,7 +171,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         rows = [(name, str(value)) for name, value in found.items() if name not in ("servers", "processes")]
         print(table("Fleet", rows, ("", "")))
-
-
-if __name__ == "__main__":
-    main()

@@ -185,7 +185,3 @@ def report() -> str:
         title = f"Exact and leased, asyncio, {AT_A_TIME} clients at a time"
         kinds = table(title, consistency_rows(runner), CONSISTENCY_HEAD)
     return f"{leases}\n{rejections}\n{kinds}"
-
-
-if __name__ == "__main__":
-    print(report())

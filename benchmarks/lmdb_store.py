@@ -124,7 +124,3 @@ def report() -> str:
             found = in_turns([partial(turn, *each, algorithm, clients) for each in teams], ROUNDS, patience=60.0)
             rows += [row(f"{title}: {name}", own, found[0]) for name, own in zip(candidates, found, strict=True)]
     return table("Four processes on one machine", rows, HEAD)
-
-
-if __name__ == "__main__":
-    print(report())

@@ -181,7 +181,3 @@ def report() -> str:
         f"`limits` with {', '.join(chosen)}.\n",
     ]
     return "\n".join(tables)
-
-
-if __name__ == "__main__":
-    print(report())

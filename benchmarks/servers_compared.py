@@ -75,7 +75,3 @@ def report() -> str:
         }
         rows = [row for name in ("blocking", "64 at a time") for n in (1, 3) for row in rows_of(name, n, urls, servers)]
     return table("One decision on a server", rows, HEAD)
-
-
-if __name__ == "__main__":
-    print(report())

@@ -35,9 +35,11 @@ _LINE = re.compile(
 # Prefixes of a line, by other programs and by vhost_combined of Apache.
 _ISO: Final = r"\d{4}-\d\d-\d\dT[\d:.+Z-]{8,32}"
 _SYSLOG: Final = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|{_ISO}) [\w.:-]+ [\w./-]+(?:\[\d+\])?: "
+_TIMESTAMP: Final = rf"{_ISO} (?=\{{|\S+ \S+ \S+ \[)"
+"""The time that ``docker logs -t`` and ``kubectl logs --timestamps`` write in front of a whole line."""
 _HOST: Final = r"(?P<host>[\w-]+(?:\.[\w-]+)*)(?P<port>:\d{1,5})? (?=[][\da-fA-F]*[.:]\S* )"
 _PREFIX = re.compile(
-    rf"(?P<syslog>{_SYSLOG})?(?P<Kubernetes>{_ISO} (?:stdout|stderr) F )?(?:{_HOST})?",
+    rf"(?P<syslog>{_SYSLOG})?(?P<Kubernetes>{_ISO} (?:stdout|stderr) F )?(?P<time>{_TIMESTAMP})?(?:{_HOST})?",
     re.ASCII,
 )
 _HOST_NAME = re.compile(r"localhost|(?:[\w-]+\.)+[a-z][\w-]*", re.ASCII | re.IGNORECASE)
@@ -143,7 +145,9 @@ def split_prefix(text: str) -> tuple[str, str, str]:
     host = match["host"] or ""
     if host and (is_address(host) or not (match["port"] or _HOST_NAME.fullmatch(host))):
         return "", "", text  # two addresses, or a word: either may be the client
-    parts = [f"a {name} prefix" for name in ("syslog", "Kubernetes") if match[name]] + ["a host name"] * bool(host)
+    parts = [f"a {name} prefix" for name in ("syslog", "Kubernetes", "time") if match[name]] + ["a host name"] * bool(
+        host
+    )
     return f" after {' and '.join(parts)}", host, text[match.end() :]
 
 

@@ -28,8 +28,8 @@ _BETWEEN: Final = 500
 _EXAMPLES: Final = 5
 _FORMATS: Final = (
     'Expected the common or combined format of Apache and nginx: CLIENT - USER [TIME] "REQUEST" STATUS SIZE. A host'
-    " name, or a prefix of syslog or Kubernetes, may precede it. Or expected another format of --format, or JSON lines:"
-    " name their fields with --field"
+    " name, a time, or a prefix of syslog or Kubernetes may precede it. Or expected another format of --format, or JSON"
+    " lines: name their fields with --field. With docker compose logs, add --no-log-prefix"
 )
 
 

@@ -99,6 +99,7 @@ def test_a_field_of_a_line(text: bytes | str, field: str, value: object) -> None
         ("<13>May  7 10:05:01 web1 nginx[12]: 203.0.113.9", "203.0.113.9", "", "combined after a syslog prefix"),
         ("2026-05-17T10:05:01.4+00:00 web1 nginx: ::1", "::1", "", "combined after a syslog prefix"),
         ("2026-05-17T10:05:01Z stderr F 203.0.113.9", "203.0.113.9", "", "combined after a Kubernetes prefix"),
+        ("2026-05-17T10:05:01.123456789Z 203.0.113.9", "203.0.113.9", "", "combined after a time prefix"),
         (
             "2026-05-17T10:05:01Z stdout F a.example 203.0.113.9",
             *("203.0.113.9", "a.example", "combined after a Kubernetes prefix and a host name"),
