@@ -12,8 +12,7 @@ from inspect import Parameter, Signature
 from operator import attrgetter
 from typing import Any, Final, Never, Unpack
 
-from .asgi.adoption import check_provided
-from .asgi.dependants import DependencyLimit, DependencyObject
+from .asgi.dependants import DependencyLimit, DependencyObject, check_provided
 from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict

@@ -5,10 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Annotated, Any, Final, get_type_hints
 
-from ..errors import ConfigError
-from ..http.annotations import types_in
+from ..errors import ConfigError, error_path
+from ..http.functions import types_in
+from ..keys.features import checked_name
+from ..keys.parts import part_of
 from ..keys.values import Conversion, Conversions
 from ..rules.marks import Mark
+from ..rules.rule import Rule
 
 _PLACES: Final = {
     "path": "path_params",
@@ -45,6 +48,18 @@ class DependencyLimit(DependencyObject):
         self.mark = mark
         self.provides = provides
         self.place = place
+
+
+def check_provided(limit: DependencyLimit, rule: Rule) -> None:
+    """Raise ``ConfigError`` for a feature of a limit that its rule does not use."""
+    try:
+        for name in limit.provides:
+            with error_path(f"features[{name!r}]"):
+                if checked_name(name) not in [part_of(each).feature for each in rule.parts]:
+                    needs = ", ".join(rule.parts)
+                    raise ConfigError(f"the limit does not use it: its key, match, per and cost need {needs}")
+    except ConfigError as error:
+        raise ConfigError(error.message, error.path, limit.place) from None
 
 
 def calls_before(dependant: Any) -> Iterator[object]:

@@ -18,7 +18,6 @@ from ..limiter.limiter import Limiter
 from ..rules.guard import get_current, set_current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
-from .adoption import adopt
 from .body import ReadAhead
 from .layers import is_of_framework, layers_of
 from .request import BODY, ERROR, ASGIAdmission, ASGIRequest, asgi_user
@@ -86,7 +85,7 @@ class RateLimitMiddleware:
             self.routes = BrokenApplications(error)
             return
         self.limiter = http_limiter.limiter
-        self.routes = Applications(app, http_limiter, adopt)
+        self.routes = Applications(app, http_limiter)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a call would cost every request
         if scope["type"] != "http":

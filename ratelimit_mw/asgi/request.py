@@ -176,7 +176,7 @@ class ASGIAdmission(Admission):
                 if self.true_costs:
                     message = self._without_costs(message)
                 verdict = self.outcome(self.status or ERROR)
-            added = self._headers or limits.writer.headers(verdict)
+            added = limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
                 names = limits.writer.names if verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)

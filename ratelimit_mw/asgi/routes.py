@@ -3,17 +3,20 @@
 A bounded dictionary keeps what the routers have found for a path.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, Never
 
-from ..http.limits import HttpLimiter
+from ..http.limits import HttpLimiter, HttpLimits
+from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start
 from ..keys.values import parameter
-from ..rules.marks import Destination
+from ..rules.marks import Destination, ViewMarks
+from ..rules.rule import with_defaults
+from .dependants import check_provided
 from .layers import application_behind
-from .rejections import ErrorHandlers
+from .openapi import OpenAPIWithLimits
+from .rejections import ErrorHandlers, handle_rejections
 from .request import ASGIRequest
 from .route_reader import RouteReader
 from .router import RouteFound, RouteMatch, path_below
@@ -25,27 +28,47 @@ _MAX_KEY: Final = 256
 class RouteIndex:
     """The routes of an application or router, with those of its mounts. Raises ``ConfigError`` for marks out of place.
 
-    ``is_outermost``: no other router is around it. ``adopt`` takes over the limits of the routes that were read.
+    ``is_outermost``: no other router is around it.
     """
 
     handlers: ErrorHandlers | None = None
     """Those of the application that the middleware serves."""
 
-    def __init__(self, app: Any, is_outermost: bool, adopt: Callable[[RouteReader], None]) -> None:
+    def __init__(self, app: Any, is_outermost: bool, http_limiter: HttpLimiter) -> None:
         self._app = app
+        self._http_limiter = http_limiter
         self._is_outermost = is_outermost
         self._root: str = getattr(app, "root_path", "")
         """The root path that FastAPI sets when it is called, instead of the server's."""
-        self._adopt = adopt
         self.read()
 
     def read(self) -> None:
-        """Read the routes: at the start, and when one of the lists no longer has its size of ``sizes``."""
+        """Read the routes and adopt their limits, at the start and when a list has another size than in ``sizes``."""
         reader = RouteReader(self._app)
         self._adopt(reader)
         self.reader = reader
         self.sizes = [(routes, len(routes)) for routes in reader.lists]
         self._cached: dict[tuple[str, str, str, str], RouteMatch] = {}
+
+    def _adopt(self, reader: RouteReader) -> None:
+        """Add the limits of all routes, and describe them in OpenAPI."""
+        views = [marks for route in reader.routes for marks in route.views.all()]
+        views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
+        routes = list(reader.describe())
+
+        def check(limits: HttpLimits) -> None:
+            for limit in reader.limits:
+                check_provided(limit, with_defaults(limit.mark.rule, limits.settings.defaults))
+            check_parameters(routes, limits.rules)
+            check_routes(routes, limits.rules, limits.http_limiter.functions.may_provide)
+
+        provided = {limit.mark: limit.provides for limit in reader.limits if limit.provides}
+        self._http_limiter.adopt(views, provided, check, key=id(self._app))
+        for app in {id(app): app for app in reader.owners}.values():
+            handle_rejections(app)
+            if hasattr(app, "openapi_schema"):
+                own = [route for route in reader.routes if route.place.app is app]
+                app.openapi = OpenAPIWithLimits(app, self._http_limiter, own)
 
     def find(self, request: ASGIRequest) -> RouteMatch:
         """Return where a request goes."""
@@ -90,11 +113,8 @@ class Applications:
     A middleware in an application that is mounted uses the outer router, whose templates are whole.
     """
 
-    def __init__(
-        self, app: object, http_limiter: HttpLimiter, adopt: Callable[[HttpLimiter, int, RouteReader], None]
-    ) -> None:
+    def __init__(self, app: object, http_limiter: HttpLimiter) -> None:
         self._app = app
-        self._adopt = adopt
         self._http_limiter = http_limiter
         self._by_start: dict[int, tuple[object, RouteIndex]] = {}
         self.has_routes = True
@@ -136,7 +156,7 @@ class Applications:
         app = application_behind(scope.get("app")) or application_behind(self._app)
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
-                index = RouteIndex(root, is_outermost, partial(self._adopt, self._http_limiter, id(root)))
+                index = RouteIndex(root, is_outermost, self._http_limiter)
                 if app is None or index.reader.contains(app):
                     index.handlers = ErrorHandlers.of(app)
                     return index

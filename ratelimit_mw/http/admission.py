@@ -70,7 +70,7 @@ class Admission:
     """The rules whose true cost is in a header of the response."""
     resolve: Callable[[Any], Any] | None = None
     """Returns the value of a feature that an async function provides, where a view that is not async may need it."""
-    _headers: list[Header] | None = None  # Those of a rejection, which may have a random part.
+    _prepared: PreparedRejection | None = None  # The response to a rejection, whose headers may have a random part.
     _settled = 0  # The number of settled verdicts.
     _reported = -1  # The number of verdicts that events have, -1 before the first event.
     _late_rejection: Verdict | None = None  # It has its own event.
@@ -94,7 +94,7 @@ class Admission:
         """The ASGI scope or the WSGI environ."""
         self.verdict = verdict
         # Responses read these faster here than on the class.
-        self.counts_outcomes, self._headers, self.added = False, None, None
+        self.counts_outcomes, self._prepared, self.added = False, None, None
         self.outer = outer = native.get(ADMISSION)
         same = outer and outer.of(limits.limiter)
         self.first = same and (same.first or same)
@@ -196,7 +196,7 @@ class Admission:
         """Decide another plan in the middle of the request. Raises the rejection as an error of the framework."""
         if plan.delays and call is blocking_call:
             self._require_thread(plan)
-        verdict: Verdict = await call(self, "decide", plan, provided)
+        verdict: Verdict = await call(self.limits, "decide", plan, self.now, provided, self.resolve)
         await self._keep(call, plan, verdict)
         if not verdict.allowed:
             raise self.error(verdict)
@@ -221,22 +221,6 @@ class Admission:
             self.report_now(verdict)
 
     keep, akeep = twins(_keep)
-
-    def decide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
-        """Decide a plan for the request as it is now."""
-        return self.limits.decide(plan, self.now, provided, self.resolve)
-
-    async def adecide(self, plan: Plan, provided: Mapping[str, Any] | None) -> Verdict:
-        """Async form of ``decide``."""
-        return await self.limits.adecide(plan, self.now, provided)
-
-    def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Read the features of a plan, besides those that are provided."""
-        return self.limits.read(plan, request, provided, self.resolve)
-
-    async def aread(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Async form of ``read``."""
-        return await self.limits.aread(plan, request, provided)
 
     def _require_thread(self, plan: Plan) -> None:
         """Raise ``ConfigError`` on the event loop of a server, where a wait would stop all requests."""
@@ -273,7 +257,7 @@ class Admission:
             self.first.verdict = self.verdict
             return []
         verdict = self.outcome(status) if self.counts_outcomes else self.verdict
-        return self._headers or self.limits.writer.headers(verdict)
+        return self.limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
 
     def outcome(self, status: int) -> Verdict:
         """Note the status of the response, and return the verdict as it is after it."""
@@ -287,7 +271,8 @@ class Admission:
 
     def text_headers(self, status: int) -> list[TextHeader]:
         """Return the headers as text in the title case of the standards."""
-        return as_text(self.headers(status))
+        headers, prepared = self.headers(status), self._prepared
+        return as_text(headers) if prepared is None or self.first is not None else prepared.texts
 
     def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
         """Return whether a response keeps the rate limit headers that it has: the rejection of another limiter."""
@@ -302,9 +287,8 @@ class Admission:
     def prepared_rejection(self) -> PreparedRejection:
         """Return the package's own response to a rejection, in all its forms."""
         first = self.first or self
-        prepared = first.limits.rejections.find(self.verdict, self.request.accept)
-        first._headers = prepared.limits
-        return prepared
+        first._prepared = self._prepared = first.limits.rejections.find(self.verdict, self.request.accept)
+        return first._prepared
 
     def read_costs(self, headers: Iterable[tuple[str | bytes, object]]) -> set[str]:
         """State the true costs that are in the headers of a response: see the option ``cost_from`` of rules.

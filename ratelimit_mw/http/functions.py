@@ -6,14 +6,14 @@ import asyncio
 import difflib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigError, FeatureTypeError, error_path
 from ..keys.features import checked_name
 from ..rules.declaration import checked_call
-from .annotations import returned_types
 from .request import Request
 
 _log = logging.getLogger("ratelimit_mw")
@@ -24,6 +24,11 @@ FeatureFunctions = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
 
 IDENTIFY: Final = "*"
 """The key of the function that returns several features. Without a ``TypedDict`` it may be that of any feature."""
+_MANY: Final = (Union, types.UnionType)
+_RESULTS: Final = {Coroutine: 2, Awaitable: 0}
+"""Types that contain another one, at this place of their arguments."""
+_CONVERTING: Final = ("BeforeValidator", "PlainValidator", "WrapValidator", "Json", "GetPydanticSchema", "ValidateAs")
+"""The validators of Pydantic that see what a client sends before its type does."""
 _OF_REQUEST: Final = ("ip", "endpoint", "view", "method", "path", "host", "scope")
 
 
@@ -159,3 +164,46 @@ def _warn_of_similar(name: str, returned: tuple[str, ...]) -> None:
     """Log a warning for a feature that the function returns under a similar name, once for each set of names."""
     for other in difflib.get_close_matches(name, returned, 1, 0.75):
         _log.warning("the function of features returns %r, but a rule uses %r. If one is a typo, fix it", other, name)
+
+
+def returned_types(function: Any) -> list[type]:
+    if inspect.isclass(function):
+        return [function]
+    for inner in ("func", "awaitable"):  # of functools.partial, and of asgiref's async_to_sync
+        function = getattr(function, inner, function)
+    function = inspect.unwrap(function)
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        hints = get_type_hints(target)
+    except Exception:  # a name in an annotation may exist for type checkers only
+        return []
+    return types_in(hints["return"]) if "return" in hints else []
+
+
+def types_in(annotation: Any, inside: tuple[type, ...] = ()) -> list[type]:
+    """Return the classes that an annotation allows; none for an annotation such as ``Any``.
+
+    Those ``inside`` a collection are returned in its place. With ``object`` for what a validator of Pydantic reads.
+
+    >>> types_in(int | None), types_in(Annotated[str, "a name"]), types_in(Any)
+    ([<class 'int'>, <class 'NoneType'>], [<class 'str'>], [])
+    """
+    for name in ("__value__", "__supertype__"):  # of ``type Id = int``, and of ``NewType``
+        if (other := getattr(annotation, name, None)) is not None:
+            return types_in(other, inside)
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in _MANY:
+        return [kind for arg in args for kind in types_in(arg, inside)]
+    if origin is Literal:
+        return [type(arg) for arg in args]
+    if origin is Annotated or (origin in inside and args):
+        custom = [object] if origin is Annotated and any(map(_converts, args[1:])) else []
+        return [*types_in(args[0], inside), *custom]
+    if origin in _RESULTS:
+        return types_in(args[_RESULTS[origin]])
+    kind = origin or annotation
+    return [kind] if inspect.isclass(kind) and kind is not Any else []
+
+
+def _converts(validator: object) -> bool:
+    return type(validator).__name__ in _CONVERTING

@@ -127,7 +127,9 @@ class HttpLimits:
             return features
         return {name: resolve(value) for name, value in features.items()}
 
-    async def aread(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def aread(
+        self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None, _resolve: object = None
+    ) -> dict[str, Any]:
         """Read the features of a plan, and await those of async functions."""
         features = self.reader.read(plan, request, provided)
         return await awaited(features) if self.reader.may_await or provided else features
@@ -142,7 +144,9 @@ class HttpLimits:
         """Decide a plan. The arguments are those of ``read``."""
         return self.limiter.decide(plan, self.read(plan, request, provided, resolve), None, True, request)
 
-    async def adecide(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> Verdict:
+    async def adecide(
+        self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None, _resolve: object = None
+    ) -> Verdict:
         """Async form of ``decide``. Functions of features may be async."""
         return await self.limiter.adecide(plan, await self.aread(plan, request, provided), None, True, request)
 

@@ -66,7 +66,7 @@ async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Val
         with _placed("check", rules):
             given = _checked(features, plan, limits.reader)
         with _naming("check", rules):
-            read = await call(admission, "read", plan, admission.now, given)
+            read = await call(limits, "read", plan, admission.now, given, admission.resolve)
         await call(limits.limiter, "forget_key", admission.verdict, *rules, read, limits.rules)
 
 
@@ -82,7 +82,7 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
             read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
         for rule in shown:
             with _leaving_out(is_named=bool(rules)):
-                read = await call(admission, "read", limits.peek_plan((rule,)), request, read)
+                read = await call(limits, "read", limits.peek_plan((rule,)), request, read, admission.resolve)
                 found.append(rule)
         plans = _keyed_plans(limits, found, read)
         verdicts += [await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans]

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ..clock import SECOND
 from ..decision import BannedVerdict, Decision, Verdict
-from .headers import Header, HeaderWriter, wait_of
+from .headers import Header, HeaderWriter, TextHeader, as_text, wait_of
 
 # The title and the problem type of each status.
 _PROBLEMS: Final = {
@@ -60,9 +60,9 @@ class RejectionTemplate(NamedTuple):
         """Return the response with these rate limit headers."""
         wait = wait_of(limits)
         body = self.parts[0] if wait is None else (b"%d" % wait).join(self.parts)
-        own = [("Content-Type", self.media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-        lines = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in own]
-        return PreparedRejection(Rejection(self.status, own, body), lines, limits)
+        headers = [("Content-Type", self.media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+        lines = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
+        return PreparedRejection(Rejection(self.status, headers, body), lines, limits, as_text(limits))
 
 
 class PreparedRejection(NamedTuple):
@@ -74,6 +74,8 @@ class PreparedRejection(NamedTuple):
     """The headers of the response, for ASGI."""
     limits: list[Header]
     """The rate limit headers."""
+    texts: list[TextHeader]
+    """The rate limit headers as text."""
 
 
 class PreparedRejections:
@@ -92,7 +94,7 @@ class PreparedRejections:
         form = _preferred(accept) if len(accept) <= _MAX_ACCEPT else 0
         if self._writer.varies:
             return self.prepare(verdict, form)
-        key = (form, *_key_of(verdict))
+        key = _key_of(form, verdict)
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _MAX_KEPT:
@@ -114,14 +116,16 @@ class PreparedRejections:
         return template.prepare(headers)
 
 
-def _key_of(verdict: Verdict) -> tuple[object, ...]:
+def _key_of(form: int, verdict: Verdict) -> tuple[object, ...]:
     """Return all that a response to a rejection depends on: of limits that allow the request, only their policy."""
     decisions = verdict.decisions
-    if len(decisions) == 1:
-        return _key_of_decision(decisions[0])
+    if len(decisions) == 1:  # ``_key_of_decision`` without its call
+        one = decisions[0]
+        seconds = None if one.retry_us is None else -(-one.retry_us // SECOND)
+        return form, one.why, one.hit[0], one.remaining, -(-one.reset_us // SECOND), seconds
     if not decisions:  # of a list, or of a client that is banned from all rules
         wait = verdict.retry_after
-        return type(verdict), None if wait is None else math.ceil(wait)
+        return form, type(verdict), None if wait is None else math.ceil(wait)
     key: tuple[object, ...] = ()
     longest, position = -1.0, 0
     for decision in decisions:
@@ -133,7 +137,7 @@ def _key_of(verdict: Verdict) -> tuple[object, ...]:
         if not limit.hidden and microseconds > longest:
             longest, position = microseconds, len(key)
         key += _key_of_decision(decision)
-    return (position, *key)
+    return form, position, *key
 
 
 def _key_of_decision(decision: Decision) -> tuple[object, ...]:

@@ -114,6 +114,9 @@ class WSGIAdmission(Admission):
 
     def sent_headers(self, status: str, headers: list[TextHeader]) -> list[TextHeader]:
         """Return the headers of a response that starts, with the rate limit headers."""
+        prepared = self._prepared
+        if prepared is not None and headers is prepared.response.headers:
+            return headers + self.text_headers(prepared.response.status)
         removed = self.read_costs(headers) if self.true_costs else ()
         added = self.text_headers(int(status[:3]))
         if added and not self.keeps_headers(headers):
@@ -265,4 +268,6 @@ class ResponseBody:
 
 def _is_complete(body: Any, environ: Mapping[str, Any]) -> bool:
     """Return whether no code of the application runs in a body: in lists and files, which servers recognize."""
-    return type(body) is environ.get("wsgi.file_wrapper") or any(hasattr(body, name) for name in _COMPLETE)
+    if isinstance(body, list | tuple) or type(body) is environ.get("wsgi.file_wrapper"):
+        return True
+    return any(hasattr(body, name) for name in _COMPLETE)

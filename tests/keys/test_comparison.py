@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tables import case, expect_error
 
 from ratelimit_mw import INVALID, ConfigError, FeatureTypeError, Limiter, Rule
-from ratelimit_mw.http.annotations import returned_types
+from ratelimit_mw.http.functions import returned_types
 from ratelimit_mw.keys.forms import comparison_form
 from ratelimit_mw.keys.key import KeyMaker, parse_key
 from ratelimit_mw.keys.parts import part_of
