@@ -231,7 +231,7 @@ class ASGIAdmission(Admission):
         if self.limits.reject is not None or handlers is not None or (index is not None and index.handlers is not None):
             response = await self._custom_response(receive, handlers)
         if not response:
-            prepared = self.prepared_rejection()
+            prepared = self.rejection()
             status, body = prepared.response.status, prepared.response.body
             headers = prepared.lines + self.headers(status)
             await send({"type": "http.response.start", "status": status, "headers": headers})

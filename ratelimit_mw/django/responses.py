@@ -20,7 +20,7 @@ from .request import DjangoAdmission
 def respond(admission: DjangoAdmission, custom: Any) -> HttpResponseBase:
     """Return the response to a rejection: that of the project's function, or for ``None`` that of this package."""
     if custom is None:
-        rejection = admission.rejection()
+        rejection = admission.rejection().response
         body = b"" if admission.request.method == "HEAD" else rejection.body
         return HttpResponse(body, status=rejection.status, headers=dict(rejection.headers))
     if isinstance(custom, Rejection):

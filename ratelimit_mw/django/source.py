@@ -10,7 +10,7 @@ from django.utils import translation
 
 from ..asgi.request import ASGIRequest
 from ..cli.source import Routed, Source
-from ..http.limits import requires_user
+from ..http.needs import requires_user
 from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from .apps import check_project

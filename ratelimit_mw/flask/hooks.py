@@ -137,7 +137,7 @@ class FlaskAdmission(WSGIAdmission):
     def response_to(self, verdict: Verdict) -> Response:
         """Return the response to a rejection: that of your function, else that of the package."""
         self.verdict, reject = verdict, self.limits.reject
-        response = reject(self.request.framework_request, verdict) if reject else self.rejection()
+        response = reject(self.request.framework_request, verdict) if reject else self.rejection().response
         if isinstance(response, Rejection):
             return current_app.response_class(response.body, response.status, response.headers)
         return current_app.make_response(response)

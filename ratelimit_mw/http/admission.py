@@ -20,7 +20,7 @@ from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limits import ADMISSION, HttpLimits
-from .rejection import PreparedRejection, Rejection
+from .rejection import PreparedRejection
 from .request import Request
 from .true_costs import settle_by_headers
 
@@ -280,12 +280,8 @@ class Admission:
             return False
         return any(name.lower() in FIELD_NAMES for name, _ in headers or ())
 
-    def rejection(self) -> Rejection:
-        """Return the package's own response to a rejection, without the rate limit headers."""
-        return self.prepared_rejection().response
-
-    def prepared_rejection(self) -> PreparedRejection:
-        """Return the package's own response to a rejection, in all its forms."""
+    def rejection(self) -> PreparedRejection:
+        """Return the response of this package to a rejection."""
         first = self.first or self
         first._prepared = self._prepared = first.limits.rejections.find(self.verdict, self.request.accept)
         return first._prepared
@@ -301,11 +297,6 @@ class Admission:
         return {source.header for _, source in self.true_costs if source.remove}
 
     # -- the end ---------------------------------------------------------------------------------------------------
-
-    @property
-    def final_status(self) -> int:
-        """The status of the response; that of an error where none has started."""
-        return self.status or 500
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Nothing refers to it then, so the garbage collector gets no cycle."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, is_email
@@ -15,13 +15,11 @@ from ..keys.forms import normalized_email, path_feature
 from ..keys.ip import MAX_ADDRESS
 from ..keys.parts import Part, part_of
 from ..keys.values import parameter
-from ..rules.access_lists import AccessLists
-from ..rules.compiled import CompiledRule
-from ..rules.costs import FeatureCost
 from ..rules.plan import REQUEST_START, Plan
 from ..rules.priorities import PRIORITY
 from .client_ip import ClientIP, key_without_address
 from .functions import CheckedFunctions, Read
+from .needs import NOWHERE, Need
 from .region import Region
 from .request import Request
 
@@ -38,20 +36,6 @@ HINTS: Final = {
     "email": "Set email_field to the name of its field, or ",
     "region": "Set region_database or region_header, or ",
 }
-
-
-class Need(NamedTuple):
-    """The option that needs a feature: that of a rule, or without a rule that of a list."""
-
-    path: str = ""
-    rule: CompiledRule | None = None
-
-    def error(self, message: str) -> ConfigError:
-        """Return an error about the feature, with the place of the option."""
-        return ConfigError(message, self.path) if self.rule is None else self.rule.error(message, self.path)
-
-
-_NOWHERE: Final = Need()
 
 
 class FeatureReader:
@@ -160,7 +144,7 @@ class FeatureReader:
     def _ip_behind_proxies(self, request: Request) -> Any:
         return self._client_ip.resolve(request.peer, request.proxy_lines(self._client_ip.header))
 
-    def _find(self, part: Part, need: Need = _NOWHERE) -> Read:
+    def _find(self, part: Part, need: Need = NOWHERE) -> Read:
         """Return the function that reads a feature: yours where it returns the feature, else that of the request."""
         name, identify = part.feature, self._functions.identify
         if identify is None or not identify.may_return(name):
@@ -211,20 +195,3 @@ class FeatureReader:
         if self._functions.identify is not None:
             advice = f"annotate the function of features with a TypedDict that has the field {name!r}"
         return f"{start}{advice}" if start else f"{advice[0].upper()}{advice[1:]}"
-
-
-def needs_of_rule(rule: CompiledRule) -> dict[str, Need]:
-    """Return the option that each part of a rule is in. The key comes before all others."""
-    source = rule.source
-    options = dict.fromkeys(source.cost.parts if isinstance(source.cost, FeatureCost) else (), "cost")
-    options |= {part: f"per.{part}" for part, _ in source.tables if part}
-    options |= {part: f"match.{part}" for part, _ in source.matches.features}
-    options |= {PRIORITY: "reserve"} if source.reserve else {}
-    options |= {part: "key" for names in source.entries for part in names}
-    return {part: Need(options.get(part, ""), rule) for part in source.parts}
-
-
-def needs_of_lists(lists: AccessLists) -> dict[str, Need]:
-    """Return the list that each part is in."""
-    paths = {entry.part: f"lists.{entry.kind}.{entry.part}" for entry in lists.entries}
-    return {part: Need(paths.get(part, "bans")) for part in lists.parts}

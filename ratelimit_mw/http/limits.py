@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, cast
 
@@ -11,13 +11,12 @@ from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
-from ..keys.parts import as_counted, feature_of
+from ..keys.parts import as_counted
 from ..limiter.limiter import Limiter
-from ..rules.client_checks import check_lists, check_rule
 from ..rules.compiled import CompiledRule
 from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark, ViewMarks
-from ..rules.plan import OPTIONAL, Plan
+from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import (
     OF_LIMITER,
@@ -29,12 +28,12 @@ from ..settings import (
     load_settings,
     with_options,
 )
-from ..settings.rules import DEFAULT_RULE
 from .body import body_feature
 from .client_ip import ClientIP
-from .features import FeatureReader, Need, needs_of_lists, needs_of_rule
+from .features import FeatureReader
 from .functions import IDENTIFY, CheckedFunctions, FeatureFunctions, Read, awaited
 from .headers import HeaderWriter
+from .needs import AppFacts, RulesHere
 from .region import Region
 from .rejection import PreparedRejections
 from .request import Request
@@ -42,23 +41,7 @@ from .routes import check_no_views
 
 ADMISSION: Final = "ratelimit_mw.admission"
 """The key of the ASGI scope or WSGI environ that holds the innermost admission of the request so far."""
-OF_USER: Final = frozenset({"user", "group", "plan"})
-"""The features that are known inside authentication."""
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection", "before_user")
-
-
-@dataclass(frozen=True)
-class AppFacts:
-    """What a middleware knows of its application, which grows when routes are added.
-
-    ``provided`` has the features that views provide for their marks, ``exempting`` the views that leave out rules, and
-    ``checks`` compare rules with the routes, by router.
-    """
-
-    has_routes: bool
-    provided: Mapping[Mark, Collection[str]] = field(default_factory=dict)
-    exempting: tuple[ViewMarks, ...] = ()
-    checks: Mapping[object, Callable[[HttpLimits], object]] = field(default_factory=dict)
 
 
 class HttpLimits:
@@ -80,37 +63,22 @@ class HttpLimits:
         """Looks for changed settings; None if the settings are not watched."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.rejections = PreparedRejections(self.writer)
-        build_reader = _reader_builder(http_limiter, http)
-        leaves = http_limiter.before_user and not app.has_routes
-        knows = build_reader({}).knows if leaves else lambda _: True
+        build_reader, functions = _reader_builder(http_limiter, http), http_limiter.functions
         if not (app.has_routes or http_limiter.before_user):
-            check_no_views(every, http_limiter.functions.may_provide)
-        self.rules = rules = every.without_amendments() if leaves else every
-        foreign = {rule for rule in rules.rules if leaves and not _is_known(rule, knows)}
-        given = {every.rule_of(mark): names for mark, names in app.provided.items()}
-        if "ip" not in http_limiter.functions.may_provide:  # it may be anything
-            _check_addresses(rules, http.ipv6_prefix, given)
-        # Your code passes the features of a rule that only it decides.
-        named = [rule for rule in rules.rules if rule.source.matches.is_only_named]
-        decided = [rule for rule in rules.rules if rule not in foreign and rule not in named]
-        needs = {part: need for part, need in needs_of_lists(rules.lists).items() if knows(part)}
-        needs = {**_needs(decided, given, app), **needs}
-        passed = [part for rule in named for part in rule.source.parts]
-        passed += [part for rule in rules.rules if rule.source.adapts for part in OPTIONAL]
-        self.reader = build_reader(needs, routes=app.has_routes, passed=passed)
-        self.left = frozenset(rule.name for rule in rules.rules if rule in foreign or OF_USER & {*rule.source.needs})
-        """The rules that a middleware before the user leaves to the inner one, which knows the user and the route."""
-        self.without_user = (
-            () if http_limiter.before_user or http_limiter.gives_user else tuple(_without_user(rules, given))
-        )
+            check_no_views(every, functions.may_provide)
+        leaves = http_limiter.before_user and not app.has_routes
+        here = RulesHere(every, app, build_reader({}).knows if leaves else None)
+        if "ip" not in functions.may_provide:  # it may be anything
+            here.check_addresses(http.ipv6_prefix)
+        self.rules, self.left, self.has_names = here.rules, here.left, here.has_names
+        self.reader = build_reader(here.needs, routes=app.has_routes, passed=here.passed)
+        is_known = http_limiter.before_user or http_limiter.gives_user
+        self.without_user = () if is_known else tuple(here.without_user())
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
-        waits = any(rule.lookups or rule.source.wait_us for rule in rules.rules)
-        may_wait = self.limiter.waits or self.reader.may_await or self.reader.reads_bodies or waits
+        may_wait = self.limiter.waits or self.reader.may_await or self.reader.reads_bodies or here.waits
         self.decides_at_once = not may_wait
         """Whether no decision waits: for the store, a feature, the body, a function of limits, or a slot."""
-        self.has_names = any(map(_has_name, rules.rules))
-        """Whether code of the application may know a rule by its name, for ``check``."""
-        self.plan = rules.plan_for
+        self.plan = here.rules.plan_for
         # They are forgotten with these rules.
         self.plan_without, self.peek_plan = lru_cache(1024)(_plan_without), lru_cache(1024)(_peek_plan)
 
@@ -296,59 +264,12 @@ def _reader_builder(http_limiter: HttpLimiter, settings: Settings) -> partial[Fe
     )
 
 
-def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
-    """Return whether a middleware without the routes can decide a rule."""
-    return not rule.source.matches.views and all(map(knows, rule.source.parts))
-
-
-def _needs(
-    rules: Iterable[CompiledRule], given: Mapping[CompiledRule, Collection[str]], app: AppFacts
-) -> dict[str, Need]:
-    """Return the needs of rules without the features that their views or their paths provide. The first rule counts."""
-    needs: dict[str, Need] = {}
-    for rule in rules:
-        captured = frozenset() if app.has_routes else rule.captures.names
-        names = {*given.get(rule, ()), *captured}
-        own = {part: need for part, need in needs_of_rule(rule).items() if feature_of(part) not in names}
-        needs = {**own, **needs}
-    return needs
-
-
-def requires_user(rule: CompiledRule) -> bool:
-    """Return whether a rule never applies without a user. A key such as "user|ip" has another part instead of it."""
-    matched = ((name,) for name, _ in rule.source.matches.features)
-    return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))
-
-
-def _without_user(rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> Iterator[str]:
-    """Yield what rules and lists do where no user is known. Your views pass it to rules that only they decide."""
-    for rule in rules.rules:
-        if "user" in rule.source.needs and not ("user" in provided.get(rule, ()) or rule.source.matches.is_only_named):
-            yield f"the rule {rule.name!r} may {'never apply' if requires_user(rule) else 'count no user'}"
-    for kind in ("deny", "allow"):
-        if "user" in map(feature_of, rules.lists.names(kind)):
-            yield f"the {kind} list by user may never apply"
-
-
-def _check_addresses(rules: RuleSet, ipv6_prefix: int, provided: Mapping[CompiledRule, Collection[str]]) -> None:
-    """Raise ``ConfigError`` for an address that no client has."""
-    check_lists(rules.lists, ipv6_prefix)
-    for rule in rules.rules:
-        if "ip" not in provided.get(rule, ()):
-            with rule.located():
-                check_rule(rule.source, ipv6_prefix)
-
-
 def _plan_without(plan: Plan, names: Collection[str]) -> Plan:
     return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
 
 
 def _peek_plan(rules: tuple[CompiledRule, ...]) -> Plan:
     return Plan(rules).without_costs
-
-
-def _has_name(rule: CompiledRule) -> bool:
-    return rule.source.matches.is_only_named or rule.source.name not in (None, DEFAULT_RULE)
 
 
 def _check_arguments(options: HttpOptions) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 VERDICT: Final = "ratelimit_mw.verdict"
 """The key of the environ where the application finds the verdict."""
+_ERROR: Final = 500
+"""The status that servers send when an application raises."""
 _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
 
 
@@ -106,7 +108,7 @@ class WSGIAdmission(Admission):
     def respond(self, start: Any) -> Iterable[bytes]:
         """Start the response to the rejection, your own or the package's, and return its body."""
         request, reject = self.request, self.limits.reject
-        response: Any = self.rejection() if reject is None else reject(request, self.verdict)
+        response: Any = self.rejection().response if reject is None else reject(request, self.verdict)
         if not isinstance(response, Rejection):
             return response(request.native, start)  # type: ignore[no-any-return]
         start(f"{response.status} {response.reason}", response.headers)
@@ -191,7 +193,7 @@ class Exchange:
         try:
             return admission.respond(self.start)
         finally:
-            end(admission.final_status)
+            end(admission.status or _ERROR)
 
     def _fail(self, admission: WSGIAdmission, error: BaseException) -> Iterable[bytes]:
         """Respond to a rejection that the application has raised before its response. Raise other errors again."""
@@ -200,7 +202,7 @@ class Exchange:
             admission.verdict = error.verdict
             return self.reject(admission, admission.close)
         # Where the server stops, the outcome is not known.
-        admission.close((admission.status or 500) if isinstance(error, Exception) else None)
+        admission.close((admission.status or _ERROR) if isinstance(error, Exception) else None)
         raise error
 
 
@@ -263,7 +265,7 @@ class ResponseBody:
             set_current(before)
 
     def _end(self) -> None:
-        self._admission.close(self._admission.final_status)
+        self._admission.close(self._admission.status or _ERROR)
 
 
 def _is_complete(body: Any, environ: Mapping[str, Any]) -> bool:

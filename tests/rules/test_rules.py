@@ -11,8 +11,9 @@ from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.bucket import Gcra
 from ratelimit_mw.http.client_ip import ClientIP
-from ratelimit_mw.http.features import FeatureReader, Need
+from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.http.functions import CheckedFunctions
+from ratelimit_mw.http.needs import Need
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations.overview import Overview
 from ratelimit_mw.rules.marks import Destination, ViewMarks

@@ -13,7 +13,7 @@ from ...decision import Limit
 from ...errors import ConfigError, RateLimitError, error_path
 from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter
-from ...http.limits import requires_user
+from ...http.needs import requires_user
 from ...http.routes import check_no_views
 from ...http.warnings import warn
 from ...keys.features import INVALID, checked_name

@@ -1,0 +1,143 @@
+"""The features that a middleware has to read: those of the rules and lists that it decides itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from ..errors import ConfigError
+from ..keys.parts import feature_of
+from ..rules.access_lists import AccessLists
+from ..rules.client_checks import check_lists, check_rule
+from ..rules.compiled import CompiledRule
+from ..rules.costs import FeatureCost
+from ..rules.marks import Mark, ViewMarks
+from ..rules.plan import OPTIONAL
+from ..rules.priorities import PRIORITY
+from ..rules.ruleset import RuleSet
+from ..settings.rules import DEFAULT_RULE
+
+_OF_USER: Final = frozenset({"user", "group", "plan"})
+"""The features that are known inside authentication."""
+
+
+class Need(NamedTuple):
+    """The option that needs a feature: that of a rule, or without a rule that of a list."""
+
+    path: str = ""
+    rule: CompiledRule | None = None
+
+    def error(self, message: str) -> ConfigError:
+        """Return an error about the feature, with the place of the option."""
+        return ConfigError(message, self.path) if self.rule is None else self.rule.error(message, self.path)
+
+
+NOWHERE: Final = Need()
+
+
+@dataclass(frozen=True)
+class AppFacts:
+    """What a middleware knows of its application, which grows when routes are added.
+
+    ``provided`` has the features that views provide for their marks, ``exempting`` the views that leave out rules, and
+    ``checks`` compare the limits of the middleware with the routes, by router.
+    """
+
+    has_routes: bool
+    provided: Mapping[Mark, Collection[str]] = field(default_factory=dict)
+    exempting: tuple[ViewMarks, ...] = ()
+    checks: Mapping[object, Callable[[Any], object]] = field(default_factory=dict)
+
+
+class RulesHere:
+    """The rules of a middleware, and which of them it decides itself.
+
+    A middleware before the user leaves rules to the inner one. Where it does not know the routes, ``knows`` returns
+    whether it can read the part of a key.
+    """
+
+    def __init__(self, every: RuleSet, app: AppFacts, knows: Callable[[str], bool] | None = None) -> None:
+        self.rules = every if knows is None else every.without_amendments()
+        self._has_routes = app.has_routes
+        self._given = {every.rule_of(mark): names for mark, names in app.provided.items()}
+        all_rules = self.rules.rules
+        foreign = {rule for rule in all_rules if knows is not None and not _is_known(rule, knows)}
+        # Your code passes the features of a rule that only it decides.
+        named = [rule for rule in all_rules if rule.source.matches.is_only_named]
+        decided = [rule for rule in all_rules if rule not in foreign and rule not in named]
+        of_lists = _needs_of_lists(self.rules.lists).items()
+        self.needs = {
+            **self._needs_of(decided),
+            **{part: need for part, need in of_lists if knows is None or knows(part)},
+        }
+        """The option that needs each part."""
+        adapting = any(rule.source.adapts for rule in all_rules)
+        self.passed = [part for rule in named for part in rule.source.parts] + [*OPTIONAL] * adapting
+        """Parts that may have no function."""
+        of_user = {rule for rule in all_rules if _OF_USER & {*rule.source.needs}}
+        self.left = frozenset(rule.name for rule in foreign | of_user)
+        """The names of the rules that are left to the inner middleware, which knows the user and the route."""
+        self.waits = any(rule.lookups or rule.source.wait_us for rule in all_rules)
+        """Whether a decision may wait for a function of limits, or a slot."""
+        self.has_names = any(map(_has_name, all_rules))
+        """Whether code of the application may know a rule by its name, for ``check``."""
+
+    def check_addresses(self, ipv6_prefix: int) -> None:
+        """Raise ``ConfigError`` for an address that no client has."""
+        check_lists(self.rules.lists, ipv6_prefix)
+        for rule in self.rules.rules:
+            if "ip" not in self._given.get(rule, ()):
+                with rule.located():
+                    check_rule(rule.source, ipv6_prefix)
+
+    def without_user(self) -> Iterator[str]:
+        """Yield what rules and lists do where no user is known. Views pass it to rules that only they decide."""
+        for rule in self.rules.rules:
+            is_given = "user" in self._given.get(rule, ()) or rule.source.matches.is_only_named
+            if "user" in rule.source.needs and not is_given:
+                yield f"the rule {rule.name!r} may {'never apply' if requires_user(rule) else 'count no user'}"
+        for kind in ("deny", "allow"):
+            if "user" in map(feature_of, self.rules.lists.names(kind)):
+                yield f"the {kind} list by user may never apply"
+
+    def _needs_of(self, rules: Iterable[CompiledRule]) -> dict[str, Need]:
+        """Return the needs of rules without those that their views or paths provide. The first rule counts."""
+        needs: dict[str, Need] = {}
+        for rule in rules:
+            names = {*self._given.get(rule, ()), *(() if self._has_routes else rule.captures.names)}
+            read = {part: need for part, need in _needs_of_rule(rule).items() if feature_of(part) not in names}
+            needs = {**read, **needs}
+        return needs
+
+
+def requires_user(rule: CompiledRule) -> bool:
+    """Return whether a rule never applies without a user. A key such as "user|ip" has another part instead of it."""
+    matched = ((name,) for name, _ in rule.source.matches.features)
+    return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))
+
+
+def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
+    """Return whether a middleware without the routes can decide a rule."""
+    return not rule.source.matches.views and all(map(knows, rule.source.parts))
+
+
+def _has_name(rule: CompiledRule) -> bool:
+    return rule.source.matches.is_only_named or rule.source.name not in (None, DEFAULT_RULE)
+
+
+def _needs_of_rule(rule: CompiledRule) -> dict[str, Need]:
+    """Return the option that each part of a rule is in. The key comes before all others."""
+    source = rule.source
+    options = dict.fromkeys(source.cost.parts if isinstance(source.cost, FeatureCost) else (), "cost")
+    options |= {part: f"per.{part}" for part, _ in source.tables if part}
+    options |= {part: f"match.{part}" for part, _ in source.matches.features}
+    options |= {PRIORITY: "reserve"} if source.reserve else {}
+    options |= {part: "key" for names in source.entries for part in names}
+    return {part: Need(options.get(part, ""), rule) for part in source.parts}
+
+
+def _needs_of_lists(lists: AccessLists) -> dict[str, Need]:
+    """Return the list that each part is in."""
+    paths = {entry.part: f"lists.{entry.kind}.{entry.part}" for entry in lists.entries}
+    return {part: Need(paths.get(part, "bans")) for part in lists.parts}
