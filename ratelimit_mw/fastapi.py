@@ -6,11 +6,11 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 # Annotations are evaluated here: older versions of FastAPI cannot read those of RateLimit as text.
 
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from collections.abc import Mapping
+from functools import partial
 from inspect import Parameter, Signature
 from operator import attrgetter
-from typing import Any, Final, Never, Unpack
+from typing import Any, Final, Unpack
 
 from .asgi.dependants import DependencyLimit, DependencyObject, check_provided
 from .asgi.middleware import RateLimitMiddleware
@@ -21,8 +21,7 @@ from .http.in_view import NO_STORE, of_request, on_loops, verdict_by
 from .http.limits import ADMISSION
 from .http.named import LimitUsage
 from .keys.features import checked_name
-from .rules import decorators
-from .rules.decorators import AnyView, call_site, exempt, make_mark, messages
+from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions
 from .testmode import testmode
 
@@ -53,30 +52,6 @@ verdict = verdict_by(_scope_of)
 
 _ANNOTATION: Final = "<string>"
 """The file of the code that Python compiles for an annotation that is kept as text."""
-
-
-class _Decorator:
-    """The decorator of ``limit``. As a dependency, its view would be a parameter of the query."""
-
-    def __init__(self, mark: Callable[[Any], Any]) -> None:
-        self._mark = mark
-
-    def __call__(self, view: AnyView) -> AnyView:
-        return self._mark(view)  # type: ignore[no-any-return]
-
-    @property
-    def dependency(self) -> Never:
-        raise ConfigError(
-            'limit("5/minute") is a decorator for views. As a dependency, write RateLimit("5/minute"), such as'
-            ' dependencies=[RateLimit("5/minute")]'
-        )
-
-    __signature__ = dependency
-
-
-@wraps(decorators.limit)
-def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView], AnyView]:
-    return _Decorator(decorators.limit(limits, **options))
 
 
 class RateLimit(DependencyLimit, Depends):

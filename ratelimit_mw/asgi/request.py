@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.admission import Admission
-from ..http.headers import with_headers
+from ..http.headers import Header, with_headers
 from ..http.limits import HttpLimiter
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
@@ -18,7 +18,7 @@ from ..rules.marks import Mark
 from .body import ReadAhead
 from .rejections import ErrorHandlers, http_error
 from .router import ROUTES_UNKNOWN, RouteMatch, path_below
-from .types import Message, Receive, Scope, Send
+from .types import ASGIApp, Message, Receive, Scope, Send
 
 BODY: Final = "ratelimit_mw.body"
 """The key of the scope that holds the body, once it was read."""
@@ -109,9 +109,11 @@ class ASGIRequest(Request):
 
     @property
     def accept(self) -> str:
-        return b", ".join([value for key, value in self.native["headers"] if key.lower() == b"accept"]).decode(
-            "latin-1"
-        )
+        text = b""
+        for key, value in self.native["headers"]:  # half the time of a comprehension
+            if key.lower() == b"accept":
+                text = b"%b, %b" % (text, value) if text else value
+        return text.decode("latin-1")
 
     def header_names(self) -> list[str]:
         return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
@@ -227,25 +229,29 @@ class ASGIAdmission(Admission):
 
         These handlers take precedence over those of the application that the middleware serves.
         """
-        index, response = self.request.index, None
+        index, custom = self.request.index, None
         if self.limits.reject is not None or handlers is not None or (index is not None and index.handlers is not None):
-            response = await self._custom_response(receive, handlers)
-        if not response:
+            custom = await self._custom_response(receive, handlers)
+        if not custom:
             prepared = self.rejection()
-            status, body = prepared.response.status, prepared.response.body
-            headers = prepared.lines + self.headers(status)
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": self._sent(body)})
-            return
-        added = self.headers(self.verdict.status)
-        names = {name for name, _ in added}
-        if isinstance(response, Rejection):
-            lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+            response = prepared.response
+            headers = prepared.lines + self.headers(response.status)
+        else:
+            added = self.headers(self.verdict.status)
+            if not isinstance(custom, Rejection):
+                await self._run(custom, receive, send, added)
+                return
+            response, names = custom, {name for name, _ in added}
             self.status = response.status
+            lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
             headers = [line for line in lines if line[0] not in names] + added
-            await send({"type": "http.response.start", "status": response.status, "headers": headers})
-            await send({"type": "http.response.body", "body": self._sent(response.body)})
-            return
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        body = b"" if self.request.native["method"].upper() == "HEAD" else response.body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _run(self, app: ASGIApp, receive: Receive, send: Send, added: list[Header]) -> None:
+        """Send the response of an application to a rejection."""
+        names = {name for name, _ in added}
 
         def send_with_headers(message: Message) -> Awaitable[None]:
             if message["type"] not in _STARTS:
@@ -253,7 +259,7 @@ class ASGIAdmission(Admission):
             self.status = message["status"]
             return send(with_headers(message, added, names))
 
-        await response(self.native, receive, send_with_headers)
+        await app(self.native, receive, send_with_headers)
 
     async def _custom_response(self, receive: Receive, handlers: ErrorHandlers | None) -> Any:
         """Return the response of your function, else that of an error handler; None where none of them responds."""
@@ -266,6 +272,3 @@ class ASGIAdmission(Admission):
             for each in filter(None, (handlers, request.index.handlers)):
                 response = response or await each.respond(verdict, self.native, receive)
         return response
-
-    def _sent(self, body: bytes) -> bytes:
-        return b"" if self.request.method == "HEAD" else body

@@ -109,9 +109,8 @@ class FeatureReader:
 
     def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the features that a plan needs, by name. Values of async functions are still awaitables."""
-        try:
-            reads = self._by_plan[plan]
-        except KeyError:
+        reads = self._by_plan.get(plan)
+        if reads is None:
             if len(self._by_plan) >= _MAX_PLANS:
                 self._by_plan.clear()
             reads = self._by_plan[plan] = [(name, self._reads[name]) for name in plan.needs if name in self._reads]

@@ -65,6 +65,18 @@ class _PartsByReset(dict[int, tuple[Header, bytes]]):
         return parts
 
 
+class _AreShown(dict[tuple[Limit, ...], bool]):
+    """Whether an allowed request shows the decisions on these limits as they are: nearly always. Bounded."""
+
+    def __missing__(self, limits: tuple[Limit, ...]) -> bool:
+        if len(self) >= _MAX_CACHED:
+            self.clear()
+        shown = self[limits] = len({*limits}) == len(limits) and not any(
+            limit.hidden or limit.quota.concurrent for limit in limits
+        )
+        return shown
+
+
 class HeaderWriter:
     """Writes the headers of a verdict."""
 
@@ -81,6 +93,7 @@ class HeaderWriter:
         self._parts = _PartsByLimit()
         self._resets = _PartsByReset()
         self._policy = lru_cache(_MAX_CACHED)(_policy)
+        self._are_shown = _AreShown()
         x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
         self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
         self.text_names = frozenset(name.decode("ascii") for name in self.names)
@@ -91,9 +104,9 @@ class HeaderWriter:
         if allowed and not self.names:
             return []
         decisions = verdict.decisions
-        limits: list[Limit] | None = None  # of a single decision, the most common case
+        limits: tuple[Limit, ...] | None = None  # of a single decision, the most common case
         if len(decisions) != 1 or decisions[0].hit[0].hidden:
-            decisions, limits = _shown(decisions, allowed)
+            decisions, limits = self._choose(decisions, allowed)
             if not decisions:
                 wait = None if allowed else verdict.retry_after  # of a client that is banned from all rules
                 return [] if wait is None else [(_RETRY_AFTER, b"%d" % (math.ceil(wait) or 1))]
@@ -110,13 +123,18 @@ class HeaderWriter:
                 x_reset = _X_RESET, b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND)
             headers = [x_limit, (_X_REMAINING, remaining), *((x_reset,) if is_timed else ())]
         if self._draft:
-            headers.append(policy if limits is None else self._policy(tuple(limits)))
+            headers.append(policy if limits is None else self._policy(limits))
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
             one = item + remaining + (reset if is_timed else b"") if limits is None else self._items(decisions)
             headers.append((_LIMIT_FIELD, one))
         return headers
+
+    def _choose(self, decisions: Sequence[Decision], allowed: bool) -> tuple[Sequence[Decision], tuple[Limit, ...]]:
+        """Return the decisions to show, and their limits."""
+        limits = tuple([decision.hit[0] for decision in decisions])
+        return (decisions, limits) if allowed and limits and self._are_shown[limits] else _shown(decisions, allowed)
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
         """Return the waits of all decisions that reject, and ``Retry-After`` with the longest of them."""
@@ -132,8 +150,11 @@ class HeaderWriter:
 
     def _items(self, decisions: Iterable[Decision]) -> bytes:
         items = []
-        for decision in decisions:
-            items.append(self._item(decision, -(-decision.reset_us // SECOND)))  # noqa: PERF401 - as in ``with_headers``
+        parts, resets = self._parts, self._resets
+        for decision in decisions:  # ``_item`` without its call
+            _, _, item, is_timed = parts[decision.hit[0]]
+            reset = resets[-(-decision.reset_us // SECOND)][1] if is_timed else b""
+            items.append(b"%b%d%b" % (item, decision.remaining, reset))
         return b", ".join(items)
 
     def _item(self, decision: Decision, wait: int | None) -> bytes:
@@ -165,7 +186,7 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
     return message
 
 
-def _shown(decisions: Iterable[Decision], allowed: bool) -> tuple[Sequence[Decision], list[Limit]]:
+def _shown(decisions: Iterable[Decision], allowed: bool) -> tuple[Sequence[Decision], tuple[Limit, ...]]:
     """Return the decisions to show: for an allowed request one of each limit, which a view may have checked often.
 
     It is the newest one, of the key with the least left. A concurrency limit shows only where it rejects, or alone.
@@ -180,14 +201,14 @@ def _shown(decisions: Iterable[Decision], allowed: bool) -> tuple[Sequence[Decis
         if not limit.hidden:
             (slots if limit.quota.concurrent and decision.allowed else rates).append(decision)
     shown = rates or slots
-    limits = [decision.hit[0] for decision in shown]
+    limits = tuple([decision.hit[0] for decision in shown])
     if not allowed or len({*limits}) == len(limits):
         return shown, limits
     by_key = {decision.hit[:2]: decision for decision in shown}
     by_limit: dict[Limit, Decision] = {}
     for decision in by_key.values():
         by_limit[decision.hit[0]] = _scarcest((by_limit.get(decision.hit[0], decision), decision))
-    return list(by_limit.values()), list(by_limit)
+    return list(by_limit.values()), tuple(by_limit)
 
 
 def _scarcest(decisions: Iterable[Decision]) -> Decision:

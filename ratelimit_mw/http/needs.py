@@ -38,7 +38,7 @@ NOWHERE: Final = Need()
 
 @dataclass(frozen=True)
 class AppFacts:
-    """What a middleware knows of its application, which grows when routes are added.
+    """The facts of an application that its middleware knows. They grow when routes are added.
 
     ``provided`` has the features that views provide for their marks, ``exempting`` the views that leave out rules, and
     ``checks`` compare the limits of the middleware with the routes, by router.

@@ -74,16 +74,6 @@ def two_middlewares(app: App, outer: dict[str, Any], inner: dict[str, Any]) -> A
     return RateLimitMiddleware(RateLimitMiddleware(app, **inner), **outer)
 
 
-@each("state", [{}, None])
-def test_two_middlewares_of_one_limiter_decide_once(state: dict[str, Any] | None) -> None:
-    """The inner one has nothing left to decide. With limiters of their own, each counts for itself."""
-    rate = limiter("2/minute")
-    app = two_middlewares(OK, {"limiter": rate}, {"limiter": rate})
-    sent = [send_bare(app, http_scope(state=state and dict(state)))[0] for _ in range(3)]
-    assert [start["status"] for start in sent] == [200, 200, 429]
-    assert [dict(start["headers"])[b"x-ratelimit-remaining"] for start in sent] == [b"1", b"0", b"0"]
-
-
 def test_settings_with_different_access_lists_both_decide() -> None:
     """A list of only one middleware applies, although both middlewares have the same rules."""
     rules = [{"name": "api", "limits": "9/minute"}]

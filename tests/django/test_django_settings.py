@@ -47,13 +47,6 @@ def test_the_sources_of_rules(place: str, tmp_path: Path, monkeypatch: pytest.Mo
         assert ("x-ratelimit-limit" in served.ask().headers) is (place not in ("named file", "none"))
 
 
-def test_decorators_work_without_settings() -> None:
-    """A project without RATELIMIT_MW has the limits of its decorators."""
-    with project(None, path("", limit("1/minute")(hello))) as served, override_settings():
-        del settings.RATELIMIT_MW
-        assert served.statuses(times=2) == [200, 429]
-
-
 @each(
     ("value", "message"),
     [

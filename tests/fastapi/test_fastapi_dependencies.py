@@ -165,15 +165,6 @@ def test_a_dependency_without_the_middleware_does_not_run() -> None:
             assert ask(app, path).status_code == 200
 
 
-def test_limits_off_turns_dependencies_off() -> None:
-    """In limits_off() no limit counts, whether it is decided before or in a dependency."""
-    app = FastAPI(dependencies=[Depends(RateLimit("1/minute")), Depends(by_user("1/minute"))])
-    app.add_api_route("/", view)
-    limited(app)
-    with limits_off():
-        assert statuses(app, *["/"] * 3, headers={"x-user": "ann"}) == [200] * 3
-
-
 if hasattr(FastAPI, "frontend"):
 
     def test_dependencies_of_the_application_limit_served_files(tmp_path: Path) -> None:
@@ -282,13 +273,6 @@ def test_a_dependency_needs_no_depends_around_it(place: str) -> None:
     assert once == once
     assert once != RateLimit("1/minute")
     assert len({once, once}) == 1
-
-
-@each("dependency", [lambda made: made, Depends])
-def test_a_decorator_as_a_dependency_is_a_mistake(dependency: Any) -> None:
-    """The error says what to write. FastAPI would take the view for a parameter of the query."""
-    with pytest.raises(ConfigError, match=r'a decorator .* write RateLimit\("5/minute"\)'):
-        FastAPI().add_api_route("/", view, dependencies=[dependency(limit("1/minute"))])
 
 
 def test_the_class_instead_of_an_object_is_a_mistake() -> None:

@@ -21,7 +21,6 @@ from tables import each
 from ratelimit_mw import Rule
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.fastapi import exempt, limit
-from ratelimit_mw.keys.features import UNMATCHED
 
 
 def template_of(app: Any, path: str, method: str = "GET") -> str:
@@ -132,16 +131,6 @@ def test_a_router_that_is_included_twice_has_two_templates() -> None:
         assert statuses(app, "/v1/items/1", "/v1/items/2", "/v1/items/3", "/v2/items/1") == expected
 
 
-def test_rules_for_all_apply_to_included_routers_too() -> None:
-    """A rule of the file matches included routes like other routes."""
-    app = FastAPI()
-    app.get("/direct")(_view())
-    app.include_router(items(), prefix="/v1")
-    limited(app, Rule(limits="2/minute", key=["endpoint"]))
-    posted = [ask(app, "/v1/items/", "POST").status_code for _ in range(3)]
-    assert (posted, statuses(app, *["/direct"] * 3)) == ([200, 200, 429], [200, 200, 429])
-
-
 @each("outer", [FastAPI, Starlette])
 def test_mounted_applications_have_whole_templates(outer: Any) -> None:
     """The template of a mounted application follows that of its mount, even with a parameter."""
@@ -164,15 +153,6 @@ def test_a_mounted_application_may_have_the_middleware() -> None:
     app = FastAPI()
     app.router.routes.append(Mount("/t/{tenant}", app=inner))
     assert statuses(app, *(f"/t/{tenant}/v1/items/1" for tenant in "abc")) == [200, 200, 429]
-
-
-def test_unmatched_requests_share_one_endpoint() -> None:
-    """All unmatched paths are one endpoint, even inside mounted applications."""
-    app, inner = FastAPI(), FastAPI()
-    app.mount("/inner", inner)
-    assert {template_of(app, path) for path in ("/.env", "/inner/.env", "/wp-admin/")} == {UNMATCHED}
-    limited(app, Rule(limits="2/minute", key=["endpoint"]))
-    assert statuses(app, "/a", "/inner/b", "/c") == [404, 404, 429]
 
 
 def test_routes_included_later_are_limited() -> None:

@@ -6,7 +6,7 @@ import ipaddress
 from typing import Any
 
 import pytest
-from calls import OK, ask, http_scope, limited, limiter, send_bare, sending
+from calls import OK, ask, http_scope, limited, limiter, send_bare
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
@@ -306,25 +306,6 @@ def test_a_trusted_proxy_is_not_reported(caplog: pytest.LogCaptureFixture) -> No
 # -- through the middleware --------------------------------------------------------------------------------
 
 
-def test_a_forged_header_evades_no_limit_under_asgi() -> None:
-    """A client that sends a different address with every request is rejected."""
-    for options in ({}, {"trusted_proxies": PROXIES}):
-        app = limited(OK, limiter("2/minute"), **options)
-        codes = [ask(app, headers={"x-forwarded-for": f"198.51.100.{i}"}).status_code for i in range(4)]
-        assert codes == [200, 200, 429, 429]
-
-
-def test_clients_behind_a_trusted_proxy_have_own_counts_under_asgi() -> None:
-    """Two header lines are one list, for any case of the header name."""
-    app = limited(OK, limiter("1/minute"), trusted_proxies=PROXIES)
-
-    def status(*lines: str) -> int:
-        headers = [(b"X-Forwarded-For", line.encode()) for line in lines]
-        return int(send_bare(app, http_scope(client=(PROXY, 1), headers=headers))[0]["status"])
-
-    assert [status("1.1.1.1", REAL), status("2.2.2.2", REAL), status("203.0.113.10"), status()] == [200, 429, 200, 200]
-
-
 def test_clients_behind_a_trusted_proxy_have_own_counts_under_wsgi() -> None:
     """The middleware reads only the header that the settings name."""
     app = RateLimitMiddleware(
@@ -338,12 +319,6 @@ def test_clients_behind_a_trusted_proxy_have_own_counts_under_wsgi() -> None:
     assert status(f"for={REAL}", "1.1.1.1") == "200"
     assert status(f"for={REAL}", "2.2.2.2") == "429"
     assert status("for=203.0.113.10", "2.2.2.2") == "200"
-
-
-def test_an_ipv6_network_is_one_client() -> None:
-    """A client with a /64 network has one count instead of 2**64."""
-    app = limited(sending(*[{"type": "http.response.start", "status": 200}, {"type": "http.response.body"}]))
-    assert [ask(app, client=f"2001:db8:1:2::{i:x}").status_code for i in range(4)] == [200, 200, 429, 429]
 
 
 @pytest.mark.parametrize("trusted", [[], ["10.0.0.0/8"]])

@@ -16,7 +16,7 @@ from shared_store import SharedStore
 from starlette.responses import JSONResponse
 from tables import each
 from werkzeug.wrappers import Response
-from wsgi_calls import Environ, Served, listing
+from wsgi_calls import Served, listing
 from wsgi_calls import limited as limited_wsgi
 
 from ratelimit_mw import Limiter, Rule, Verdict
@@ -155,19 +155,6 @@ def test_no_accept_header_breaks_the_rejection(accept: str) -> None:
     headers = dict(response.headers)
     assert headers["Content-Type"] in (PROBLEM, HTML, TEXT)
     assert int(headers["Content-Length"]) == len(response.body)
-
-
-def test_one_second_is_not_seconds() -> None:
-    """The sentence is grammatical for one second."""
-    assert b"Retry after 1 second." in rejection_of(verdict_of(Rule(limits="1/second")), "text/plain").body
-
-
-def test_a_permanent_rejection_suggests_no_wait() -> None:
-    """Without a wait, the body does not suggest that waiting helps."""
-    verdict = verdict_of(Rule(name="big", limits="5/minute"), cost=6)
-    problem = json.loads(rejection_of(verdict, "").body)
-    assert problem["detail"] == "Waiting does not help: this request can never be allowed."
-    assert problem["violated-policies"] == ["big"]
 
 
 NAMES = st.sampled_from(["api", "a_b", 'quoted"name"', "back\\slash", "100%{wait}", "<b>", "{0}"])
@@ -362,13 +349,3 @@ def test_an_error_of_the_function_reaches_the_server() -> None:
 
     with pytest.raises(LookupError, match="template"):
         rejected_response(app(rejection=broken))
-
-
-def test_a_rejection_under_wsgi_is_complete_without_a_validator() -> None:
-    """The default rejection under WSGI has its length, its type and exactly one body."""
-    environ: Environ = {"HTTP_ACCEPT": "text/html"}
-    guarded = limited_wsgi(listing, limiter(**FULL))
-    Served(guarded)
-    served = Served(guarded, **environ)
-    assert dict(served.headers)["Content-Type"] == HTML
-    assert int(dict(served.headers)["Content-Length"]) == len(served.body)

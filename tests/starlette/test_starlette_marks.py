@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 from calls import ask, http_scope, send_bare
-from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette_apps import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
@@ -14,7 +13,6 @@ from tables import each
 
 from ratelimit_mw import Rule
 from ratelimit_mw.starlette import exempt, limit
-from ratelimit_mw.testmode import limits_off
 
 
 @each("view", [asynchronous, synchronous, Whole, functools.partial(synchronous)])
@@ -158,12 +156,3 @@ def test_an_exempt_view_has_a_verdict() -> None:
     for scope in (http_scope(), http_scope(path="/free"), {**http_scope(path="/talk"), "type": "websocket"}):
         send_bare(app, {**scope, "state": state}, {"type": "websocket.connect"})
     assert [(verdict.allowed, len(verdict.decisions)) for verdict in verdicts] == [(True, 1), (True, 0), (True, 0)]
-
-
-def test_limits_off_turns_decorators_off() -> None:
-    """limits_off() disables the limits of decorators, with and without the middleware."""
-    app = application([Route("/", asynchronous), Route("/whole", Whole)], Rule(limits="1/minute"))
-    bare = Starlette(routes=[Route("/", asynchronous), Route("/whole", Whole)])
-    with limits_off():
-        assert statuses(app, *["/", "/whole"] * 5) == [200] * 10
-        assert statuses(bare, "/", "/whole") == [200, 200]

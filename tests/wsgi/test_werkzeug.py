@@ -161,12 +161,6 @@ def test_wrong_arguments_are_errors(options: dict[str, Any], message: str) -> No
         client(**options)
 
 
-def test_a_view_decides_a_rule() -> None:
-    """It rejects with a 429."""
-    asked = client(Rule(name="vote", limits="1/minute", key=["poll"], match={"view": ""}))
-    assert statuses(asked, "/vote?poll=1", "/vote?poll=2", "/vote?poll=1") == [200, 200, 429]
-
-
 def test_a_limited_view_needs_the_middleware() -> None:
     """After a request, the thread no longer has a request."""
     statuses(client(), "/notes/7", method="POST")

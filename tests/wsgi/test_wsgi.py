@@ -226,12 +226,6 @@ def test_close_is_called_once(rule: dict[str, Any], chunks: int | None, closes: 
     assert body.closed == 1
 
 
-@RULES
-def test_an_iterable_without_close_is_accepted(rule: dict[str, Any]) -> None:
-    """A plain list has no ``close``."""
-    assert Served(RateLimitMiddleware(listing, limiter=limiter(**rule))).body == b"hello"
-
-
 def raise_at_once(environ: Environ, start_response: Any) -> list[bytes]:
     raise ValueError("broken")
 
