@@ -96,7 +96,7 @@ class RateLimitMiddleware:
             self.routes.match(request)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
-            limits = await limits.aat()
+            limits = await self.http_limiter.alatest()
         plan, admission, before = _plan(limits, request, scope), None, get_current()
         try:
             if limits.decides_at_once:
@@ -157,7 +157,7 @@ class RateLimitMiddleware:
             self.routes.match(request)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
-            limits = await limits.aat()
+            limits = await self.http_limiter.alatest()
         plan = _plan(limits, request, scope)
         verdict, receive = await _decide(limits, plan, request, receive)
         if verdict is None:

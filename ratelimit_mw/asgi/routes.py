@@ -60,7 +60,7 @@ class RouteIndex:
             for limit in reader.limits:
                 check_provided(limit, with_defaults(limit.mark.rule, limits.settings.defaults))
             check_parameters(routes, limits.rules)
-            check_routes(routes, limits.rules, limits.http_limiter.functions.may_provide)
+            check_routes(routes, limits.rules, limits.functions.may_provide)
 
         provided = {limit.mark: limit.provides for limit in reader.limits if limit.provides}
         self._http_limiter.adopt(views, provided, check, key=id(self._app))

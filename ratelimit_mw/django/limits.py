@@ -149,7 +149,7 @@ class ProjectLimits:
 
         def check(rules: HttpLimits) -> None:
             check_parameters(routes.all, rules.rules, is_root)
-            check_routes(routes.all if is_root else (), rules.rules, rules.http_limiter.functions.may_provide)
+            check_routes(routes.all if is_root else (), rules.rules, rules.functions.may_provide)
             if drf:
                 drf.check_scopes(routes.all, rules.rules)
 
@@ -163,7 +163,7 @@ class ProjectLimits:
         routes = self.routes(getattr(framework_request, "urlconf", None))  # their limits are added before
         request = DjangoRequest(framework_request, may_await)
         limits = self.http_limiter.in_force
-        request.limits = limits if limits.watch is None else limits.at()
+        request.limits = limits if limits.watch is None else self.http_limiter.latest()
         language = get_language() if routes.has_languages else None
         path, method = framework_request.path_info or "/", framework_request.method or ""
         found = routes.cached.get((language, path, method)) or routes.find(path, method)

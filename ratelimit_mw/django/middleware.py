@@ -12,7 +12,6 @@ from django.core.signals import got_request_exception
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
-from ..clock import monotonic
 from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.warnings import warn
 from ..rules.guard import get_current, set_current
@@ -76,9 +75,8 @@ class RateLimitMiddleware:
     async def _handle(self, framework_request: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
         project = project_limits()
-        watches = project.http_limiter.in_force.watch
-        if self._is_async and watches is not None and monotonic() >= watches.due_at:
-            await watches.alook()
+        if self._is_async and project.http_limiter.in_force.watch is not None:
+            await project.http_limiter.alatest()
         request = project.open_request(framework_request, self._is_async)
         before = get_current()
         try:

@@ -182,7 +182,7 @@ class FlaskHooks:
             to = views.find(key, request.rule)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
-            limits = limits.at()
+            limits = self.http_limiter.latest()
         plan = limits.plan(request, to)
         if ADMISSION in environ:
             plan = limits.undecided(plan, environ)

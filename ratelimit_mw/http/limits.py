@@ -51,7 +51,6 @@ class HttpLimits:
     """
 
     def __init__(self, http_limiter: HttpLimiter, every: RuleSet, settings: Settings, app: AppFacts) -> None:
-        self.http_limiter = http_limiter
         self.limiter = http_limiter.limiter
         self.reject = http_limiter.reject
         """Your function that responds to a rejection."""
@@ -63,7 +62,9 @@ class HttpLimits:
         """Looks for changed settings; None if the settings are not watched."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.rejections = PreparedRejections(self.writer)
-        build_reader, functions = _reader_builder(http_limiter, http), http_limiter.functions
+        self.functions = functions = http_limiter.functions
+        self.named = http_limiter.named
+        build_reader = _reader_builder(http_limiter, http)
         if not (app.has_routes or http_limiter.before_user):
             check_no_views(every, functions.may_provide)
         leaves = http_limiter.before_user and not app.has_routes
@@ -129,20 +130,6 @@ class HttpLimits:
         names = (self.left if before_user else frozenset()).union(outer.decided_rules if outer else ())
         return self.plan_without(plan, names) if names else plan
 
-    def at(self) -> HttpLimits:
-        """Return the limits for a request that arrives, and look for changes when that is due."""
-        if self.watch is not None and monotonic() >= self.watch.due_at:
-            self.watch.look()
-            return self.http_limiter.in_force
-        return self
-
-    async def aat(self) -> HttpLimits:
-        """Async form of ``at``."""
-        if self.watch is not None and monotonic() >= self.watch.due_at:
-            await self.watch.alook()
-            return self.http_limiter.in_force
-        return self
-
     def settle_stated(self, verdict: Verdict) -> None:
         """Keep the stated costs until the end of the response."""
 
@@ -186,6 +173,18 @@ class HttpLimiter:
         with self.limiter.reloads.lock:
             self.renew(self.limiter.rules, self.limiter.settings)()
             self.limiter.reloads.users.add(self)
+
+    def latest(self) -> HttpLimits:
+        """Return the limits for a request that arrives, and look for changed settings before, when that is due."""
+        if (watch := self.in_force.watch) is not None and monotonic() >= watch.due_at:
+            watch.look()
+        return self.in_force
+
+    async def alatest(self) -> HttpLimits:
+        """Async form of ``latest``."""
+        if (watch := self.in_force.watch) is not None and monotonic() >= watch.due_at:
+            await watch.alook()
+        return self.in_force
 
     def adopt(
         self,

@@ -146,7 +146,7 @@ def _find_admissions(scope: Values, rules: tuple[str, ...], called: str) -> list
     for name in rules:
         if name not in by_rule:
             raise ConfigError(f"unknown rule {name!r}{suggestion(name, by_rule)}", f"{called}({name!r})")
-        by_rule[name].limits.http_limiter.named.add(name)
+        by_rule[name].limits.named.add(name)
     found: dict[Admission, list[str]] = {}
     for name in rules or by_rule:
         if by_rule[name].limits.rules.enabled and not testmode.off:

@@ -90,7 +90,7 @@ class RateLimitMiddleware:
         to = None if self.routes is None else self.routes.find(request)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
-            limits = limits.at()
+            limits = self.http_limiter.latest()
         plan = limits.plan(request, to)
         if ADMISSION in environ or limits.before_user:
             plan = limits.undecided(plan, environ, limits.before_user)

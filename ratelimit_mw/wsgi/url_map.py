@@ -59,7 +59,7 @@ def check_map(routes: list[Route], limits: HttpLimits, may_have_more: bool = Fal
     """Raise ``ConfigError`` for a rule that no route has. Functions of Flask may add parameters to a route."""
     if not may_have_more:
         check_parameters(routes, limits.rules)
-    check_routes(routes, limits.rules, limits.http_limiter.functions.may_provide)
+    check_routes(routes, limits.rules, limits.functions.may_provide)
 
 
 class MapRoutes:

@@ -10,12 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from ratelimit_mw.cli.serve import app as service
-from ratelimit_mw.django import middleware as of_django
 from ratelimit_mw.http import limits
 from ratelimit_mw.limiter import file_follower, follower, limiter, overrides
 from ratelimit_mw.limiter.remote import store as remote
 
-MODULES = [service, of_django, limits, limiter, file_follower, follower, remote, overrides]
+MODULES = [service, limits, limiter, file_follower, follower, remote, overrides]
 
 
 class Later:
