@@ -38,9 +38,9 @@ class OpenAPIWithLimits:
     def __call__(self) -> dict[str, Any]:
         schema, limits = self.described(), self._http_limiter.in_force
         handlers = ErrorHandlers.of(self._app)
-        own_body = limits.reject is None and (handlers is None or handlers.find(_STATUS) is None)
+        has_problem = limits.reject is None and (handlers is None or handlers.find(_STATUS) is None)
         headers = [name.decode("ascii") for name in limits.writer.names]
-        response = _describe_response(headers, own_body, limits.settings.reset)
+        response = _describe_response(headers, has_problem, limits.settings.reset)
         for route in self._routes:
             described = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
             for method in route.methods or ():
@@ -56,12 +56,12 @@ def _is_limited(limits: HttpLimits, route: AppRoute, method: str) -> bool:
     return any(not rule.shadow for rule in plan.rules) or bool(match.deferred)
 
 
-def _describe_response(headers: Collection[str], own_body: bool, reset: str) -> dict[str, Any]:
-    """Return the response to a rejection, with the package's own body or without a description of it."""
+def _describe_response(headers: Collection[str], has_problem: bool, reset: str) -> dict[str, Any]:
+    """Return the response to a rejection, with the package's body or without a description of it."""
     described = {
         title: {"description": meaning, "schema": {"type": kind}}
         for title, (meaning, kind) in (_HEADERS | (_EPOCH if reset == "epoch" else {})).items()
         if title.lower() in (*headers, "retry-after")
     }
     response: dict[str, Any] = {"description": "Too Many Requests", "headers": described}
-    return response | {"content": _PROBLEM} if own_body else response
+    return response | {"content": _PROBLEM} if has_problem else response

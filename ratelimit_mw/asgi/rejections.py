@@ -53,8 +53,8 @@ class ErrorHandlers:
     def of(cls, app: Any) -> Self | None:
         """Return the handlers of an application of Starlette or FastAPI; None where it has none of its own."""
         registered: Mapping[Any, Any] = getattr(app, "exception_handlers", None) or {}
-        own = {kind: handler for kind, handler in registered.items() if not _is_default(handler)}
-        return cls(app, own) if own else None
+        custom = {kind: handler for kind, handler in registered.items() if not _is_default(handler)}
+        return cls(app, custom) if custom else None
 
     def find(self, status: int) -> Callable[[Any, Any], Any] | None:
         """Return the handler of a rejection with this status. Handlers for the error take precedence."""

@@ -67,8 +67,8 @@ class RouteIndex:
         for app in {id(app): app for app in reader.owners}.values():
             handle_rejections(app)
             if hasattr(app, "openapi_schema"):
-                own = [route for route in reader.routes if route.place.app is app]
-                app.openapi = OpenAPIWithLimits(app, self._http_limiter, own)
+                routes_of_app = [route for route in reader.routes if route.place.app is app]
+                app.openapi = OpenAPIWithLimits(app, self._http_limiter, routes_of_app)
 
     def find(self, request: ASGIRequest) -> RouteMatch:
         """Return where a request goes."""

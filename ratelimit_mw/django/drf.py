@@ -174,8 +174,8 @@ class UserRateThrottle(Throttle):
             fix = f"Name the throttle in throttle_classes of a view, or set the rate of its scope in {_RATES}"
             raise ConfigError(f"the rate is not known at the start. {fix}", "rate", name_of(type(self)) or "")
         plan = rules.plan_of([mark], earlier.method, earlier.host, earlier.to.marks, admission.lists)
-        own = None if type(self).get_cache_key in _OWN_KEYS else str(key)
-        return plan, {THROTTLE: own, "user": user_key(request.user)}
+        custom = None if type(self).get_cache_key in _DEFAULT_KEYS else str(key)
+        return plan, {THROTTLE: custom, "user": user_key(request.user)}
 
 
 class AnonRateThrottle(UserRateThrottle):
@@ -199,7 +199,7 @@ class ScopedRateThrottle(UserRateThrottle):
     scope = None  # type: ignore[assignment] # that of the view
 
 
-_OWN_KEYS: Final = {UserRateThrottle.get_cache_key, AnonRateThrottle.get_cache_key}
+_DEFAULT_KEYS: Final = {UserRateThrottle.get_cache_key, AnonRateThrottle.get_cache_key}
 
 
 def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Verdict]:

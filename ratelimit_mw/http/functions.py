@@ -32,14 +32,14 @@ _CONVERTING: Final = ("BeforeValidator", "PlainValidator", "WrapValidator", "Jso
 _OF_REQUEST: Final = ("ip", "endpoint", "view", "method", "path", "host", "scope")
 
 
-def checked_functions(own: FeatureFunctions) -> dict[str, Callable[[Any], Any]]:
+def checked_functions(features: FeatureFunctions) -> dict[str, Callable[[Any], Any]]:
     """Return your functions by normalized feature name; ``ConfigError`` for one that takes no request."""
-    if callable(own):
-        own = {IDENTIFY: own}
-    if not isinstance(own, Mapping):
-        raise ConfigError(f"expected a table of functions by feature, or one function; got {own!r}", "features")
+    if callable(features):
+        features = {IDENTIFY: features}
+    if not isinstance(features, Mapping):
+        raise ConfigError(f"expected a table of functions by feature, or one function; got {features!r}", "features")
     functions = {}
-    for name, read in own.items():
+    for name, read in features.items():
         with error_path("features" if name == IDENTIFY else f"features[{name!r}]"):
             functions[name if name == IDENTIFY else checked_name(name)] = checked_call(read, "the request")
     return functions
@@ -52,8 +52,8 @@ class CheckedFunctions:
     own. ``must_await``: whether one of them is async.
     """
 
-    def __init__(self, own: FeatureFunctions) -> None:
-        functions = checked_functions(own)
+    def __init__(self, features: FeatureFunctions) -> None:
+        functions = checked_functions(features)
         kinds = [kind for function in functions.values() for kind in (function, type(function).__call__)]
         self.must_await = any(map(inspect.iscoroutinefunction, kinds))
         several = functions.pop(IDENTIFY, None)

@@ -280,9 +280,9 @@ def _check_arguments(options: HttpOptions) -> None:
 
 
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:
-    own = [name for name in OF_LIMITER if options.get(name) is not None]
+    of_limiter = [name for name in OF_LIMITER if options.get(name) is not None]
     if limiter is None:
-        if settings is None and not own:
+        if settings is None and not of_limiter:
             raise ConfigError(
                 'give the middleware either limits="100/minute", settings="ratelimit.toml" or limiter=Limiter(...). '
                 "For limits in decorators only, pass settings={}"
@@ -294,6 +294,8 @@ def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: 
         raise ConfigError("give the middleware either settings or a limiter, which has settings of its own")
     if not isinstance(limiter, Limiter):
         raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
-    if own:
-        raise ConfigError("the limiter has its own. Pass it to the limiter, or pass settings in its place", own[0])
+    if of_limiter:
+        raise ConfigError(
+            "the limiter has its own. Pass it to the limiter, or pass settings in its place", of_limiter[0]
+        )
     return limiter
