@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from datetime import UTC
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-_INK: Final = "#333333"
+_INK, _PAPER, _GRID = "#333333", "#ffffff", "#dddddd"
 _ALLOWED: Final = "#8fb3d9"
 _REJECTED: Final = "#c8342f"
 _DAY: Final = 86_400  # matplotlib counts in days since 1970
 _STYLE: Final[dict[Any, Any]] = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
-    "grid.color": "#dddddd",
+    "grid.color": _GRID,
     "figure.dpi": 150,
     "figure.constrained_layout.use": True,
     "axes.axisbelow": True,
@@ -42,6 +43,8 @@ _STYLE: Final[dict[Any, Any]] = {
     "savefig.dpi": "figure",
     "svg.hashsalt": "ratelimit-mw",  # the same input gives the same file
 }
+_DARK: Final = {_INK: "#e6edf3", _PAPER: "#131416", _GRID: "#3d444d"}
+"""The colours of an SVG where the reader prefers a dark scheme."""
 _DATES: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 _DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
 _MIN_STEPS: Final = 20
@@ -83,8 +86,20 @@ def draw(report: ReplayReport, path: Path, limit: int) -> None:
         figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
         _draw_curves(upper, report)
         _draw_clients(lower, clients)
-        kind = path.suffix[1:].lower()
-        figure.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+        if path.suffix.lower() == ".png":
+            figure.savefig(path, format="png", metadata={"Software": None})
+        else:
+            svg = StringIO()
+            figure.savefig(svg, format="svg", metadata={"Date": None})
+            path.write_text(_with_dark_scheme(svg.getvalue()), "utf-8")
+
+
+def _with_dark_scheme(svg: str) -> str:
+    """Return a picture that is light or dark, as its reader prefers. A program without variables shows it light."""
+    dark = " ".join(f"--{light[1:]}: {colour};" for light, colour in _DARK.items())
+    for light in _DARK:
+        svg = svg.replace(light, f"var(--{light[1:]}, {light})")
+    return svg.replace("</style>", f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}</style>", 1)
 
 
 def _draw_curves(axes: Axes, report: ReplayReport) -> None:
