@@ -33,7 +33,10 @@ from .json_lines import JsonLines, client_of
 _DATE: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
 _LOGGED: Final = rf"(?:\[{_DATE}\] \[\d+\] \[INFO\] )?"
 _DATES: Final = re.compile(_DATE, re.ASCII)
-_MESSAGE: Final = re.compile(rf'(?:\[?{_DATE}\]? )?(?:\[\d+\] )?\[?(?:DEBUG|INFO|WARNING|ERROR)\]?:? +[^"]*', re.ASCII)
+_MESSAGE: Final = re.compile(
+    rf"(?:\[?{_DATE}\]? )?(?:\[\d+\] )?\[?(?:DEBUG|INFO|WARNING|ERROR)\]?:? +(?!.* HTTP/\d|.* \d(?:\.\d)?\" \d).*",
+    re.ASCII,
+)
 """A message of a server beside its access log: that of Gunicorn, uvicorn, Hypercorn, Daphne or Granian."""
 _DOCKER: Final = ('{"log":', '{"log": ')
 _IN_DOCKER: Final = " in a log of Docker"

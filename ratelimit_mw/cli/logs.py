@@ -80,7 +80,7 @@ field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=
                                  " fields.")  # fmt: skip
 
 format_option = click.option("--format", "name", metavar="NAME", type=click.Choice(NAMES_OF_FORMATS),
-                             help="The format of the logs. Default: that of each line. The names are"
+                             help="The format of the logs. Default: that of each line. One of"
                                   f" {', '.join(NAMES_OF_FORMATS)}.")  # fmt: skip
 """The option of a command for the format of its logs."""
 

@@ -26,6 +26,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _AS_JSON: Final = "ratelimit_mw.json"
 _UNBOUNDED: Final = 10_000
 """The width of a file, in which no line is folded."""
+_MOST_LINES: Final = 5
+"""The lines that one line of a cell may become."""
 _GAP: Final = 2
 """The spaces between two columns."""
 
@@ -165,10 +167,14 @@ def _print_records(rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _fitting(columns: Mapping[str, Sequence[str]], most: int) -> list[int] | None:
-    """Return the width of each column of a table that is at most so wide; None when some word would be cut."""
+    """Return the width of each column of a table that is at most so wide; None when a list is easier to read.
+
+    That is when some word would be cut, or some cell would have many lines.
+    """
     texts = [[name, *cells] for name, cells in columns.items()]
     widths = [max(cell_len(line) for text in each for line in text.splitlines() or [""]) for each in texts]
     least = [max(cell_len(word) for text in each for word in text.split() or [""]) for each in texts]
+    least = [max(word, -(-width // _MOST_LINES)) for word, width in zip(least, widths, strict=True)]
     while sum(widths) + _GAP * (len(widths) - 1) > most:
         wide = [column for column, width in enumerate(widths) if width > least[column]]
         if not wide:

@@ -137,7 +137,7 @@ def test_a_header_of_iis_is_no_invalid_line(rules: Write, log: Write) -> None:
     [
         "INFO:     Started server process [7598]",
         "[INFO] Starting granian (main PID: 9810)",
-        "[WARNING] ASGI Lifespan errored, continuing without Lifespan support",
+        '[WARNING] ASGI Lifespan errored, continuing without (to avoid Lifespan completely use "asginl" interface)',
         "[2026-11-28 19:55:44 +0000] [7598] [INFO] Running on http://127.0.0.1:8000 (CTRL + C to quit)",
         "2026-11-28 23:19:30,441 INFO     Listening on TCP address 127.0.0.1:7402",
     ],

@@ -131,6 +131,16 @@ def test_a_terminal_too_narrow_for_whole_words_gets_a_list(
     ]
 
 
+def test_a_cell_of_many_lines_is_easier_to_read_in_a_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column has at least a fifth of the width of its longest line."""
+    monkeypatch.setattr(output, "columns_of", lambda _stream: 40)
+    for words, is_list in ((8, False), (20, True)):
+        print_table(Table("Rules", [{"rule": "login", "limits": "word " * words, "algorithm": "sliding-window"}]))
+        assert ("rule       login" in capsys.readouterr().out) == is_list, words
+
+
 def test_every_command_with_json_is_rendered() -> None:
     """A new command needs a case here."""
     commands = dict(commands_of(ratelimit_mw))
