@@ -215,8 +215,11 @@ def _logged_texts() -> set[str]:
 
 
 def test_every_log_message_has_its_line() -> None:
-    """An operator finds each message that the package logs on the page of log messages."""
+    """An operator finds each message that the package logs on the page of log messages, and can link to it."""
     page = page_of("log-messages").read_text()
     texts = _logged_texts()
     assert len(texts) > 30
     assert not [text for text in texts if text.split(". ")[0].strip(" .;:,()") not in page]
+    rows = re.findall(r"^\| (?!Message|---)(.*)", page, re.MULTILINE)
+    anchors = [re.match(r'<a id="([\w-]+)"></a>', row) for row in rows]
+    assert len({anchor and anchor[1] for anchor in anchors} - {None}) == len(rows) > 30
