@@ -14,6 +14,7 @@ from ..operations.forms import decision_json, override_json
 from ..operations.overview import Overview
 from ..operations.times import time_json
 from ..stores.url import redacted_url
+from .load import read_load
 from .traffic import read_clients, read_traffic
 from .view import View
 
@@ -41,7 +42,8 @@ def read_data(limiter: Limiter, view: View) -> Json:
     traffic, in_store = _read_traffic(limiter, view, now), _read_store(limiter)
     clients = _read_clients(limiter, view, now, traffic)
     rules = {"rules": _read_rules(limiter)}
-    return {"now": time_json(now), "traffic": traffic, "clients": clients, "rules": rules, **in_store}
+    load = {"load": read_load(limiter)} if any(rule.source.adapts for rule in limiter.rules.rules) else {}
+    return {"now": time_json(now), "traffic": traffic, **load, "clients": clients, "rules": rules, **in_store}
 
 
 def forget_store(limiter: Limiter) -> None:

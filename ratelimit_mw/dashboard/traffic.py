@@ -12,7 +12,14 @@ from ..rules.ruleset import RuleSet
 from ..traffic import Curve, TrafficLog
 from .view import View
 
-LABELS: Final = {COUNT: "count", "allowed": "allowed", "rejected": "rejected", "shadow": "would be rejected"}
+LABELS: Final = {
+    COUNT: "count",
+    "allowed": "allowed",
+    "rejected": "rejected",
+    "shadow": "would be rejected",
+    "limit": "limit",
+    "in_flight": "in flight",
+}
 """The lines of a curve, in their order."""
 _MOST_CURVES: Final = 20
 _MOST_ROWS: Final = 50

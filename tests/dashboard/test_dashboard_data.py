@@ -14,7 +14,9 @@ from http_servers import free_port
 from tables import each
 
 from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw.dashboard import load
 from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.limiter import gates
 from ratelimit_mw.limiter.observers.outcomes import RequestOutcomes
 from ratelimit_mw.limiter.observers.traffic import _events
 from ratelimit_mw.testing import ManualClock
@@ -38,6 +40,32 @@ def test_bans_and_overrides_have_the_json_of_the_commands() -> None:
     (ban,), (override,) = found["bans"]["bans"], found["overrides"]["overrides"]
     assert (ban["client"], ban["rule"], ban["until"]) == ("ip=192.0.2.66", "api", "2026-01-02T12:00:30+00:00")
     assert (override["client"], override["limits"], override["until"]) == ("ip=192.0.2.9", "1000/minute", None)
+
+
+def test_adaptive_limits_have_a_curve_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the limit and the requests in flight every 10 s, and a gap without requests. Other rules have none."""
+    assert "load" not in data(limiter_of())
+    limiter = limiter_of([Rule(name="api", limits="adaptive 5..200 concurrent", target=1, key=[])])
+    assert data(limiter)["load"] == {"curves": []}
+    clock: Any = limiter.clocks.own
+    for module in (gates, load):
+        monkeypatch.setattr(module, "now_us", clock)
+    held = []
+    for seconds in (10, 10, 30):
+        held.append(limiter.hit({"priority": "critical"}))
+        clock.advance(seconds)
+    (row,) = data(limiter)["load"]["curves"]
+    assert row["lines"] == {"limit": [20, 20, 20, None, None, 20], "in_flight": [1, 2, 3, None, None, 3]}
+    assert [row[name] for name in ("rule", "start", "step", "limit", "in_flight")] == [
+        "api",
+        "2026-01-01T12:00:30+00:00",
+        10,
+        20,
+        3,
+    ]
+    html = shown(page(limiter))
+    assert "Adaptive limits of this process" in html
+    assert "the last change: start" in html
 
 
 def test_rules_have_the_place_that_they_come_from(tmp_path: Path) -> None:

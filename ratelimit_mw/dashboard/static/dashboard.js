@@ -9,8 +9,8 @@
   const EVERY_MS = 5000;
   const NEWS_EVERY_MS = 30000;
   const DAY = 86400;
-  const LANES = [["count", "allowed"], ["rejected", "shadow"]];  // with scales of their own: the first are often higher
-  const LABELS = { count: "count", allowed: "allowed", rejected: "rejected", shadow: "would be rejected" };
+  const LANES = [["count", "allowed"], ["rejected", "shadow"], ["limit", "in_flight"]];  // with scales of their own: the first are often higher
+  const LABELS = { count: "count", allowed: "allowed", rejected: "rejected", shadow: "would be rejected", limit: "limit", in_flight: "in flight" };
   const BOUND = "[data-value], [data-if], [data-unless], [data-each], [data-field], [data-name]";
   const number = new Intl.NumberFormat("en-US");
   const short = new Intl.NumberFormat("en-US", { notation: "compact" });
@@ -69,7 +69,7 @@
       known.delete(key);
       element.dataset.row = key;
       write(element, row);
-      element.curve = row.lines;
+      element.curve = row;
       if (last.nextElementSibling !== element && !hasFocus(element)) last.after(element);
       last = element;
     }
@@ -102,7 +102,7 @@
       stroke,
       width: line === "rejected" ? 1.5 : 1.2,
       dash: line === "shadow" ? [5, 4] : undefined,
-      fill: line === "shadow" ? undefined : `${stroke}33`,
+      fill: ["shadow", "limit"].includes(line) ? undefined : `${stroke}33`,
       paths: uPlot.paths.stepped({ align: 1 }),
       points: { show: false },
     };
@@ -195,7 +195,7 @@
     latest = data;
     write(document.body, data);
     for (const element of charts.keys()) if (!element.isConnected) erase(element);
-    for (const card of document.querySelectorAll(".card")) if (card.curve) draw(card.querySelector(".plot"), card.curve, data.traffic);
+    for (const card of document.querySelectorAll(".card")) if (card.curve?.lines) draw(card.querySelector(".plot"), card.curve.lines, { ...data.traffic, ...card.curve });
     const now = (data.traffic.curves ?? []).reduce((sum, curve) => sum + (curve.rejected ?? 0), 0);
     if (now <= rejected || announce(`${number.format(now - rejected)} more rejected requests`)) rejected = now;
   }
