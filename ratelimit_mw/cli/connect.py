@@ -31,8 +31,8 @@ _OLDEST: Final = (6, 2)
 """The oldest version of Redis."""
 _FULL: Final = 0.9
 """The share of the memory of Redis, or of the connections of PostgreSQL, that is too much."""
-_SHARING: Final = 3 / 4
-"""The share of used pages of LMDB from which new keys share states."""
+_NEARLY_FULL: Final = 3 / 4
+"""The share of used pages of LMDB that is too much. At seven eighths, new keys fail."""
 _REFUSED: Final = re.compile("NOPERM|permission denied|must be owner|insufficient privilege")
 """A part of the error of a server whose user lacks a right."""
 _Found = Iterator[tuple[str, str]]
@@ -205,8 +205,8 @@ def _lmdb(values: Mapping[str, Any]) -> _Found:
         room = f"{used / _MIB:,.1f} of {_mib(size)} are used by {values['entries']:,} keys"
         room = f"{room}, {values['readers']} of {values['max_readers']} readers are in use"
         yield FACT, room
-        if used >= size * _SHARING:
-            yield PROBLEM, f"{room}: new clients share counts. Raise ?size="
+        if used >= size * _NEARLY_FULL:
+            yield PROBLEM, f"{room}: when it is full, new clients fail. Raise ?size="
     if free is not None:
         yield FACT, f"{_mib(free)} are free on the disk"
         if (growth := size - values.get("allocated", 0)) > free:

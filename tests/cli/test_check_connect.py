@@ -298,7 +298,7 @@ def test_a_full_lmdb_is_a_problem(share: float, is_full: bool) -> None:
     folder = {"set_aside": "", "free": 1 << 40, "file": 4096, "allocated": 4096}
     found = judged(Facts("lmdb", "/limits", {**room, **folder}))
     assert [len(found[kind]) for kind in (FACT, NOTE, PROBLEM)] == [2, 0, is_full]
-    assert all("new clients share counts. Raise" in text for text in found[PROBLEM])
+    assert all("when it is full, new clients fail. Raise" in text for text in found[PROBLEM])
     [note] = judged(Facts("lmdb", "/limits", {**room, **folder, "free": 0}))[NOTE]
     assert "the file may grow by 3.9 MiB" in note
 

@@ -25,11 +25,13 @@ def rules(suffix: str) -> list[Rule]:
         {"name": "leaky-bucket", "mode": "queue"},
     ]
     made = [(f"a{i}", "10/minute", spec) for i, spec in enumerate(specs)]
-    made += [("slots", "10 concurrent", "sliding-window"), ("both", "10/minute; 30/hour", "sliding-window-counter")]
+    made.append(("both", "10/minute; 30/hour", "sliding-window-counter"))
+    options: dict[str, Any] = {"key": ["ip"], "reserve": RESERVE}
+    slots = Rule(name=f"slots-{suffix}", limits="10 concurrent", match={"name": "slots"}, **options)
     return [
-        Rule(name=f"{name}-{suffix}", limits=limits, algorithm=spec, key=["ip"], reserve=RESERVE, match={"name": name})
+        Rule(name=f"{name}-{suffix}", limits=limits, algorithm=spec, match={"name": name}, **options)
         for name, limits, spec in made
-    ]
+    ] + [slots]
 
 
 def test_each_class_leaves_what_is_reserved(each_store: Store) -> None:

@@ -14,7 +14,6 @@ import atexit
 import logging
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -34,11 +33,9 @@ from .transaction import Transactions
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """A file with a text that differs after each start of the machine."""
 _LOCK_FILE: Final = "ratelimit_mw.lock"
-_IDENTITY: Final = META + b"identity"
-_IDENTITY_FORM: Final = re.compile(rb"([0-9a-f]{32}) ([1-9]\d{,4}) ([0-9a-f-]+) (\d+)")
-"""The secret, the number of shared states, the boot ID, and the wall clock at the start of the monotonic clock."""
-_BYTES_PER_SHARED_STATE: Final = 16_384
-_MAX_SHARED_STATES: Final = 1 << 16
+_CLOCK: Final = META + b"clock"
+_CLOCK_FORM: Final = re.compile(rb"([0-9a-f-]+) (\d+)")
+"""The boot ID, and the wall clock at the start of the monotonic clock."""
 _CLOSING_SECONDS: Final = 1.0
 _ABANDONED: Final[list[lmdb.Environment | None]] = []
 """Environments that a thread of the parent was using at a fork. The child must not even close them."""
@@ -126,8 +123,8 @@ class Environment:
         if self._read_mark() != boot:
             self._write_mark(boot, self._folder)
         self._env = self._map(sync=False)
-        *identity, wall_at_zero = self._read_identity(self._env, boot.decode("ascii"))
-        self._transactions = Transactions(self._env, identity, self.size // self._env.stat()["psize"], wall_at_zero)
+        pages = self.size // self._env.stat()["psize"]
+        self._transactions = Transactions(self._env, pages, self._read_clock(self._env, boot))
         return self._transactions
 
     def _map(self, sync: bool) -> lmdb.Environment:
@@ -139,22 +136,17 @@ class Environment:
         options = {"mode": 0o700, "sync": sync, "metasync": sync, "readahead": False, "max_spare_txns": 0}
         return lmdb.open(str(self._folder), map_size=self.size, **options)  # type: ignore[arg-type]
 
-    def _read_identity(self, env: lmdb.Environment, boot: str) -> tuple[bytes, int, int]:
-        """Return the secret, the number of shared states, and the wall clock at zero.
-
-        The first process sets them, and each boot's clock.
-        """
-        shared_states = max(1, min(_MAX_SHARED_STATES, self.size // _BYTES_PER_SHARED_STATE))
+    def _read_clock(self, env: lmdb.Environment, boot: bytes) -> int:
+        """Return the wall clock at zero, in nanoseconds. The first process after a start of the machine sets it."""
         with env.begin(write=True) as txn:
             if _has_other_data(txn):
                 raise StoreError(f"{self._name} holds data of another application. Use a directory of its own")
-            match = _IDENTITY_FORM.fullmatch(txn.get(_IDENTITY) or b"")
-            new = secrets.token_hex(16), str(shared_states), "", ""
-            secret, number, clock_boot, wall_at_zero = map(bytes.decode, match.groups()) if match else new
-            if clock_boot != boot:
-                wall_at_zero = str(machine.time_ns() - machine.monotonic_ns())
-                txn.put(_IDENTITY, f"{secret} {number} {boot} {wall_at_zero}".encode())
-        return bytes.fromhex(secret), int(number), int(wall_at_zero)
+            match = _CLOCK_FORM.fullmatch(txn.get(_CLOCK) or b"")
+            if match and match[1] == boot:
+                return int(match[2])
+            wall_at_zero = machine.time_ns() - machine.monotonic_ns()
+            txn.put(_CLOCK, b"%b %d" % (boot, wall_at_zero))
+        return wall_at_zero
 
     def _set_aside(self) -> None:
         """Rename a file that may be damaged, unless another process uses it."""

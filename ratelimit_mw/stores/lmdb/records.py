@@ -1,11 +1,9 @@
 """The states that one transaction sees, and their names.
 
 The name of a record begins with one prefix, and its data with the time of expiry. An expired state equals a fresh one.
-When room is short, a new key shares one of the states of its limit with other keys.
 
 Examples:
-    \\xffratelimit_mw:meta:...                                    what all processes agree on, the place of the sweep
-    \\xffratelimit_mw:share:1|api|gcra|1m|<number>                a state that several keys share
+    \\xffratelimit_mw:meta:...                                    the clock of all processes, the place of the sweep
     \\xffratelimit_mw:state:1|api|gcra|1m|{ip=192.0.2.7}          the state of one key
     \\xffratelimit_mw:state#1|api|gcra|1m|<digest>                the state of a key that is too long for LMDB
 """
@@ -19,44 +17,34 @@ from typing import Final
 
 import lmdb
 
-from ...decision import Ban, Decision, Hit, prefix_of
-from ..base import LOOKED_AT, RECORDS, KeyPage
+from ...decision import Decision, Hit, prefix_of
+from ..base import LOOKED_AT, KeyPage
 from ..bytestore import ByteCall, Write, decide_bytes
 
 PREFIX: Final = b"\xffratelimit_mw:"
 """No text in UTF-8 begins with the byte 255."""
 META: Final = PREFIX + b"meta:"
 STATE: Final = PREFIX + b"state"
-SHARE: Final = PREFIX + b"share"
 EXPIRY: Final = 8
-"""The bytes of the time at the start of each record from ``SHARE`` on."""
+"""The bytes of the time at the start of each record from ``STATE`` on."""
 _MAX_NAME: Final = 511
 _READABLE: Final = 200
 _PING: Final = META + b"ping"
 _MAX_TIME: Final = 2**63 - 1
 _SMALL: Final = 128
-_BAN: Final = f"|{Ban.name}||"
 
 
 class Records(ByteCall):
-    """A call within a write transaction. ``changed`` asks for a commit.
-
-    All processes use the same ``secret`` and the same number of shared states of a limit.
-    """
+    """A call within a write transaction. ``changed`` asks for a commit."""
 
     title = "LMDB"
 
-    def __init__(
-        self, txn: lmdb.Transaction[bytes], shares: bool, is_full: bool, clock: int, secret: bytes, shared_states: int
-    ) -> None:
+    def __init__(self, txn: lmdb.Transaction[bytes], is_full: bool, clock: int) -> None:
         self._txn = txn
+        self._is_full = is_full
         self._clock = clock
         self.changed = False
-        self._names: dict[str, bytes | None] = {}  # where to write the keys that were read
-        self._shares = shares
-        self._is_full = is_full
-        self._secret = secret
-        self._shared_states = shared_states
+        self._names: dict[str, bytes] = {}
 
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide hits. Nothing is lost, as no other client changes a state within the transaction."""
@@ -74,14 +62,8 @@ class Records(ByteCall):
         return ()
 
     def _read(self, key: str) -> bytes | None:
-        name: bytes | None = state_name(STATE, key, self._secret)
-        data = self._txn.get(name)  # type: ignore[arg-type]
-        if data is None and (shared := self._shared_name(key)):
-            data = self._txn.get(shared)
-            name = shared if self._shares else name
-        elif data is None and self._shares and not key.startswith(RECORDS):
-            name = None  # a ban without room
-        self._names[key] = name
+        name = self._names[key] = state_name(key)
+        data = self._txn.get(name)
         return None if data is None else data[EXPIRY:]
 
     def _write(self, writes: Sequence[Write]) -> None:
@@ -89,9 +71,9 @@ class Records(ByteCall):
         for key, data, _, lasts_us in writes:
             if data is None:
                 self._delete([key])
-            elif (name := self._names[key]) is not None:
+            else:
                 until = self._clock + lasts_us
-                self._put(name, (until if until < _MAX_TIME else _MAX_TIME).to_bytes(EXPIRY, "big") + data)
+                self._put(self._names[key], (until if until < _MAX_TIME else _MAX_TIME).to_bytes(EXPIRY, "big") + data)
 
     def _put(self, name: bytes, data: bytes) -> None:
         """Write a record. It may not grow when there is no more room, but for the digits of a few numbers."""
@@ -106,11 +88,9 @@ class Records(ByteCall):
         self._delete(keys)
 
     def _delete(self, keys: Iterable[str]) -> None:
-        """Make keys fresh, and with them the keys that share their states."""
         self.changed = True
         for key in keys:
-            if not self._txn.delete(state_name(STATE, key, self._secret)) and (shared := self._shared_name(key)):
-                self._txn.delete(shared)
+            self._txn.delete(state_name(key))
 
     async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         """Return the keys of a page, without those too long for a name. Its place is the last key before it."""
@@ -127,28 +107,12 @@ class Records(ByteCall):
         self.changed = True
         self._txn.put(_PING, self._clock.to_bytes(8, "big"))
 
-    def _shared_name(self, key: str) -> bytes | None:
-        """Choose the shared state of a key by a keyed hash, so that no client can choose its neighbours.
 
-        None for a record, and for a ban: a neighbour's ban is no ban.
-        """
-        if key.startswith(RECORDS) or (f"|{Ban.name}||" in key and key.split("|", 3)[2] == Ban.name):
-            return None
-        hashed = _digest(key.encode("utf-8", "surrogatepass"), self._secret)
-        number = int.from_bytes(hashed[:8], "big") % self._shared_states
-        return state_name(SHARE, f"{prefix_of(key)}{number:04x}", self._secret)
-
-
-def state_name(kind: bytes, text: str, secret: bytes) -> bytes:
-    """Return the name of a key's own state (``STATE``) or a shared state (``SHARE``). No two texts share one."""
-    data = text.encode("utf-8", "surrogatepass")
-    name = kind + b":" + data
+def state_name(key: str) -> bytes:
+    """Return the name of the state of a key. No two keys share one."""
+    data = key.encode("utf-8", "surrogatepass")
+    name = STATE + b":" + data
     if len(name) <= _MAX_NAME:
         return name
-    limit = prefix_of(text).encode("utf-8", "surrogatepass")[:_READABLE]
-    return kind + b"#" + limit + _digest(data, secret).hex().encode()
-
-
-def _digest(data: bytes, secret: bytes) -> bytes:
-    """Return a hash that a client without the secret cannot predict."""
-    return blake2b(data, digest_size=16, key=secret).digest()
+    limit = prefix_of(key).encode("utf-8", "surrogatepass")[:_READABLE]
+    return STATE + b"#" + limit + blake2b(data, digest_size=16).hexdigest().encode()

@@ -3,8 +3,8 @@
 Every sixteenth write of a process looks at the next 64 records and deletes those that have expired. The position of
 the sweep is kept in the environment, so all processes continue one sweep, however short they live.
 
-New keys share states when three quarters of the pages are used. A call that needs more room fails when seven eighths
-are used. LMDB needs the last eighth to change and to delete records, because it never changes a page in place.
+A call that needs more room fails when seven eighths of the pages are used. LMDB needs the last eighth to change and to
+delete records, because it never changes a page in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import lmdb
 from ...clock import machine
 from ...errors import StoreError
 from ..blocking import run_blocking
-from .records import EXPIRY, META, SHARE, Records
+from .records import EXPIRY, META, STATE, Records
 
 _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
@@ -32,12 +32,11 @@ _log = logging.getLogger("ratelimit_mw")
 class Transactions:
     """The transactions of an environment, for the holder of its lock."""
 
-    def __init__(self, env: lmdb.Environment, identity: Sequence[Any], pages: int, wall_at_zero: int) -> None:
+    def __init__(self, env: lmdb.Environment, pages: int, wall_at_zero: int) -> None:
         self._env = env
-        self._identity = identity
         self._pages = pages
         self._wall_at_zero = wall_at_zero
-        self._shares = self._is_full = self._has_logged = False
+        self._is_full = self._has_logged = False
         self._writes = 0
 
     def run(self, operation: str, arguments: Sequence[Any], options: Mapping[str, Any], now: int | None) -> Any:
@@ -49,7 +48,7 @@ class Transactions:
         while True:
             txn = self._env.begin(write=True)
             try:
-                records = Records(txn, self._shares, self._is_full, now, *self._identity)
+                records = Records(txn, self._is_full, now)
                 result = run_blocking(getattr(records, operation)(*arguments, **options))
                 if records.changed:
                     self._writes += 1
@@ -74,10 +73,10 @@ class Transactions:
     def _measure(self) -> None:
         counts = self._env.stat()
         used = counts["branch_pages"] + counts["leaf_pages"] + counts["overflow_pages"]
-        self._shares, self._is_full = used * 4 >= self._pages * 3, used * 8 >= self._pages * 7
-        if self._shares and not self._has_logged:
-            self._has_logged, effect = True, "new clients share counts, and cannot be banned"
-            _log.warning("lmdb://%s is nearly full: until records expire, %s", self._env.path(), effect)
+        self._is_full = used * 8 >= self._pages * 7
+        if self._is_full and not self._has_logged:
+            self._has_logged, effect = True, "new keys are a store error"
+            _log.warning("lmdb://%s is full: until records expire, %s", self._env.path(), effect)
 
     def _make_room(self, now: int) -> None:
         """Free the pages of readers that died, and those of expired records."""
@@ -91,10 +90,10 @@ def _sweep(txn: lmdb.Transaction[bytes], now: int) -> None:
     """Delete the expired ones of the next records. After the last record the sweep starts over."""
     stamp = now.to_bytes(EXPIRY, "big")
     with txn.cursor() as cursor:
-        is_there = cursor.set_range(max(txn.get(_SWEEP_AT) or b"", SHARE))
+        is_there = cursor.set_range(max(txn.get(_SWEEP_AT) or b"", STATE))
         records = islice(cursor.iternext(keys=False), _SWEPT_AT_ONCE) if is_there else ()
         expired = [cursor.key() for data in records if data[:EXPIRY] <= stamp]
         last = cursor.key()  # empty after the last record
     for name in expired:
         txn.delete(name)
-    txn.put(_SWEEP_AT, max(last, SHARE))
+    txn.put(_SWEEP_AT, max(last, STATE))
