@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, Unpack, cast
@@ -51,6 +51,10 @@ _USES: Final[Mapping[str, tuple[Callable[[Rule, Quota], bool], str]]] = {
     "wait": (
         lambda _, quota: quota.concurrent and quota.floor is None,
         'nothing to wait for. Add a limit such as "2 concurrent", or remove wait',
+    ),
+    "hold_at_most": (
+        lambda _, quota: quota.concurrent and quota.floor is None,
+        'no request holds a slot. Add a limit such as "2 concurrent", or remove hold_at_most',
     ),
     "tune": (
         lambda _, quota: quota.floor is not None and not quota.concurrent,
@@ -146,7 +150,15 @@ class Rule:
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
         self._build(limits, options, {}, Location())
 
-    def _build(self, limits: Limits, given: RuleOptions, defaults: RuleDefaults, place: Location) -> None:
+    def _build(
+        self,
+        limits: Limits,
+        given: RuleOptions,
+        defaults: RuleDefaults,
+        place: Location,
+        inherited: Collection[str] = (),
+    ) -> None:
+        """Set and check all options. Those that are ``inherited`` from another rule may have no effect."""
         name, options = given.get("name"), cast(RuleOptions, {**defaults, **given})
         defaulted = tuple(option for option in defaults if option not in given)
         with error_of(f'rule "{name}"' if name else ""):
@@ -155,6 +167,7 @@ class Rule:
             self._keep(**{_ATTRIBUTES.get(name, name): value for name, value in decoded.items()})
             self._keep(wait_us=decoded["wait"] or 0, target_us=decoded["target"] or 0)
             self._combine(decoded)
+            self._check_unused(inherited)
 
     def _keep(self, **attributes: object) -> None:
         """Set attributes of a dataclass that is frozen."""
@@ -183,7 +196,9 @@ class Rule:
         self._keep(consistency=consistency, lease_percent=percent)
         self._name_parts()
         self._check_others()
-        self._check_quotas()
+        for quota in self._every_quota:
+            if missing := self.missing_for(quota):
+                raise ConfigError(f"{str(quota)!r} needs {_FIXES[missing]}", missing)
 
     def _statuses(self, counted: Outcomes | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
         statuses = None if counted is None else counted.statuses
@@ -249,18 +264,24 @@ class Rule:
                         others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
         return {**others, **limits}
 
-    def _check_quotas(self) -> None:
-        """Raise ``ConfigError`` for an option that no limit uses, or that a limit needs and the rule does not have."""
-        quotas = list(self._every_quota)
-        for quota in quotas:
-            if missing := self.missing_for(quota):
-                raise ConfigError(f"{str(quota)!r} needs {_FIXES[missing]}", missing)
-        for option, (uses, problem) in ({} if self._has_functions else _USES).items():
-            if not any(uses(self, quota) for quota in quotas):
-                if self.given.get(option) not in (None, {}):
-                    raise ConfigError(problem, option)
-                if option == "timezone":  # of [defaults]; not shown. A quota of an override has it
-                    self.options["timezone"] = _DEFAULTS["timezone"]
+    def _check_unused(self, inherited: Collection[str]) -> None:
+        """Raise ``ConfigError`` for an option of the rule itself that has no effect."""
+        for option, problem in self._unused():
+            if option not in inherited and self.given.get(option) not in (None, {}):
+                raise ConfigError(problem, option)
+            if option == "timezone":  # it is not shown. A quota of an override has it
+                self.options["timezone"] = _DEFAULTS["timezone"]
+
+    def _unused(self) -> Iterator[tuple[str, str]]:
+        """Yield the options that have no effect, whether the rule has them or not, with the problem."""
+        if not self.wait_us:
+            yield "max_waiting", "no request waits. Set wait, or remove max_waiting"
+        if not self._has_functions:  # which return limits of any kind
+            yield "limits_ttl", "no function returns limits. Remove limits_ttl"
+            quotas = list(self._every_quota)
+            for option, (uses, problem) in _USES.items():
+                if not any(uses(self, quota) for quota in quotas):
+                    yield option, problem
 
     def _check_others(self) -> None:
         """Raise ``ConfigError`` for options that cannot be combined."""
@@ -350,24 +371,27 @@ class Rule:
         return f"Rule({', '.join(f'{name}={value!r}' for name, value in options.items())})"
 
 
-def build_rule(options: Mapping[str, Any], defaults: RuleDefaults, place: Location = Location()) -> Rule:  # noqa: B008
+def build_rule(
+    options: Mapping[str, Any],
+    defaults: RuleDefaults,
+    place: Location = Location(),  # noqa: B008
+    inherited: Collection[str] = (),
+) -> Rule:
     """Build a rule with these options, among them ``limits``, and with defaults for others.
 
     Raises:
         ConfigError: The rule is impossible. The message names the defaults where it is possible without them.
     """
-    limits, given = (
-        options["limits"],
-        cast(RuleOptions, {name: each for name, each in options.items() if name != "limits"}),
-    )
+    given = dict(options)
+    limits, own = given.pop("limits"), cast(RuleOptions, given)
     rule = object.__new__(Rule)
     try:
-        rule._build(limits, given, defaults, place)
+        rule._build(limits, own, defaults, place, inherited)
     except ConfigError as error:
         if not (added := [name for name in defaults if name not in given]):
             raise
         try:
-            Rule(limits=limits, **given)
+            object.__new__(Rule)._build(limits, own, {}, place, inherited)
         except ConfigError:
             raise error from None
         message = f"{error.message}. The rule has {', '.join(added)} from [defaults]"
@@ -389,15 +413,12 @@ def amended(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> R
         given.pop("consistency", None)
     elif options.get("consistency", "leased") != "leased":
         given.pop("lease", None)
-    for name in ("timezone", "algorithm"):  # the new limits may not use them
-        if name in given:
-            defaults = cast(RuleDefaults, {**defaults, name: given.pop(name)})
-    return build_rule({**given, **options}, defaults)
+    return build_rule({**given, **options}, defaults, inherited=given.keys() - options.keys())
 
 
 def check_options(options: Mapping[str, Any]) -> Rule:
     """Return a rule with some options of a rule whose limits and key are not known; check the options."""
-    return Rule(**{"limits": _any_limits, "key": "user", **options})
+    return build_rule({"limits": _any_limits, "key": "user", **options}, {}, inherited=options.keys())
 
 
 def _any_limits(*_: object) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from tables import case, expect_error
 
-from ratelimit_mw import ConfigError, Rule, load_settings
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.errors import error_path
 from ratelimit_mw.keys.features import OF_ALL_CLIENTS
+from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.rules.options import RuleDefaults
 from ratelimit_mw.rules.rule import Match
 
@@ -235,24 +236,38 @@ def test_every_mistake_names_its_place() -> None:
 def test_an_option_that_no_limit_uses_is_an_error() -> None:
     """It would change nothing, and nobody would notice. One limit that uses it is enough."""
     adaptive: Any = {"limits": "adaptive 5..9 concurrent", "target": 1}
-    for base, option, value in (
-        (adaptive, "cost", 2),
-        (adaptive, "cost_from", {"header": "x-cost"}),
-        (adaptive, "count_when", {"status": 401}),
-        (adaptive, "count_unless", {"status": 302}),
-        (adaptive, "algorithm", "gcra"),
-        ({"limits": "9 concurrent; 9 per calendar day"}, "algorithm", "gcra"),
+    slots: Any = {"limits": "9 concurrent"}
+    for base, option, value, using in (
+        (adaptive, "cost", 2, {"limits": "9/s"}),
+        (adaptive, "cost_from", {"header": "x-cost"}, {"limits": "9/s"}),
+        (adaptive, "count_when", {"status": 401}, {"limits": "9/s"}),
+        (adaptive, "count_unless", {"status": 302}, {"limits": "9/s"}),
+        (adaptive, "algorithm", "gcra", {"limits": "9/s"}),
+        ({"limits": "9 concurrent; 9 per calendar day"}, "algorithm", "gcra", {"limits": "9/s"}),
+        (adaptive, "hold_at_most", "5s", slots),
+        ({"limits": "9/minute"}, "hold_at_most", "5s", slots),
+        ({"limits": "9/minute"}, "limits_ttl", "5s", {"limits": lambda ip: "9/s"}),
+        (slots, "max_waiting", 5, {**slots, "wait": "1s"}),
     ):
-        expect_error(f"^{option}: .*Remove ", Rule, **{**base, option: value})
-        for other in (
-            {"limits": [base["limits"], "9/s"]},
-            {"per": {"plan": {"pro": "9/s"}}},
-            {"limits": lambda ip: ""},
-        ):
-            with case(option, other):
-                Rule(**{**base, option: value, **other})
-        if option in RuleDefaults.__annotations__:
-            with case(option):
+        with case(base, option):
+            expect_error(f"^{option}: .*[Rr]emove ", Rule, **{**base, option: value})
+            Rule(**{**using, option: value})
+            if isinstance(using["limits"], str):
+                Rule(
+                    **{
+                        **base,
+                        **using,
+                        option: value,
+                        "limits": base["limits"],
+                        "per": {"plan": {"a": using["limits"]}},
+                    }
+                )
+            table: Any = {**base, "overrides": "v", option: value}
+            assert load_settings({"rules": [table]}).amendments  # the rule is not known yet
+            options: Any = {"name": "v", **using, option: value}
+            mark = make_mark(options.pop("limits"), options, "shop.v")
+            Limiter.from_settings({"rules": [{**base, "overrides": "v"}]}).reloads.adopt([mark])
+            if option in RuleDefaults.__annotations__:
                 load_settings({"rules": [base], "defaults": {option: value}})
 
 
