@@ -69,6 +69,7 @@ _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], 
 """For each field of ``match``: whether a value fits a route, and the value that a route has."""
 _VALUES: Final[Mapping[str, Callable[[Route], str]]] = {"view": attrgetter("view"), "endpoint": attrgetter("template")}
 """The features whose values are those of routes."""
+_NO_VIEWS: Final = "the views of this application have no names"
 
 
 def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection[str] = ()) -> None:
@@ -79,6 +80,9 @@ def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection
         rules: The rules.
         provided: The features that functions of the application may return. They may have any value.
     """
+    for entry in rules.own_lists.entries if routes else ():
+        for _, problem in _unknown_values(entry.part, entry.values, routes, provided):
+            raise ConfigError(f"{problem}Write the {entry.part} of a route", f"lists.{entry.kind}.{entry.part}")
     for rule in rules.rules if routes else ():
         if not rule.source.unrouted:
             unrouted = _unrouted(rule.source, routes) if rule in rules.everywhere else ()
@@ -89,13 +93,20 @@ def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection
 def _unrouted_values(rule: Rule, routes: Collection[Route], provided: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield the values of ``per`` and ``per_key`` that no route has, with the problem."""
     for by, table in rule.tables:
-        feature = by or "|".join(rule.entries[0])
-        if feature in _VALUES and feature not in provided:
-            known = [UNMATCHED, *map(_VALUES[feature], routes)]
-            for value in table:
-                if value not in known:
-                    option = f"per.{by}" if by else "per_key"
-                    yield f"{option}[{value!r}]", _no_route(feature, value, known)
+        option = f"per.{by}" if by else "per_key"
+        for value, problem in _unknown_values(by or "|".join(rule.entries[0]), table, routes, provided):
+            yield f"{option}[{value!r}]", problem
+
+
+def _unknown_values(
+    feature: str, values: Iterable[Any], routes: Collection[Route], provided: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the values of ``view`` or ``endpoint`` that no route has, with the problem."""
+    if feature in _VALUES and feature not in provided:
+        known = [UNMATCHED, *map(_VALUES[feature], routes)]
+        for value in sorted(map(str, values)):
+            if value not in known:
+                yield value, _no_route(feature, value, known)
 
 
 def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]]:
@@ -190,13 +201,14 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
 
 
 def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
-    """Raise ``ConfigError`` for a rule that names or counts a view, where the application's routes are not known."""
+    """Raise ``ConfigError`` for a rule or a list that names or counts a view, where the routes are not known."""
+    if "view" in rules.own_lists.needs and "view" not in provided:
+        raise ConfigError(f"{_NO_VIEWS}. Write path, or use the framework's middleware", "lists")
     for rule in rules.rules:
         is_counted = "view" in rule.source.needs and "view" not in provided and not rule.source.matches.is_only_named
         if is_counted or any(rule.source.matches.views):
             path, other = ("key", 'the feature "path"') if is_counted else ("match.view", "match.path")
-            message = f"the views of this application have no names. Write {other}, or use the framework's middleware"
-            raise rule.error(message, path)
+            raise rule.error(f"{_NO_VIEWS}. Write {other}, or use the framework's middleware", path)
 
 
 class ViewNames:

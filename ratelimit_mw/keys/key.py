@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 from ..decision import without_hash_tag
@@ -50,7 +51,11 @@ def _parse_entry(entry: object) -> tuple[str, ...]:
         hint = USE_FEATURES * callable(entry)
         raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}{hint}')
     names = "|".join(KEY_ALIASES.get(name.strip(), name) for name in entry.split("|"))
-    return tuple(map(checked_part, names.split("|")))
+    parts = tuple(map(checked_part, names.split("|")))
+    for part, other in pairwise(parts):
+        if (feature := part_of(part).feature) in ("endpoint", "view"):
+            raise ConfigError(f"{feature!r} is never missing, so {other!r} is never used. Write '{other}|{part}'")
+    return parts
 
 
 def warn_of_unknown_ip() -> None:
@@ -277,14 +282,13 @@ def _is_personal(part: Part) -> bool:
 
 
 def _entry(names: tuple[str, ...], endpoint: str, secret: Secret) -> tuple[tuple[_Compiled, ...], _Fallback | None]:
-    """The alternatives up to ``endpoint``, which is never missing, and the part to use when all are missing.
+    """The alternatives, and the part to use when all are missing; None where the rule is skipped.
 
     An alternative is its name, feature, attribute, shape, form, and whether it is digested. The other part is its name,
     and its value.
     """
     parts = [part_of(name) for name in names]
-    features = [part.feature for part in parts]
+    values = {"endpoint": endpoint, "view": UNMATCHED, "ip": UNKNOWN_IP}
+    fallbacks = ((part.name, values[part.feature]) for part in reversed(parts) if part.feature in values)
     compiled = tuple((p.name, p.feature, p.attribute, p.shape, p.form, secret.covers(p.feature)) for p in parts)
-    if "endpoint" in features:
-        return compiled[: features.index("endpoint") + 1], ("endpoint", endpoint)
-    return compiled, (parts[features.index("ip")].name, UNKNOWN_IP) if "ip" in features else None
+    return compiled, next(fallbacks, None)

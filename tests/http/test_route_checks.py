@@ -23,17 +23,19 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette_apps import application
-from tables import each
+from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.routes import Route as Described
 from ratelimit_mw.http.routes import check_parameters, check_routes
+from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.rules.marks import ViewMarks
 from ratelimit_mw.rules.match import METHODS
 from ratelimit_mw.rules.paths import PathTree, overlap
 from ratelimit_mw.rules.ruleset import RuleSet
+from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 LOCALE = ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]
 
@@ -120,6 +122,21 @@ def test_a_table_by_view_has_names_of_views(options: dict[str, Any], expected: s
     assert problem({}, LOGIN, ITEM, **options).startswith(f"rule 'r': {expected}" if expected else "")
     assert bool(problem({}, LOGIN, ITEM, **options)) is bool(expected)
     check_routes([LOGIN, ITEM], RuleSet([Rule(limits="1/s", **options)]), provided=["view", "endpoint"])
+
+
+def test_a_list_by_view_has_names_of_views() -> None:
+    """A typo would let a client pass whom you deny."""
+    for kind, part, value, hint in (
+        ("deny", "view", "itm", "Did you mean 'item'"),
+        ("allow", "endpoint", "/zzz", "Write the endpoint"),
+    ):
+        message = rf"^lists\.{kind}\.{part}: no route has the {part} '{value}'. {hint}"
+        wrong = RuleSet([], lists=AccessLists({kind: {part: [value]}}))
+        expect_error(message, check_routes, [LOGIN, ITEM], wrong)
+        check_routes([LOGIN, ITEM], wrong, provided=[part])
+    check_routes([LOGIN, ITEM], RuleSet([], lists=AccessLists({"deny": {"view": ["item"], "endpoint": ["/login"]}})))
+    settings: Any = {"lists": {"deny": {"view": ["item"]}}}
+    expect_error("^lists: the views of this application have no names", WSGIMiddleware, hello, settings)
 
 
 def test_several_routes_that_are_close_are_named() -> None:

@@ -85,6 +85,11 @@ def test_an_invalid_key_is_rejected() -> None:
         ([["ip"]], "\\[0\\]: expected a feature such as"),
         (["ip", "us-er|ip"], "\\[1\\]: expected a feature"),
         (["ip|"], "\\[0\\]: expected a feature"),
+        (
+            ["ip", "endpoint|user"],
+            r"\[1\]: 'endpoint' is never missing, so 'user' is never used. Write 'user",
+        ),
+        (["view|ip"], r"\[0\]: 'view' is never missing, so 'ip' is never used"),
     ):
         expect_error(message, parse_key, key)
 
@@ -225,7 +230,14 @@ def test_an_endpoint_is_never_missing() -> None:
         assert {key.rpartition("|")[2] for key in keys} == {f"{{endpoint={escape_braces(endpoint)}}}"}
 
 
-def test_alternatives_after_an_endpoint_are_never_used() -> None:
-    """``endpoint`` is never missing, so it ends the search."""
-    assert key_of(["endpoint|user"], user="ann") == "{endpoint=unmatched}"
-    assert key_of(["user|endpoint"], user="ann") == "{user=ann}"
+def test_the_last_alternative_is_used_where_all_are_missing() -> None:
+    """``endpoint``, ``view`` and ``ip`` have a value for that."""
+    for key, expected in (
+        ("user|endpoint", "{endpoint=unmatched}"),
+        ("ip|endpoint", "{endpoint=unmatched}"),
+        ("user|view", "{view=unmatched}"),
+        ("ip|user", "{ip=unknown}"),
+        ("user", None),
+    ):
+        assert key_of(key) == expected
+    assert key_of("user|view", user="ann") == "{user=ann}"
