@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import random
 from ipaddress import IPv4Address, IPv6Address
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tables import expect_error
@@ -49,26 +47,17 @@ def test_bisection_agrees_with_a_comparison_of_each_network(networks: list[Netwo
         assert (str(client) in merged) == is_in_one(client, networks)
 
 
-@pytest.mark.slow
-def test_ten_thousand_random_networks_agree_with_a_comparison_of_each() -> None:
-    """The edges of every network are checked, and the addresses next to them."""
-    chance = random.Random(4)
-    networks: list[Network] = [
-        ipaddress.IPv4Network((chance.getrandbits(32), chance.randint(14, 32)), strict=False) for _ in range(10_000)
-    ]
-    listed = Networks(networks)
-    collapsed = list(ipaddress.collapse_addresses(networks))  # type: ignore[type-var]
-    for network in chance.sample(networks, 25):
-        first, last = int(network[0]), int(network[-1])
-        for number in {first, last, max(first - 1, 0), min(last + 1, 2**32 - 1), chance.getrandbits(32)}:
-            address = IPv4Address(number)
-            assert (str(address) in listed) == any(address in one for one in collapsed)
-
-
 def test_a_text_that_is_no_ip_address_is_in_no_network() -> None:
-    """Neither malformed text nor a number is a client."""
+    """Neither malformed text nor a number is a client. ``::/0`` contains no IPv4 client."""
     for client in ("", "unknown", "10.0.0.1/8", "10.0.0.256", "1" * 9999, None, 167772161):
         assert client not in Networks(map(parse_network, ("0.0.0.0/0", "::/0")))
+    for client, network, is_in in (
+        ("192.0.2.7", "::/0", False),
+        ("192.0.2.7", "0.0.0.0/0", True),
+        ("2001:db8::/64", "::/0", True),
+        ("2001:db8::/64", "0.0.0.0/0", False),
+    ):
+        assert (client in Networks([parse_network(network)])) == is_in
 
 
 def test_a_client_of_a_tunnel_that_holds_a_private_address_is_in_a_network() -> None:
@@ -76,15 +65,6 @@ def test_a_client_of_a_tunnel_that_holds_a_private_address_is_in_a_network() -> 
     client = ip_key("2001::f5ff:fffe")
     assert client == "2001::/64"
     assert client in Networks([parse_network("2000::/3")])
-    for network in ("2001::/64", "2002::/16"):
-        expect_error("Write IPv4 networks", parse_network, network)
-
-
-def test_ipv4_and_ipv6_are_separate() -> None:
-    """``::/0`` contains no IPv4 client, and ``0.0.0.0/0`` no IPv6 client."""
-    assert ["192.0.2.7" in Networks([parse_network(text)]) for text in ("::/0", "0.0.0.0/0")] == [False, True]
-    assert ["2001:db8::/64" in Networks([parse_network(text)]) for text in ("::/0", "0.0.0.0/0")] == [True, False]
-    assert "192.0.2.7" not in Networks()
 
 
 # -- IPv4 addresses in IPv6 --------------------------------------------------------------------------------

@@ -18,13 +18,6 @@ from ratelimit_mw.starlette import limit, messages
 from ratelimit_mw.testing import ManualClock
 
 
-def test_each_client_has_the_limits_of_the_function() -> None:
-    """The function receives the value of the key."""
-    limiter = build({"alice": "1/minute", "bob": "2/minute"}.get)
-    assert [limiter.hit(ALICE).allowed for _ in range(2)] == [True, False]
-    assert [limiter.hit({"user": "bob"}).allowed for _ in range(3)] == [True, True, False]
-
-
 def of_plan(plan: str | None) -> str:
     """Return the limits of a plan."""
     _plans.append(plan)
@@ -79,19 +72,20 @@ def test_a_rule_needs_the_parts_that_its_function_is_passed() -> None:
         RateLimitMiddleware(PlainTextResponse("hello"), limits={"tenant": of_plan})
 
 
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
+def test_a_function_returns_limits_in_every_form() -> None:
+    """The forms are those of a rule. A slot is held and returned."""
+    for result, expected in (
         ("5/minute; 20/hour", ["5/minute", "20/hour"]),
         (Quota("5/minute"), ["5/minute"]),
         (["5/minute", Quota(20, 3600.0)], ["5/minute", "20/hour"]),
         ((5, 60), ["5/minute"]),
-        ("2 concurrent", ["2 concurrent"]),
-    ],
-)
-def test_a_function_returns_limits_in_every_form(result: Any, expected: list[str]) -> None:
-    """The forms are those of a rule."""
-    assert quotas(build(lambda user: result)) == expected
+        ("1 concurrent", ["1 concurrent"]),
+    ):
+        assert quotas(build(lambda user, result=result: result)) == expected
+    limiter = build(lambda user: "1 concurrent")
+    with limiter.slot(ALICE):
+        assert not limiter.hit(ALICE)
+    assert limiter.hit(ALICE)
 
 
 def test_async_functions_work_with_both_methods() -> None:
@@ -107,27 +101,22 @@ def test_async_functions_work_with_both_methods() -> None:
 
 
 def test_a_result_is_kept_for_limits_ttl() -> None:
-    """Until then the function is not called for that value."""
+    """Until then the function is not called for that value. Without a time, each request calls it."""
     clock, plans = ManualClock(1_000_000.0), Plans()
     limiter = build(plans, clock, limits_ttl="10s")
-    for _ in range(3):
-        limiter.hit(ALICE)
-    limiter.hit({"user": "bob"})
+    for user in ("alice", "alice", "bob"):
+        limiter.hit({"user": user})
     clock.advance(9.999999)
     limiter.hit(ALICE)
     assert plans.calls == ["alice", "bob"]
     clock.advance(0.000001)
     limiter.hit(ALICE)
     assert plans.calls == ["alice", "bob", "alice"]
-
-
-def test_nothing_is_kept_without_a_ttl() -> None:
-    """Each request calls the function."""
-    plans = Plans()
-    limiter = build(plans, limits_ttl=0)
-    limiter.hit(ALICE)
-    limiter.hit(ALICE)
-    assert len(plans.calls) == 2
+    always = Plans()
+    limiter = build(always, limits_ttl=0)
+    assert limiter.hit(ALICE)
+    assert limiter.hit(ALICE)
+    assert len(always.calls) == 2
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -287,14 +276,6 @@ def test_reset_forgets_the_counts_of_the_limits_that_the_function_returns() -> N
         "api",
         ALICE,
     )
-
-
-def test_slots_from_a_function_are_held_and_returned() -> None:
-    """A function may return a concurrency limit."""
-    limiter = build(lambda user: "1 concurrent")
-    with limiter.slot(ALICE):
-        assert not limiter.hit(ALICE)
-    assert limiter.hit(ALICE)
 
 
 def test_a_decorator_takes_a_function_with_a_key() -> None:

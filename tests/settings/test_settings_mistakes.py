@@ -211,6 +211,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("pyproject.toml", "[project]\nname = 'x'", ": the file has no \\[tool.ratelimit_mw\\] table"),
         ("pyproject.toml", "tool = 1", ": the file has no \\[tool.ratelimit_mw\\] table"),
         ("pyproject.toml", "[tool]\nratelimit_mw = 1", ":2: expected a table; got 1"),
+        (
+            "date.toml",
+            "[lists.deny]\nuser = [2026-01-01]",
+            r":2: lists\.deny\.user: expected text or a whole",
+        ),
     ):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8", errors="surrogateescape")

@@ -4,12 +4,10 @@ import copy
 import re
 import tomllib
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tables import expect_error
 
 from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.testing import ManualClock
@@ -133,10 +131,3 @@ def test_a_value_of_a_wrong_type_is_an_error_with_its_place() -> None:
             except ConfigError as error:
                 setting = re.split(r"[.:\[]", str(error))[0]
                 assert setting == [*steps, last][0] or (setting, last) == ("keyed", "secret"), wrong
-
-
-def test_a_date_of_toml_is_an_error_with_its_place(tmp_path: Path) -> None:
-    """JSON has none."""
-    path = tmp_path / "ratelimit.toml"
-    path.write_text(f"[lists.deny]\nuser = [{date(2026, 1, 1)}]\n")
-    expect_error(rf"^{path}:2: lists\.deny\.user: expected text or a whole number; got datetime", load_settings, path)
