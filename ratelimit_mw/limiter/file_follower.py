@@ -22,7 +22,7 @@ from ..clock import SECOND, machine, monotonic
 from ..errors import ConfigError, RateLimitError
 from ..forksafe import create_lock
 from ..settings import Settings, missing_parts
-from ..settings.origin import FileState, Identity, Origin, identity_of, recording
+from ..settings.files import FileState, Identity, Origin, identity_of, recording
 from ..stores.background import run_once
 from ..stores.blocking import Call
 from .follower import Follower

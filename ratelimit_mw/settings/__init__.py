@@ -23,9 +23,8 @@ from ..rules.rule import Rule
 from ..stores import Store
 from . import options as declared
 from .environment import with_names, with_variables
-from .files import read
+from .files import Origin, read, recording
 from .options import HttpOptions, SettingsDict, schema
-from .origin import Origin, recording
 from .rules import DEFAULT_RULE, parse_rules, with_files, with_limits
 from .values import database_file, secret_of
 
