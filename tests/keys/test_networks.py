@@ -111,12 +111,15 @@ def test_nat64_prefixes_of_every_length() -> None:
         assert embedded_ipv4(IPv6Address("2001:db9::1"), embeddings) is None, prefix
 
 
-def test_a_wrong_nat64_prefix_is_an_error() -> None:
-    """The message names the setting."""
+def test_a_wrong_network_prefix_or_width_is_an_error() -> None:
+    """The message names the setting, or shows the forms. A whole tunnel counts as IPv4 clients, so it never matches."""
     for prefix in ("192.0.2.0/24", "2001:db8::/33", "2001:db8::1", "2001:db8::1/96", "nat64", ""):
-        expect_error(
-            r"^nat64_prefixes\[0\]: expected an IPv6 network with 32, 40", load_settings, {"nat64_prefixes": [prefix]}
-        )
+        expected = r"^nat64_prefixes\[0\]: expected an IPv6 network with 32, 40"
+        expect_error(expected, load_settings, {"nat64_prefixes": [prefix]})
+    for text in ("64:ff9b::/96", "2002::/16", "2001::/32", "2001::/64", "2001:0:4136:e378::/64"):
+        expect_error(r"counts as the IPv4 address in it\. Write IPv4 networks", parse_network, text)
+    for part in ("ip/0", "ip/129", "ip/24/0", "ip/33/48", "ip/24/129", "ip/", "ip/x", "ip/024", "ip/1/2/3"):
+        expect_error(r'^\[0\]: expected "ip/24" \(IPv4\), "ip/48" \(IPv6\) or "ip/24/48"', parse_key, [part])
 
 
 def test_a_network_in_ipv6_form_is_the_ipv4_network() -> None:
@@ -132,12 +135,6 @@ def test_a_network_in_ipv6_form_is_the_ipv4_network() -> None:
         ("2000::/3", "2000::/3"),
     ):
         assert str(parse_network(text)) == network
-
-
-def test_a_whole_tunnel_is_an_error() -> None:
-    """Its addresses count as IPv4 clients, so the network would never match."""
-    for text in ("64:ff9b::/96", "2002::/16", "2001::/32", "2001:0:4136:e378::/64"):
-        expect_error(r"counts as the IPv4 address in it\. Write IPv4 networks", parse_network, text)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -187,12 +184,6 @@ def test_a_key_counts_by_a_wider_network() -> None:
         maker = KeyMaker(parse_key(part), warn=lambda: None)
         assert maker.build({"ip": ip}) == f"{{{key}}}"
         assert maker.with_prefix("p|")({"ip": ip}) == f"p|{{{key}}}"
-
-
-def test_a_wrong_width_is_an_error() -> None:
-    """The message shows the forms."""
-    for part in ("ip/0", "ip/129", "ip/24/0", "ip/33/48", "ip/24/129", "ip/", "ip/x", "ip/024", "ip/1/2/3"):
-        expect_error(r'^\[0\]: expected "ip/24" \(IPv4\), "ip/48" \(IPv6\) or "ip/24/48"', parse_key, [part])
 
 
 def test_one_limiter_counts_by_two_widths() -> None:

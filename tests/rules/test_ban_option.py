@@ -17,25 +17,15 @@ def rule_of(ban: Any, **options: Any) -> Rule:
 
 
 def test_all_fields_are_parsed() -> None:
-    ban = {**BAN, "growth": 2, "max": "1d", "status": 403}
-    assert rule_of(ban).ban == BanTerms(10, 10 * MINUTE, 60 * MINUTE, 2, 1440 * MINUTE, 403)
-
-
-def test_the_longest_ban_is_seven_days_or_the_first() -> None:
-    for first, longest in (("1h", 7 * 1440), ("8d", 8 * 1440)):
-        terms = rule_of({**BAN, "for": first}).ban
-        assert terms is not None, first
-        assert (terms.growth, terms.longest, terms.status) == (1, longest * MINUTE, 429), first
-
-
-def test_a_rule_may_have_no_ban() -> None:
-    for ban in (None, False):
-        assert rule_of(ban).ban is None
-
-
-def test_a_key_of_a_client_may_have_a_ban() -> None:
-    for key in (["endpoint", "user"], ["header:x-api-key"], ["user|ip"], ["ip/24"], ["path:tenant"]):
-        assert Rule(name="login", limits="5/minute", key=key, ban=BAN).ban is not None
+    """The longest ban is seven days, or the first one. Any key with a feature of the client may have a ban."""
+    for more, expected in (
+        ({"growth": 2, "max": "1d", "status": 403}, BanTerms(10, 10 * MINUTE, 60 * MINUTE, 2, 1440 * MINUTE, 403)),
+        ({}, BanTerms(10, 10 * MINUTE, 60 * MINUTE, 1, 7 * 1440 * MINUTE, 429)),
+        ({"for": "8d"}, BanTerms(10, 10 * MINUTE, 8 * 1440 * MINUTE, 1, 8 * 1440 * MINUTE, 429)),
+    ):
+        for key in (["endpoint", "user"], ["header:x-api-key"], ["user|ip"], ["ip/24"], ["path:tenant"]):
+            assert rule_of({**BAN, **more}, key=key).ban == expected
+    assert rule_of(None).ban is rule_of(False).ban is None
 
 
 def test_rules_have_the_ban_of_the_defaults_unless_they_have_none() -> None:

@@ -117,24 +117,3 @@ def test_a_parameter_without_one_place_is_an_error() -> None:
     expect_error(
         "'path:b', but nothing provides it", WSGIMiddleware, flask_calls.hello, limiter=tenants(key=["path:b"])
     )
-
-
-def test_functions_of_limits_receive_captures() -> None:
-    """A function of the key's value gets the captured text."""
-    seen: list[Any] = []
-
-    def limits(value: Any) -> str:
-        seen.append(value)
-        return "1/minute"
-
-    limiter = tenants(limits=limits)
-    assert [limiter.hit({"path": path}).allowed for path in ("/acme/a", "/acme/b")] == [True, False]
-    assert seen == ["acme"]
-
-
-def test_a_key_with_a_parameter_is_read_again() -> None:
-    limiter = Limiter([Rule(name="users", limits="5/minute", key=["path:user"], match={"path": "/users/{user}"})])
-    rule = limiter.rules.by_name["users"]
-    text = rule.key_of({"path": "/users/ann"})
-    assert text is not None
-    assert rule.key.parse(text) == {"path:user": "ann"}

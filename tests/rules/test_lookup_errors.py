@@ -50,8 +50,9 @@ def test_an_error_keeps_the_last_limits() -> None:
 
 
 def test_an_error_of_per_key_leaves_the_limits_of_the_rule() -> None:
-    """They hold for a client without earlier limits of its own."""
+    """They hold for a client without earlier limits of its own. A shadow rule rejects nothing."""
     assert quotas(build("1/minute", per_key=Plans(KeyError()))) == ["1/minute"]
+    assert build(Plans(KeyError()), mode="shadow").hit(ALICE).allowed
 
 
 def test_the_log_names_the_line_of_the_error_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -61,11 +62,6 @@ def test_the_log_names_the_line_of_the_error_once_a_minute(caplog: pytest.LogCap
     limiter.hit({"user": "bob"})
     (record,) = caplog.records
     assert f"KeyError at {lookup_plans.__file__}:" in record.message
-
-
-def test_an_error_of_a_shadow_rule_rejects_nothing() -> None:
-    """The rule is left out of the decision."""
-    assert build(Plans(KeyError()), mode="shadow").hit(ALICE).allowed
 
 
 def test_a_limit_that_the_store_cannot_keep_is_an_error_of_the_function(caplog: pytest.LogCaptureFixture) -> None:

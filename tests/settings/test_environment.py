@@ -173,20 +173,19 @@ def test_a_file_of_per_key_has_variables_too(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_the_value_of_a_variable_is_taken_as_it_is() -> None:
-    """A reference in the value of a variable is text, so a password may have any character."""
+    """A reference in the value of a variable is text, so a password may have any character. So is one in a name."""
     settings: Any = {"lists": {"deny": {"user": ["$${AMOUNT}", "${NESTED}"]}}}
     assert load_settings(settings).lists.allows({"user": "${AMOUNT}"}) is False
     assert load_settings(settings).lists.allows({"user": "7"}) is None
-
-
-def test_names_of_tables_stay_as_they_are() -> None:
-    """Clients in ``per_key`` are names. Their limits are texts."""
     limiter = Limiter.from_settings({"rules": [{"limits": "5/minute", "per_key": {"${AMOUNT}.a": "${AMOUNT}/minute"}}]})
     assert limiter.peek({"ip": "${AMOUNT}.a"}, cost=0).decisions[0].limit == 7
 
 
-def test_a_variable_that_is_not_set_is_an_error() -> None:
-    """The error names the place and the variable, and shows no text around it."""
+def test_a_variable_that_is_not_set_is_an_error(tmp_path: Path) -> None:
+    """The error names the place, in a file the line, and the variable. It shows no text around it."""
+    file = tmp_path / "ratelimit.toml"
+    file.write_text('headers = ["ratelimit"]\n\nstore = "${MISSING}"\n')
+    expect_error(f"^{file}:3: store: the environment variable 'MISSING'", load_settings, file)
     for settings, message in (
         ({"store": "${MISSING}"}, "store: the environment variable 'MISSING' is not set. Set it, or write"),
         ({"secret": "hunter2-${_9}"}, "secret: the environment variable '_9' is not set. Set it, or write \"$${_9}\""),
@@ -204,13 +203,6 @@ def test_a_variable_that_is_not_set_is_an_error() -> None:
     ):
         error = expect_error(f"^{re.escape(message)}", load_settings, settings)
         assert "hunter2" not in error, settings
-
-
-def test_the_error_names_file_and_line(tmp_path: Path) -> None:
-    """As any other error of a file."""
-    file = tmp_path / "ratelimit.toml"
-    file.write_text('headers = ["ratelimit"]\n\nstore = "${MISSING}"\n')
-    expect_error(f"^{file}:3: store: the environment variable 'MISSING'", load_settings, file)
 
 
 def test_settings_that_contain_themselves_are_an_error() -> None:
