@@ -68,7 +68,7 @@ def recording() -> Iterator[dict[Path, FileState]]:
             outer.update({path: state for path, state in files.items() if path not in outer})
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Read a file, and record it with its identity of before: a change in the meantime then makes a difference."""
     files = _reading.get()
     files = {} if files is None else files
@@ -105,7 +105,7 @@ def read(path: Path, kind: str = "settings file") -> Any:
 
 def _content(path: Path, kind: str) -> bytes:
     try:
-        return _read_bytes(path)
+        return read_bytes(path)
     except FileNotFoundError:
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{kind} {str(path)!r} not found{folder}") from None

@@ -123,7 +123,7 @@ def test_a_request_is_explained() -> None:
     assert explained("DELETE", "/api/items/7")["endpoint"] == "/api/items/{number}"  # a 405
     assert explained("GET", "/api/health")["api"] == "the view is exempt"
     assert explained("OPTIONS", "/api/health")["everyone"] == "method: the framework responds to OPTIONS"
-    login = explained("POST", "/login", "--host", "example.com", "--feature", "ip=192.0.2.7")
+    login = explained("POST", "/login", "--feature", "host=example.com", "--feature", "ip=192.0.2.7")
     assert (login["endpoint"], login["login"]) == ("unmatched", "{ip=192.0.2.7}")
     assert explained("POST", "/login")["login"] == "host: not example.com"
     assert explained("GET", "/")["home"] == "feature: user is missing, not alice"
