@@ -203,8 +203,8 @@ class FlaskHooks:
         app = self._app
         if "handle_user_exception" in vars(app) or type(app).handle_user_exception is not Flask.handle_user_exception:
             return True
-        handlers = [each for kinds in app.error_handler_spec.values() for each in kinds.values() if each]
-        return len(handlers) > 1 or any(len(each) > 1 for each in handlers) or self.respond not in handlers[0].values()
+        by_status = [each for kinds in app.error_handler_spec.values() for each in kinds.values()]
+        return [handler for handlers in by_status for handler in handlers.values()] != [self.respond]
 
     def note_stream(self, response: Response) -> Response:
         """Run after the request. The admission of a stream ends when it is closed, and holds its slots until then."""

@@ -220,7 +220,7 @@ class Admission:
                 await call(self.limits.limiter, "conclude", verdict, status)
             self.report_now(verdict)
 
-    keep, akeep = twins(_keep)
+    keep, _ = twins(_keep)
 
     def _require_thread(self, plan: Plan) -> None:
         """Raise ``ConfigError`` on the event loop of a server, where a wait would stop all requests."""
