@@ -95,6 +95,7 @@ pictures: $(STAMP) ## draw the picture of a replay: make pictures LOG=apache-com
 
 docs: $(STAMP) ## draw the pictures and write the generated parts of docs/ again
 	$(BIN)/python docs/draw_algorithms.py
+	$(BIN)/python docs/draw_request.py
 	$(BIN)/python -m benchmarks.load --svg docs/images/load.svg > /dev/null
 	$(BIN)/python docs/generate.py
 

@@ -161,6 +161,14 @@ def test_every_picture_is_shown() -> None:
     assert shown == {f"images/{path.name}" for path in (DOCS / "images").iterdir()}
 
 
+def test_the_picture_of_a_request_names_files_of_the_package() -> None:
+    """It is what its script draws, which raises an error for a file that is gone."""
+    drawing = script("draw_request")
+    assert drawing.IMAGE.read_text() == drawing.picture()
+    with pytest.raises(FileNotFoundError, match=r"'store' names stores/gone\.py"):
+        drawing.box(drawing.STEPS[5]._replace(files=("stores/gone.py", "stores/base.py")))
+
+
 def test_the_words_on_the_pictures_are_right() -> None:
     """The page of algorithms describes the traffic of its pictures correctly."""
     drawing = script("draw_algorithms")
