@@ -134,7 +134,7 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
     if reason:
         return {"rule": rule.name, "applies": False, "reason": reason}
     found = Found(process_clock)
-    found.update(dict.fromkeys(rule.lookups))  # the command does not call functions
+    found.known.update(dict.fromkeys(rule.lookups))  # the command does not call functions
     known = rule.limits_of(features, key or "", found)
     limits = [(str(limit.quota), limit.policy) for limit in known or ()]  # type: ignore[union-attr] # no calls
     limits = limits or [(function_name(rule.source.function), rule.name)]

@@ -46,3 +46,4 @@ from .verdict import decide_all as decide_all
 from .verdict import decide_without_store as decide_without_store
 from .verdict import rejection_of as rejection_of
 from .verdict import state_cost as state_cost
+from .verdict import withdraw as withdraw

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ..quota import MAX_AMOUNT, Quota
@@ -119,14 +120,14 @@ class BanLimit(Limit):
     """A neighbour's ban is no ban."""
 
     def __init__(self, terms: BanTerms, shown: Limit) -> None:
-        self.__dict__.update(vars(shown))
-        self.terms = terms
-        self.shown = shown
-        self.quota = Quota.exact(terms.after or 1, terms.within)
-        self.algorithm = ban = Ban(terms)
-        self.decide, self.limit, self.status = ban.decide, ban.limit, terms.status
-        self.quiet = ban.quiet
-        self.statuses, self.ban = None, None
+        quota = Quota.exact(terms.after or 1, terms.within)
+        super().__init__(
+            shown.rule, 0, quota, partial(_ban_of, terms), shown.shadow, None, shown.on_store_error, 0, shown.unit
+        )
+        self.show_as(shown.shown_rule)
+        self.values_of, self.names_client, self.local = shown.values_of, shown.names_client, shown.local
+        self.terms, self.shown, self.status = terms, shown, terms.status
+        self.quiet = Ban(terms).quiet
         # Without a period: a change of the option lifts no ban.
         self.prefix = f"{prefix_of_rule(self.rule)}{Ban.name}||"
 
@@ -144,6 +145,10 @@ class BanLimit(Limit):
         limit.shown = self.shown.local_part(parts)
         limit.local = True
         return limit
+
+
+def _ban_of(terms: BanTerms, _: Quota) -> Ban:
+    return Ban(terms)
 
 
 def count_hits(hits: Sequence[Hit]) -> int:
@@ -193,7 +198,7 @@ def count_rejections(
         writes: The states to write. Those of the bans are added.
     """
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
-        ban = hit.limit
+        ban = hit[0]
         if not (isinstance(ban, BanLimit) and decisions[i].allowed):
             continue
         rejecting = [d for d in decisions if not d.allowed and d.hit[0].rule == ban.rule and d.hit[0].ban is not None]

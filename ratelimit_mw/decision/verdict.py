@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
-from .bans import BanLimit, banned_rules, count_rejections, show_bans
+from .bans import banned_rules, count_rejections, show_bans
 from .limit import SHED, UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
 from .receipt import Due, Receipt, cost_due, lock, refund_due
 
@@ -393,46 +393,44 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
     Returns:
         The decisions, one for each hit, and the pairs of hit and new state to write when the request consumes.
     """
-    allowed, has_ban = True, False
+    is_settled = True
     decisions: list[Decision] = []
     writes: list[tuple[Hit, Any]] = []
     for hit, state in zip(hits, states, strict=True):
-        kept, decision = hit[0].decide(state, now, hit[2])
+        limit, _, cost = hit
+        kept, decision = limit.decide(state, now, cost)
         decision.hit = hit
         decisions.append(decision)
         if kept is not state:
             writes.append((hit, kept))
         if not decision.allowed:
-            allowed = allowed and hit[0].shadow
-            has_ban = has_ban or hit[0].ban is not None or isinstance(hit[0], BanLimit)  # ``concerns_ban``, no call
-    if allowed and not has_ban:
-        return decisions, writes
-    writes = _withdraw(hits, states, now, decisions, writes, allowed)
-    if has_ban:
-        count_rejections(hits, states, now, decisions, writes)
-    return decisions, writes
+            is_settled = False
+    return decisions, writes if is_settled else withdraw(hits, states, now, decisions, writes)
 
 
-def _withdraw(
-    hits: Sequence[Hit],
-    states: Sequence[Any],
-    now: int,
-    decisions: list[Decision],
-    writes: list[tuple[Hit, Any]],
-    allowed: bool,
+def withdraw(
+    hits: Sequence[Hit], states: Sequence[Any], now: int, decisions: list[Decision], writes: list[tuple[Hit, Any]]
 ) -> list[tuple[Hit, Any]]:
-    """Replace the decisions on hits that must not consume by those for a cost of 0. Return the writes of the others.
+    """Replace the decisions on hits that must not consume by those for a cost of 0. Return the writes that remain.
 
     They are the hits of a rejected request, and of a rule from which the client is banned.
     """
-    banned = banned_rules(decisions) if allowed else ()  # all of a rejected request look only
+    rejecting = [decision.hit[0] for decision in decisions if not decision.allowed]
+    if not rejecting:
+        return writes
+    allowed = all(limit.shadow for limit in rejecting)
+    has_ban = any(limit.concerns_ban for limit in rejecting)
+    banned = banned_rules(decisions) if has_ban and allowed else ()  # all of a rejected request look only
     looking = set()
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
         if decisions[i].allowed and (not allowed or hit[0].rule in banned):
             looking.add(id(hit))
-            decisions[i] = hit.limit.decide(state, now, 0)[1]
+            decisions[i] = hit[0].decide(state, now, 0)[1]
             decisions[i].hit = hit
-    return [(hit, kept) for hit, kept in writes if id(hit) not in looking]
+    writes = [(hit, kept) for hit, kept in writes if id(hit) not in looking]
+    if has_ban:
+        count_rejections(hits, states, now, decisions, writes)
+    return writes
 
 
 def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_added: bool = False) -> Verdict:

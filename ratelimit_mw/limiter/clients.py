@@ -29,11 +29,10 @@ from ..decision import (
 from ..errors import ConfigError, StateError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import Quota, parse_duration
-from ..rules import lookup
 from ..rules.client_bans import ClientBan, ban_of
 from ..rules.client_key import client_key
 from ..rules.compiled import CompiledRule
-from ..rules.lookup import UNLIMITED
+from ..rules.lookup import UNLIMITED, find_limits
 from ..rules.overrides import ClientOverride, known_to_bans, limits_of
 from ..stores import Store
 from ..stores.blocking import Call, twins
@@ -133,7 +132,7 @@ class Clients:
         if rule is None:
             raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
         find = partial(self._reloads.rules.hits, rule, self._reloads.as_counted(features))
-        hits = await call(lookup, "run", find, self._clocks.time)
+        hits = await find_limits(call, find, self._clocks.time)
         return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
 
     inspect, ainspect = twins(_inspect)

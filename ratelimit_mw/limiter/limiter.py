@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any, cast
 from weakref import finalize, ref
 
@@ -16,18 +15,19 @@ from ..decision import Hit, Verdict, build_verdict, make_hit, name_slots, with_a
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
-from ..rules.lookup import Found, LimitsCall, arun, run
+from ..rules.lookup import find_limits
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, checked_source, with_options
 from ..settings.values import checked_observers
 from ..stores import MemoryStore, Store, open_store
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins, twins_of
 from ..testmode import process_clock, testmode
 from .clients import Clients
 from .clocks import Clocks
 from .gates import Gates, leave, postpone, respond
+from .memory import Programs
 from .observers.observers import Observer, Observers
 from .observers.traffic import check_eviction, feed_of
 from .overrides import Overrides, RecordFollower, keeps_records
@@ -68,10 +68,10 @@ class Limiter:
     Attributes:
         store: The store.
         clients: The ``Clients``: its methods show, reset and ban single clients, and override their limits.
-        reloads: The rules and the settings, and what reads them again.
+        reloads: The rules and the settings, and their reader.
         slots: The slots of the requests that run in this process.
         gates: The adaptive limits of this process.
-        settlement: What settles verdicts.
+        settlement: Settles verdicts.
         clocks: The times of the limiter.
         observers: The observers.
         is_observed: Whether the limiter has observers.
@@ -91,50 +91,61 @@ class Limiter:
     ) -> None:
         self.reloads = reloads = Reloads(rules, settings)
         self.clocks = clocks = _clocks_of(clock)
-        self._clock, self._time, self._now = clocks.own, clocks.time, clocks.now
-        given = {"store": store, "observers": observers}
-        arguments = [name for name, value in given.items() if value is not None]
+        self._time, self._now = clocks.time, clocks.now
+        arguments = [name for name, value in (("store", store), ("observers", observers)) if value is not None]
         with reloads.located(*arguments), error_path("store"):
             self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
-        self._memory = self.store if isinstance(self.store, MemoryStore) else None
-        self.waits = self._memory is None
+        memory = self.store if isinstance(self.store, MemoryStore) else None
+        self.waits = memory is None
         # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
         options = (self.settings, clocks.time, clocks.now, self._policies, clock is None)
-        self.remote = None if self._memory is not None else RemoteStore(self.store, *options)
-        self._counts: Counts = self.remote or cast(MemoryStore, self._memory)
+        self.remote = None if memory is not None else RemoteStore(self.store, *options)
+        self._counts: Counts = self.remote or cast(MemoryStore, memory)
         self._tasks = Tasks(self.waits)
         self.slots = Slots(self._counts, clocks, self._tasks)
         self.gates = Gates(clocks.own)
+        self._programs = Programs(memory, self.gates, clocks)
         self.settlement = Settlement(self._counts, clocks, self._tasks, self.slots, reloads)
+        self.settle_stated, self.forget = self.settlement.settle_stated, self.settlement.forget
         with reloads.located(*arguments):
-            with error_path("observers"):
-                functions = self.settings.observers if observers is None else checked_observers(observers)
-            with error_path("traffic_log"):
-                feed = feed_of(self, self.settings, clocks.time)
-            self.traffic_log = None if feed is None else feed.log
-            functions = (*functions, *filter(None, [feed]))
-            kind = type(self.store).__name__.removesuffix("Store").lower()
-            self.observers = Observers(functions, self.settings.event_features, kind)
-            self.observers.gates = ref(self.gates)
-            finalize(self, self.observers.abandon).atexit = False
-            self.is_observed = bool(functions)
+            self.observers = self._observers(observers)
             self.check_limit = self.store.check
             reloads.checks.append(self._check)
             reloads.check(self.rules)
         overrides = Overrides(self.store, clocks, reloads)
         self.clients = Clients(self.store, self._counts, clocks, reloads, overrides, self.gates)
-        self._follower: RecordFollower | None = None
-        if self.remote is not None:
-            self.remote.lose, self.remote.opened = self.slots.lose, self._note_opened
-            self.observers.breaker = ref(self.remote.breaker)
-            if self.observers.readers:
-                self.remote.timed = self.observers.measure_store
-            if keeps_records(self.store):
-                self._follower = RecordFollower(overrides, self.remote, reloads, self._tasks)
-                self.remote.follower = self._follower
-        else:
-            run_blocking(overrides.follow(blocking_call))  # those in the memory of this process
+        self._follower = self._follow(overrides)
         reloads.follow(self._follower)
+
+    def _observers(self, given: Sequence[Observer | str] | None) -> Observers:
+        """Build the observers. The traffic log is one of them."""
+        with error_path("observers"):
+            functions = self.settings.observers if given is None else checked_observers(given)
+        with error_path("traffic_log"):
+            feed = feed_of(self, self.settings, self.clocks.time)
+        self.traffic_log = None if feed is None else feed.log
+        functions = (*functions, *filter(None, [feed]))
+        self.is_observed = bool(functions)
+        kind = type(self.store).__name__.removesuffix("Store").lower()
+        observers = Observers(functions, self.settings.event_features, kind)
+        observers.gates = ref(self.gates)
+        finalize(self, observers.abandon).atexit = False
+        return observers
+
+    def _follow(self, overrides: Overrides) -> RecordFollower | None:
+        """Connect the parts in front of a store that processes share. Return what follows the overrides there."""
+        remote = self.remote
+        if remote is None:
+            run_blocking(overrides.follow(blocking_call))  # those in the memory of this process
+            return None
+        remote.lose, remote.opened = self.slots.lose, self._note_opened
+        self.observers.breaker = ref(remote.breaker)
+        if self.observers.readers:
+            remote.timed = self.observers.measure_store
+        if not keeps_records(self.store):
+            return None
+        remote.follower = follower = RecordFollower(overrides, remote, self.reloads, self._tasks)
+        return follower
 
     @classmethod
     def from_settings(
@@ -222,8 +233,7 @@ class Limiter:
         reloads = self.reloads
         if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
             reloads.watch.look()
-        get = features.get
-        return reloads.rules.plan(get("method") or "", get("path") or "", get("host") or "")
+        return reloads.rules.plan_of_features(features)
 
     async def _amatch(self, features: Features) -> Plan:
         """Async form of ``match``. The first requests of a process wait until the store is open."""
@@ -232,8 +242,7 @@ class Limiter:
             await reloads.watch.alook()
         elif remote is not None and not remote.is_open:
             await self.astart()
-        get = features.get
-        return reloads.rules.plan(get("method") or "", get("path") or "", get("host") or "")
+        return reloads.rules.plan_of_features(features)
 
     def hit(self, features: Features, cost: int | None = None) -> Verdict:
         """Decide a request. When it is allowed, consume its cost on every limit that applies.
@@ -251,9 +260,8 @@ class Limiter:
         reloads = self.reloads
         if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
             reloads.watch.look()
-        get = features.get
-        plan = reloads.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # as ``match``
-        ip = get("ip")
+        plan = reloads.rules.plan_of_features(features)  # as ``match``
+        ip = features.get("ip")
         if ip is not None and (type(ip) is not str or ":" in ip):  # as ``_with_network`` asks, without its call
             features = self._with_network(features)
         verdict = self.decide(plan, features, cost)
@@ -312,64 +320,68 @@ class Limiter:
         Raises:
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
-        if consume and self._memory is not None and not testmode.active:
-            # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
-            if plan.single is not None:
-                limit, key_of, own_cost = plan.single
-                used = own_cost if cost is None else checked_cost(cost)
-                if (key := key_of(features)) is not None:
-                    decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
-                    return Verdict((decision,), decision.allowed)
-            if plan.choose is not None and (chosen := plan.choose(features, self._time)) is not None:
-                limit, key, own_cost = chosen
-                used = own_cost if cost is None else checked_cost(cost)
-                decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
-                return Verdict((decision,), decision.allowed)
-        if plan.adapts and consume and (held := self._pass_gate(plan, features)) is not None:
-            return held
-        if plan.looks_up:
-            hits = run(partial(self._prepare, plan, features, cost, consume, request), self._time)
-        else:
-            hits = self._prepare(plan, features, cost, consume, request)
-        if not isinstance(hits, list):
-            return cast(Verdict, hits)
-        if plan.adapts:
-            return run_blocking(self._pass_gates(blocking_call, plan, hits, features, consume))
-        if plan.waits and consume:
-            return run_blocking(self.slots.decide_in_turn(blocking_call, plan, hits))
-        return self._apply(plan, hits, consume)
+        if cost is not None:
+            checked_cost(cost)
+        if consume and not testmode.active:
+            program = plan.program or self._programs.bind(plan)
+            if (verdict := program(features, cost, request)) is not None:
+                return verdict
+        return run_blocking(self._decide(blocking_call, plan, features, cost, consume, request))
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         """Async form of ``decide``."""
-        if plan.adapts and consume and (held := self._pass_gate(plan, features)) is not None:
-            return held
-        if plan.looks_up:
-            hits = await arun(partial(self._prepare, plan, features, cost, consume, request), self._time)
-        elif self.waits or plan.waits:
-            hits = self._prepare(plan, features, cost, consume, request)
-        else:
-            return self.decide(plan, features, cost, consume, request)
-        if not isinstance(hits, list):
-            return cast(Verdict, hits)
+        if cost is not None:
+            checked_cost(cost)
+        if consume and not (plan.looks_up or testmode.active):
+            program = plan.program or self._programs.bind(plan)
+            if (verdict := program(features, cost, request)) is not None:
+                return verdict
+        return await self._decide(async_call, plan, features, cost, consume, request)
+
+    async def _decide(
+        self, call: Call, plan: Plan, features: Features, cost: int | None, consume: bool, request: Any
+    ) -> Verdict:
+        """Decide a request that may have to wait, for the limits of a client, a slot or the store."""
+        if testmode.off:
+            return Verdict()
+        clock = self._time
+        found = await find_limits(call, lambda found: plan.hits(features, cost, request, found, clock), clock)
+        hits = cast("list[Any] | Verdict", found)
+        if isinstance(hits, Verdict):
+            return hits
+        if (
+            self.remote is not None
+            and consume
+            and not plan.adds_hits
+            and plan.decides_at_once
+            and (known := self.remote.recall(hits))
+        ):
+            return build_verdict(known)
+        hits = list(map(make_hit, hits))
+        if suffix := self.clocks.key_suffix():
+            hits = [hit._replace(key=hit.key + suffix) for hit in hits]
         if plan.adapts:
-            return await self._pass_gates(async_call, plan, hits, features, consume)
-        return await self._adecide_hits(plan, hits, consume)
+            return await self._pass_gates(call, plan, self.gates.tuned(hits), features, consume)
+        return await self._ask(call, plan, hits, consume)
 
-    async def _adecide_hits(self, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
+    async def _ask(self, call: Call, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
+        """Ask the store, after those hits that it decides beside them."""
+        if consume and plan.has_slots and self.waits:
+            hits = name_slots(hits)
+        if plan.adds_hits:
+            hits = with_added_hits(hits, consume)
+        if not hits:
+            return Verdict()
         if plan.waits and consume:
-            return await self.slots.decide_in_turn(async_call, plan, hits)
-        if not self.waits:
-            return self._apply(plan, hits, consume)
-        deciding = self._counts.aapply(hits, self._now(), consume)
-        decisions = await (self.slots.keep(deciding) if consume and plan.has_slots else deciding)
+            return await self.slots.decide_in_turn(call, plan, hits)
+        if call is blocking_call or not self.waits:
+            decisions = self._counts.apply(hits, self._now(), consume)
+        else:
+            deciding = self._counts.aapply(hits, self._now(), consume)
+            decisions = await (self.slots.keep(deciding) if consume and plan.has_slots else deciding)
         return build_verdict(decisions, consume, plan.adds_hits)
-
-    def _pass_gate(self, plan: Plan, features: Features) -> Verdict | None:
-        """Decide a request by one limit that follows the load: the fast path. None where it does not apply."""
-        hit = None if plan.gate is None or testmode.active else plan.gate(features)
-        return None if hit is None else self.gates.enter([hit], features)
 
     async def _pass_gates(self, call: Call, plan: Plan, hits: list[Hit], features: Features, consume: bool) -> Verdict:
         """Decide the limits that follow the load of this process, and then ask the store about the others."""
@@ -379,12 +391,7 @@ class Limiter:
             return held
         began = self.gates.begin(features)
         try:
-            if call is async_call:
-                verdict = await self._adecide_hits(plan, others, consume)
-            elif plan.waits and consume:
-                verdict = await self.slots.decide_in_turn(call, plan, others)
-            else:
-                verdict = self._apply(plan, others, consume)
+            verdict = await self._ask(call, plan, others, consume)
         except BaseException:
             leave(held)
             raise
@@ -398,47 +405,6 @@ class Limiter:
         every = [*held.decisions, *verdict.decisions]
         verdict.decisions = sorted(every, key=lambda decision: order[decision.hit[0].rule])
         return verdict
-
-    def _apply(self, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
-        if len(hits) == 1 and consume and self._memory is not None and not (plan.adds_hits or hits[0].limit.shadow):
-            decision = self._memory._apply_one(*hits[0], self._now())  # as on the fast path
-            return Verdict((decision,), decision.allowed)
-        decisions = self._counts.apply(hits, self._now(), consume)
-        return build_verdict(decisions, consume, plan.adds_hits)
-
-    def _prepare(
-        self,
-        plan: Plan,
-        features: Features,
-        cost: int | None,
-        consume: bool,
-        request: Any,
-        found: Found | None = None,
-    ) -> list[Hit] | Verdict | LimitsCall:
-        """Return the hits for the store to decide, or the verdict of a request that needs no store.
-
-        A plan that ``looks_up`` may need a call first. It needs what is ``found``.
-        """
-        if cost is not None:
-            checked_cost(cost)
-        single = None if testmode.active else plan.single
-        if single and (key := single[1](features)) is not None:
-            limit, _, own_cost = single
-            hits = [make_hit((limit, key, own_cost if cost is None else cost))]
-            if consume and limit.lease and self.remote and (leased := self.remote.leases.serve(*hits[0])):
-                return Verdict((leased,), leased.allowed)
-        elif testmode.off:
-            return Verdict()
-        else:
-            built = plan.hits(features, cost, request, found, self._time)
-            if not isinstance(built, list):
-                return built
-            hits = built
-            if suffix := self.clocks.key_suffix():
-                hits = [hit._replace(key=hit.key + suffix) for hit in hits]
-            hits = self.gates.tuned(hits) if plan.adapts else hits
-        hits = name_slots(hits) if consume and plan.has_slots and self.waits else hits
-        return (with_added_hits(hits, consume) if plan.adds_hits else hits) or Verdict()
 
     def _with_network(self, features: Features) -> Features:
         """Return the features of a request with ``ip`` in the form that ``ban`` has. Other text stays as it is."""
@@ -481,99 +447,11 @@ class Limiter:
         """
         self.slots.hold(verdict, rules or self.rules)
 
-    async def _refund(self, call: Call, verdict: Verdict) -> None:
-        """Refund all of the cost that a verdict consumed. A second call changes nothing.
-
-        Args:
-            verdict: A verdict of ``hit``.
-        """
-        await self.settlement.refund(call, verdict)
-
-    refund, arefund = twins(_refund)
-
-    async def _settle(self, call: Call, verdict: Verdict, cost: int, rule: str | None = None) -> None:
-        """Replace the cost that a verdict consumed with the true cost.
-
-        A lower cost refunds the difference. A higher cost consumes the difference, even beyond the limit. Slots of
-        concurrency rules are not changed.
-
-        Args:
-            verdict: A verdict of ``hit``.
-            cost: The true cost in units of the limits, a whole number from 0 to 10**12.
-            rule: The name of the rule to settle. You may leave it out when only one rule applied. A rule that did not
-                apply to the request is not changed.
-
-        Raises:
-            ConfigError: ``cost`` is out of range, there is no such rule, or several rules applied.
-        """
-        await self.settlement.settle(call, verdict, cost, rule)
-
-    settle, asettle = twins(_settle)
-
-    def settle_stated(self, verdict: Verdict) -> None:
-        """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them.
-
-        Args:
-            verdict: A verdict of this limiter.
-        """
-        self.settlement.settle_stated(verdict)
-
-    async def _conclude(self, call: Call, verdict: Verdict, status: int | None) -> None:
-        """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
-
-        Args:
-            verdict: The verdict of the request.
-            status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
-        """
-        await self.settlement.conclude(call, verdict, status)
-
-    conclude, aconclude = twins(_conclude)
-
-    def forget(self, verdict: Verdict, rule: str) -> None:
-        """Set the counts under the key of one rule of a verdict to zero, those of the verdict included.
-
-        A key with an invalid feature stays: many clients share it, so one of them could reset the counts of the others.
-
-        Args:
-            verdict: A verdict of this limiter.
-            rule: The name of the rule.
-        """
-        self.settlement.forget(verdict, rule)
-
-    async def _forget_key(
-        self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None
-    ) -> None:
-        """Forget all that is counted under a key; adapters call it. An unreachable store is logged.
-
-        As with ``forget``, a key with an invalid feature stays.
-
-        Args:
-            verdict: The verdict of the current request, which may have consumed under the same key.
-            rule: The name of the rule.
-            features: The features of the key.
-            rules: The rules of the request. Default: the current rules.
-
-        Raises:
-            ConfigError: There is no such rule, or a feature of its key is missing.
-        """
-        await self.settlement.forget_key(call, verdict, rule, features, rules)
-
-    forget_key, aforget_key = twins(_forget_key)
-
-    async def _reset(self, call: Call, rule: str, features: Features) -> None:
-        """Reset the counts of one client under a rule, and lift its ban.
-
-        Args:
-            rule: The name of the rule.
-            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
-
-        Raises:
-            ConfigError: There is no such rule, or a feature of its key is missing.
-            StoreError: The store is unreachable.
-        """
-        await self.settlement.reset(call, rule, features)
-
-    reset, areset = twins(_reset)
+    refund, arefund = twins_of("settlement", Settlement.refund)
+    settle, asettle = twins_of("settlement", Settlement.settle)
+    conclude, aconclude = twins_of("settlement", Settlement.conclude)
+    forget_key, aforget_key = twins_of("settlement", Settlement.forget_key)
+    reset, areset = twins_of("settlement", Settlement.reset)
 
     async def _reload(self, call: Call) -> None:
         """Read the settings again, and use them from the next request on. Requests that have begun keep theirs.

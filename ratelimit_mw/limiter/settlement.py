@@ -15,8 +15,8 @@ from ..decision import PendingCorrection, Receipt, Verdict, prefix_of, refund_du
 from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
 from ..quota import checked_cost
-from ..rules import lookup
 from ..rules.compiled import CompiledRule
+from ..rules.lookup import find_limits
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .clocks import Clocks
@@ -45,7 +45,11 @@ class Settlement:
         self._counts, self._clocks, self._tasks, self._slots, self._reloads = counts, clocks, tasks, slots, reloads
 
     async def refund(self, call: Call, verdict: Verdict) -> None:
-        """Refund all of the cost that a verdict consumed."""
+        """Refund all of the cost that a verdict consumed. A second call changes nothing.
+
+        Args:
+            verdict: A verdict of ``hit``.
+        """
         for part in verdict.parts:
             self._slots.release(part)
             leave(part)
@@ -53,8 +57,21 @@ class Settlement:
                 part.state(rule, refund_due)
         await self._correct(call, verdict)
 
-    async def settle(self, call: Call, verdict: Verdict, cost: int, rule: str | None) -> None:
-        """Replace the cost that a verdict consumed."""
+    async def settle(self, call: Call, verdict: Verdict, cost: int, rule: str | None = None) -> None:
+        """Replace the cost that a verdict consumed with the true cost.
+
+        A lower cost refunds the difference. A higher cost consumes the difference, even beyond the limit. Slots of
+        concurrency rules are not changed.
+
+        Args:
+            verdict: A verdict of ``hit``.
+            cost: The true cost in units of the limits, a whole number from 0 to 10**12.
+            rule: The name of the rule to settle. You may leave it out when only one rule applied. A rule that did not
+                apply to the request is not changed.
+
+        Raises:
+            ConfigError: ``cost`` is out of range, there is no such rule, or several rules applied.
+        """
         checked_cost(cost)
         names = self._reloads.rules.by_name
         if rule is None:
@@ -66,14 +83,23 @@ class Settlement:
         await self._correct(call, verdict)
 
     def settle_stated(self, verdict: Verdict) -> None:
-        """Apply the costs that were stated. On an event loop, a task applies them."""
+        """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them.
+
+        Args:
+            verdict: A verdict of this limiter.
+        """
         if self._tasks.must_not_wait:
             self._tasks.start(self._send(async_call, self._record(verdict)))
         else:
             run_blocking(self._send(blocking_call, self._record(verdict)))
 
     async def conclude(self, call: Call, verdict: Verdict, status: int | None) -> None:
-        """Return slots, apply the stated cost and undo costs that do not count."""
+        """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
+
+        Args:
+            verdict: The verdict of the request.
+            status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
+        """
         is_due = False
         for part in verdict.parts:
             leave(part, status)
@@ -84,7 +110,15 @@ class Settlement:
             await self._correct(call, verdict)
 
     def forget(self, verdict: Verdict, rule: str) -> None:
-        """Set the counts under the key of one rule of a verdict to zero. On an event loop, a task does it."""
+        """Set the counts under the key of one rule of a verdict to zero, those of the verdict included.
+
+        A key with an invalid feature stays: many clients share it, so one of them could reset the counts of the others.
+        On an event loop, a task does it.
+
+        Args:
+            verdict: A verdict of this limiter.
+            rule: The name of the rule.
+        """
         keys = _own(verdict.receipt.keys(rule), self._reloads.rules.by_name.get(rule))
         work = partial(self._forget, keys=keys, rule=rule, verdict=verdict, undo=_drop(verdict, rule, keys))
 
@@ -97,9 +131,21 @@ class Settlement:
             forget_here()
 
     async def forget_key(
-        self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None
+        self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None
     ) -> None:
-        """Forget all that is counted under the key of features."""
+        """Forget all that is counted under a key; adapters call it. An unreachable store is logged.
+
+        As with ``forget``, a key with an invalid feature stays.
+
+        Args:
+            verdict: The verdict of the current request, which may have consumed under the same key.
+            rule: The name of the rule.
+            features: The features of the key.
+            rules: The rules of the request. Default: the current rules.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+        """
         found = await self.keys(call, rule, features, rules)
         keys = _own(found, (rules or self._reloads.rules).named(rule))
         await self._forget(call, keys, rule, verdict, _drop(verdict, rule, keys))
@@ -107,11 +153,20 @@ class Settlement:
     async def keys(self, call: Call, rule: str, features: Features, rules: RuleSet | None = None) -> list[str]:
         """Return all keys that a rule may count features under."""
         find = partial((rules or self._reloads.rules).keys, rule, features)
-        keys = await call(lookup, "run", find, self._clocks.time)
+        keys = await find_limits(call, find, self._clocks.time)
         return [key + self._clocks.key_suffix() for key in keys]
 
     async def reset(self, call: Call, rule: str, features: Features) -> None:
-        """Reset the counts of one client under a rule."""
+        """Reset the counts of one client under a rule, and lift its ban.
+
+        Args:
+            rule: The name of the rule.
+            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+            StoreError: The store is unreachable.
+        """
         keys = await self.keys(call, rule, self._reloads.as_counted(features))
         await call(self._counts, "forget", keys)
 

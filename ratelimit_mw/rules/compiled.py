@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from ..algorithms import build_limit
-from ..clock import SECOND, Clock
-from ..decision import BanLimit, Hit, Limit, Tuning, Verdict, decide_without_store, make_hit
+from ..clock import SECOND
+from ..decision import BanLimit, Hit, Limit, Tuning, make_hit
 from ..errors import ConfigError, join_path
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
@@ -55,49 +55,51 @@ class CompiledRule:
         shown: str = "",
         priorities: Priorities = DEFAULT_PRIORITIES,
     ) -> None:
-        self.source = rule
-        self.priorities = priorities
-        self._held = priorities.held(rule.reserve) if rule.reserve else {}
-        self._has_classes = bool(rule.reserve or rule.target_us)
-        self.name = name
+        self.source, self.name, self.priorities = rule, name, priorities
         self.shown = shown or name
         """The name that clients see."""
         self.places: Mapping[str, Location] = {"": Location(label=f"rule {name!r}")}
         """Where the rule is written, under ``""``, and where those of its options are that are written elsewhere."""
-        self.shadow = rule.mode == "shadow"
         self.check: Callable[[Limit], None] = lambda _: None
         """The store's check of limits from a function."""
         self.may_hold_slots = may_hold_slots
         """Whether limits from a function may be concurrency limits: not for messages."""
-        self.captures = rule.captures
+        self.shadow = rule.mode == "shadow"
+        self.rejects_missing = rule.when_missing == "reject" and not self.shadow
+        self.needs, self.captures = rule.needs, rule.captures
+        self.capture = self.captures.add if self.captures.names else None
+        """Adds the captures of a path to the features of a request, before all else is read from them."""
+        self.where = rule.matches.takes_features if rule.matches.needs else None
+        """Returns whether the features of a request match the rule; None without such a condition."""
         self.key = KeyMaker(rule.entries, next(iter(rule.matches.paths), UNMATCHED), secret, warn)
+        self.build_key = self.key.with_prefix("")
+        self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
+        self.fixed_cost = rule.cost if isinstance(rule.cost, int) else None
+        self.least_cost = self.fixed_cost or 1
+        """The cost of the next request, as far as it is known without the request."""
+        self._build_limits(rule)
+
+    def _build_limits(self, rule: Rule) -> None:
+        """Build all limits that are known, and the ways to find those of a client."""
+        self._held = self.priorities.held(rule.reserve) if rule.reserve else {}
+        self.has_classes = bool(rule.reserve or rule.target_us)
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], Limits] = {}
         self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
         self.lookups = tuple(lookup for lookup in (self._of_key, self._of_rule) if lookup is not None)
-        self.placeholder = (
-            () if self.limits else (build_limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
-        )
+        self.placeholder = () if self.limits else (self._unknown_limit(),)
         """Used for limits from a function that are not known."""
-        for limit in self.placeholder:
-            limit.show_as(self.shown)
         self.ban = None if rule.ban is None else BanLimit(rule.ban, (*self.limits, *self.placeholder)[0])
         self.tables = self._build_tables()
         self.ranges = {text: self._build(q) for text, q in rule.schedule.limits.items()} if rule.schedule else {}
         """The limits in the ranges of the schedule."""
         self._own_choosers = tuple(self._choosers())
         self.override(None)
-        self.capture = self.captures.add if self.captures.names else None
-        """Adds the captures of a path to the features of a request, before all else is read from them."""
-        self.where = rule.matches.takes_features if rule.matches.needs else None
-        """Returns whether the features of a request match the rule; None without such a condition."""
-        self.build_key = self.key.with_prefix("")
-        self.rejects_missing = rule.when_missing == "reject" and not self.shadow
-        self.needs = rule.needs
-        self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
-        self.fixed_cost = rule.cost if isinstance(rule.cost, int) else None
-        self.least_cost = self.fixed_cost or 1
-        """The cost of the next request, as far as it is known without the request."""
+
+    def _unknown_limit(self) -> Limit:
+        limit = build_limit(self.name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow)
+        limit.show_as(self.shown)
+        return limit
 
     def is_same(self, rule: Rule, may_hold_slots: bool, shown: str, priorities: Priorities) -> bool:
         """Return whether another rule of this name is the same, so that the limits of this one stay known."""
@@ -203,7 +205,7 @@ class CompiledRule:
         """The ways to find the limits of a client, in their order."""
         if limits is not None:
             self.choosers = (lambda _features, key, *_: limits.find(key), *self._own_choosers)
-        self.varies = len(self.choosers) > 1 or bool(self.lookups or self._has_classes)
+        self.varies = len(self.choosers) > 1 or bool(self.lookups or self.has_classes)
         """Whether the limits of a client may be others than those of the rule."""
 
     def _choosers(self) -> Iterator[Chooser]:
@@ -217,12 +219,9 @@ class CompiledRule:
         yield (lambda *_: limits) if self._of_rule is None else self._by_function(self._of_rule)
 
     def _by_function(self, lookup: LimitsLookup) -> Chooser:
-        def choose(
-            features: Features, _key: str, now: int, found: Found | None
-        ) -> Limits | list[Limits] | LimitsCall | None:
-            if found is None:
-                return lookup.recall(lookup.values(features), now)
-            return found[lookup] if lookup in found else lookup.find(lookup.values(features), found)
+        def choose(features: Features, _key: str, _now: int, found: Found) -> Limits | LimitsCall | None:
+            known = found.known
+            return known[lookup] if lookup in known else lookup.find(lookup.values(features), found)
 
         return choose
 
@@ -237,14 +236,25 @@ class CompiledRule:
         now = 0 if found is None else found.now
         for choose in self.choosers if choosers is None else choosers:
             limits = choose(features, key, now, found)
-            if isinstance(limits, list):
-                smallest += limits
-            elif limits is not None:
-                if isinstance(limits, LimitsCall) or not smallest:
-                    return limits
-                smallest.append(limits)
-                break
+            if limits is not None:
+                if type(limits) is list:
+                    smallest += limits
+                elif smallest and type(limits) is tuple:
+                    smallest.append(limits)
+                    break
+                else:
+                    return limits  # type: ignore[return-value] # it is no list
         return min(filter(None, smallest), key=_rate, default=None)
+
+    def limits_of_class(
+        self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser]
+    ) -> Limits | LimitsCall | None:
+        """Return what ``limits_of`` returns, for the class of the request."""
+        limits = self.limits_of(features, key, found, choosers)
+        if limits and not isinstance(limits, LimitsCall):
+            name = self.priorities.class_of(features)
+            return tuple(limit.by_class.get(name, limit) for limit in limits)
+        return limits
 
     def hits(self, limits: Iterable[Limit], key: str, features: Features, request: Any) -> list[Hit]:
         """Build the hits of a request whose cost your function returns, or a feature has."""
@@ -256,18 +266,6 @@ class CompiledRule:
         with self.located("cost"):
             checked_cost(cost)
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
-
-    def require_limits(
-        self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser], clock: Clock
-    ) -> Limits | LimitsCall | Verdict:
-        """Return what ``limits_of`` returns, for the class of the request. The verdict where a function failed."""
-        limits = self.limits_of(features, key, found, choosers)
-        if limits is None and not self.shadow:
-            return decide_without_store(False, self.placeholder, clock(), unavailable=True)
-        if self._has_classes and limits and not isinstance(limits, LimitsCall):
-            name = self.priorities.class_of(features)
-            return tuple(limit.by_class.get(name, limit) for limit in limits)
-        return limits or ()
 
     def all_limits(self, now: int | None = None) -> list[Limit]:
         """The limits of all clients, as far as they are known, and the ban. With a time, those of that time."""

@@ -1,7 +1,7 @@
 """Limits that a function returns for values of a request. The result is checked, and kept for ``limits_ttl``.
 
-Where limits are not known, a rule returns the ``LimitsCall`` that has to be made first. ``run`` and ``arun`` make the
-calls, and ask again. Requests that need the same limits at the same time wait for one call.
+Where limits are not known, a rule returns the ``LimitsCall`` that has to be made first. ``find_limits`` makes the
+calls, and asks again. Requests that need the same limits at the same time wait for one call.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..forksafe import create_lock
 from ..keys.features import BUILT_IN, Features
 from ..keys.parts import LONGEST, checked_part, feature_of
 from ..stores.background import run_once
+from ..stores.blocking import Call
 from ..stores.per_loop import PerLoop
 from .declaration import checked_call
 
@@ -50,13 +51,14 @@ UNLIMITED: Final = "unlimited"
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Found(dict["LimitsLookup", "_Limits | None"]):
+class Found:
     """The limits that functions have returned for one request, at the time ``now`` of its ``clock``."""
 
-    __slots__ = ("clock", "now")
+    __slots__ = ("clock", "known", "now")
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.now = clock, clock()
+        self.known: dict[LimitsLookup, _Limits | None] = {}
 
 
 class _Known(NamedTuple):
@@ -117,13 +119,8 @@ class LimitsLookup:
                         call = LimitsCall(self, key, values, found.clock, known and known.limits)
                         self._calls[key] = call
                     return call
-        found[self] = known.limits
+        found.known[self] = known.limits
         return known.limits
-
-    def recall(self, values: Sequence[Any], now: int) -> _Limits | list[_Limits] | None:
-        """Return what ``find`` returns, and change nothing. The result is an empty list where a call is due."""
-        known = self._young.get(tuple(map(_cached_as, values)))
-        return known.limits if known is not None and self._is_fresh(known, now) else []
 
     def _is_fresh(self, known: _Known, now: int) -> bool:
         return now < known.until <= now + max(self._kept_us, _RETRY)  # a clock may be turned back
@@ -191,7 +188,7 @@ class LimitsCall:
         """Whether the function hangs, or its event loop has stopped. The next request then makes another call."""
         return monotonic() >= self._late_at
 
-    def wait(self) -> _Limits | None:
+    def result(self) -> _Limits | None:
         """Return the limits. Where this cannot await them, other requests may make the call."""
         self.lookup.require_await()
         if self._turn.acquire(blocking=False):
@@ -199,15 +196,15 @@ class LimitsCall:
                 result = self.lookup.function(*self._values)
                 self.lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
         elif _on_event_loop():  # a task of this loop may have to make the call
-            return LimitsCall(self.lookup, self.key, self._values, self.clock, self.last).wait()
+            return LimitsCall(self.lookup, self.key, self._values, self.clock, self.last).result()
         try:
             self.future.result(_LONGEST)
         except TimeoutError:
             self.lookup.fail(self, _TOO_LATE)
         return self.last
 
-    async def await_(self) -> _Limits | None:
-        """Async form of ``wait``."""
+    async def aresult(self) -> _Limits | None:
+        """Async form of ``result``."""
         if self._turn.acquire(blocking=False):
             task = asyncio.ensure_future(self._make())
             self.lookup.tasks.add(task)  # an event loop holds its tasks weakly
@@ -286,19 +283,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], list[str]]:
     return required, [each.name for each in named if each.default is not Parameter.empty]
 
 
-def run(find: Callable[[Found], Result | LimitsCall], clock: Clock) -> Result:
-    """Return what a function finds, after the calls that it needs."""
+async def find_limits(call: Call, find: Callable[[Found], Result | LimitsCall], clock: Clock) -> Result:
+    """Return the result of a search, after the calls of functions that it needs."""
     found = Found(clock)
     while isinstance(result := find(found), LimitsCall):
-        found[result.lookup] = result.wait()
-    return result
-
-
-async def arun(find: Callable[[Found], Result | LimitsCall], clock: Clock) -> Result:
-    """Async form of ``run``."""
-    found = Found(clock)
-    while isinstance(result := find(found), LimitsCall):
-        found[result.lookup] = await result.await_()
+        found.known[result.lookup] = await call(result, "result")
     return result
 
 

@@ -122,6 +122,13 @@ class RuleSet:
         except KeyError:
             return self._find_plan(key, to or NOWHERE, method, path, host, request)
 
+    def plan_of_features(self, features: Features) -> Plan:
+        """Return the plan of a request whose ``method``, ``path`` and ``host`` are features."""
+        get = features.get
+        if self._needs_place:
+            return self.plan(get("method") or "", get("path") or "", get("host") or "")
+        return self._by_request.get(method := get("method") or "") or self.plan(method, "")
+
     def keys(self, name: str, features: Features, found: Found) -> list[str] | LimitsCall:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
         rule, key, features = self._keyed(name, features)

@@ -57,6 +57,21 @@ def twins(
     return blocking, waiting
 
 
+def twins_of(
+    part: str, work: Callable[Concatenate[Any, Call, P], Coroutine[Any, Any, T]]
+) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
+    """Return what ``twins`` returns, as methods of an object whose attribute ``part`` does the work."""
+
+    def blocking(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return run_blocking(work(getattr(self, part), blocking_call, *arguments, **options))
+
+    async def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return await work(getattr(self, part), async_call, *arguments, **options)
+
+    _document(work, 2, blocking, waiting, work)
+    return blocking, waiting
+
+
 def forms(
     work: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], like: Callable[..., Any]
 ) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:

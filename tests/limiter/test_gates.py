@@ -119,7 +119,7 @@ def test_a_failing_store_ends_the_place(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(*_: object) -> None:
         raise StoreError("no")
 
-    monkeypatch.setattr(limits, "_apply", fail)
+    monkeypatch.setattr(limits, "_ask", fail)
     with pytest.raises(StoreError):
         limits.hit(WHO)
     assert state(limits).in_flight == 0

@@ -338,9 +338,9 @@ def test_leases_are_bounded() -> None:
     for i in range(10_050):
         limiter.hit({"ip": str(i)})
         limiter.hit({"ip": str(i)})
-    table = limiter.remote.leases._table  # type: ignore[union-attr]
-    assert len(table.by_key) <= 10_000
-    assert len(table._seen._seen) <= 10_000
+    leases = limiter.remote.leases  # type: ignore[union-attr]
+    assert len(leases._by_key) <= 10_000
+    assert len(leases._seen) <= 10_000
     assert left(limiter, {"ip": "7"}) == 998
 
 

@@ -9,6 +9,7 @@ import pytest
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.decision import Hit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 
@@ -85,7 +86,7 @@ def test_a_share_that_arrives_after_the_next_one_is_returned() -> None:
         limiter, _, clock = setup(lease="20%")
         await limiter.ahit(WHO)
         remote: Any = limiter.remote
-        late = remote.leases.begin(limiter.match(WHO).hits(WHO, 1))
+        late = remote.leases.begin([Hit(*hit) for hit in limiter.match(WHO).hits(WHO, 1)])  # type: ignore[union-attr]
         clock.advance(3)
         assert await limiter.ahit(WHO)
         remote.leases.learn(late, remote.store.apply(late.asked, clock()))

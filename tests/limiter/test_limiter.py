@@ -101,7 +101,7 @@ def test_a_rejected_verdict_has_a_decision_of_each_limit(way: Any) -> None:
 def test_retry_after_is_exact(way: Any) -> None:
     """At retry_after the same request is allowed, one microsecond before it is not."""
     rate = limiter(rule("2/minute", "a"), rule("3/7s", "b"))
-    clock = rate._clock
+    clock = rate.clocks.own
     assert isinstance(clock, ManualClock)
     for _ in range(40):
         verdict = way(rate).hit(ANN)

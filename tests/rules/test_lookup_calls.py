@@ -100,8 +100,8 @@ def test_a_request_does_not_wait_for_a_function_that_hangs(monkeypatch: pytest.M
         arrived.wait()
         assert lookup_of_rule is not None
         (call,) = lookup_of_rule._calls.values()
-        assert call.wait() is None
-        assert asyncio.run(call.await_()) is None
+        assert call.result() is None
+        assert asyncio.run(call.aresult()) is None
         assert limiter.hit(ALICE).unavailable
         assert calls == ["alice"]
         clock.advance(1)

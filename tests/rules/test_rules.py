@@ -17,7 +17,6 @@ from ratelimit_mw.http.needs import Need
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations.overview import Overview
 from ratelimit_mw.rules.marks import Destination, ViewMarks
-from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.exchange import WSGIRequest
@@ -207,22 +206,6 @@ def test_names_are_unique() -> None:
         (["a", "a-2"], "1/s; 2/minute", "the name 'a-2' is already used"),
     ):
         expect_error(message, RuleSet, (Rule(name=name, limits=limits) for name in names))
-
-
-def test_the_fast_path_is_used_only_for_a_plain_limit() -> None:
-    """One plain limit is decided without a list of hits. Any other option of the rule takes the slow path."""
-    plain = {"limits": "1/minute"}
-    others: list[dict[str, Any]] = [
-        {"limits": "1/minute; 2/hour"},
-        {"limits": "1/minute", "mode": "shadow"},
-        {"limits": "1/minute", "cost": lambda request: 1},
-        {"limits": "1/minute", "when_missing": "reject"},
-        {"limits": "1/minute", "match": {"region": "DE"}},
-        {"limits": "1/minute", "per_key": {"a": "2/minute"}},
-    ]
-    assert RuleSet([Rule(**plain)]).plan("GET", "/").single is not None
-    assert [RuleSet([Rule(**other)]).plan("GET", "/").single for other in others] == [None] * 6
-    assert Plan([]).single is None
 
 
 def test_a_match_by_network() -> None:

@@ -17,7 +17,7 @@ def limiter(limits: Any = "3/minute", max_keys: int = 1_000_000, **rule: Any) ->
 
 
 def clock_of(rate: Limiter) -> ManualClock:
-    clock = rate._clock
+    clock = rate.clocks.own
     assert isinstance(clock, ManualClock)
     return clock
 

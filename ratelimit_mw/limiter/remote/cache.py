@@ -27,7 +27,7 @@ class _Rejection(NamedTuple):
     cached_at: int
     until: int
 
-    def decide(self, hit: Hit, at: int) -> Decision | None:
+    def decide(self, hit: tuple[Limit, str, int], at: int) -> Decision | None:
         """Return the rejection of a later hit of the same cost or more; None when the store must decide."""
         rejected, passed = self.decision, at - self.cached_at
         limit, _, cost = rejected.hit
@@ -52,7 +52,7 @@ class Rejections:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def recall(self, hits: Sequence[Hit], at: int) -> list[Decision]:
+    def recall(self, hits: Sequence[tuple[Limit, str, int]], at: int) -> list[Decision]:
         """Return the cached rejections at a time in microseconds; an empty list when the store must decide."""
         if not (self._young or self._old):
             return []

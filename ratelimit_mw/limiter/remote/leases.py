@@ -61,154 +61,77 @@ class Lease:
         return decision
 
 
-class SeenKeys:
-    """The last hit of each key. Bounded."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
-
-    def is_busy(self, key: str, now: int, span: int) -> bool:
-        """Record a hit. Return True when the last one of its key was at most ``span`` ago."""
-        last_seen = self._seen.get(key)
-        if len(self._seen) >= MAX_KEYS:
-            self._seen.clear()
-        self._seen[key] = now
-        return last_seen is not None and now - last_seen <= span
-
-
-class LeaseTable:
-    """The leases of this process, and the shares to take. Bounded. The caller holds a lock."""
-
-    def __init__(self) -> None:
-        self.by_key: dict[str, Lease] = {}
-        self._by_life: dict[int, dict[str, Lease]] = {}  # leases of one life end in the order in which they began
-        self._seen = SeenKeys()
-        self._ended: list[Lease] = []  # no longer in the table, with a part to return
-
-    def take_share(self, hit: Hit, now: int) -> Lease | None:
-        """Add the lease whose share takes the place of a hit. None when such a share would save no call."""
-        share = self._share(hit, now)
-        if share <= max(1, hit.cost):
-            return None
-        lease = Lease(hit, share, now)
-        self._put(lease)
-        return lease
-
-    def begin(self, lease: Lease, decision: Decision, now: int) -> None:
-        """Fill a lease: the store has counted its share."""
-        lease.unused, lease.decision = lease.hit.cost, decision
-        current = self.by_key.get(lease.hit.key)
-        if current is None:  # the call took longer than the lease's life
-            self._put(lease)
-        elif current is not lease:
-            self._ended.append(lease)
-
-    def put_back(self, lease: Lease, hit: Hit) -> None:
-        """Put the cost of a hit back into the lease that it was taken from."""
-        lease.unused += hit.cost
-        if self.by_key.get(hit.key) is not lease:
-            self._ended.append(lease)
-
-    def returns(self, now: int, most: int) -> list[Correction]:
-        """Build the corrections that return replaced leases and up to ``most`` leases that have ended."""
-        ended, self._ended = self._ended, []
-        for leases in self._by_life.values():
-            while leases and len(ended) < most and (lease := next(iter(leases.values()))).ends_at <= now:
-                self._pop(lease.hit.key)
-                ended.append(lease)
-        return _corrections(ended)
-
-    def return_all(self) -> list[Correction]:
-        """Empty the table. Build the corrections that return all leases."""
-        returns = _corrections([*self._ended, *self.by_key.values()])
-        self.by_key, self._by_life, self._ended = {}, {}, []
-        return returns
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """Drop leases without returning them: after a reset the store no longer counts them."""
-        for key in keys:
-            if lease := self._pop(key):
-                lease.unused = _LAPSED
-
-    def _put(self, lease: Lease) -> None:
-        """Add a lease, which replaces the previous lease of its key. A full table drops its oldest lease."""
-        key = lease.hit.key
-        replaced = [self._pop(key)]
-        if len(self.by_key) >= MAX_KEYS:
-            replaced.append(self._pop(next(iter(self.by_key))))
-        self._ended += filter(None, replaced)
-        self.by_key[key] = self._by_life.setdefault(_life(lease.hit.limit), {})[key] = lease
-
-    def _pop(self, key: str) -> Lease | None:
-        lease = self.by_key.pop(key, None)
-        if lease is not None:
-            del self._by_life[_life(lease.hit.limit)][key]
-        return lease
-
-    def _share(self, hit: Hit, now: int) -> int:
-        """Return the share to take: 0 if the key is not busy, a call is under way, or its lease has another limit."""
-        if not (hit.limit.lease and self._seen.is_busy(hit.key, now, _life(hit.limit))):
-            return 0
-        last = self.by_key.get(hit.key)
-        if last is None or last.ends_at <= now:
-            return hit.limit.lease
-        return min(last.next_share, hit.limit.lease) if last.busy_until <= now and last.hit.limit is hit.limit else 0
-
-
 class LeasedRequest:
-    """The hits of one request: those that leases serve, and those that go into the call of the store."""
+    """The hits of one request: those that leases serve, and those that go into the call of the store.
+
+    Attributes:
+        result: The decisions on all hits, in their order; empty until they are known.
+        served: The lease and the decision of each hit, None for a hit that the store decides.
+        asked: The hits for the store.
+        shares: The leases whose share takes the place of a hit, by its position in ``asked``.
+        returns: The corrections that return other leases, to send before.
+    """
 
     __slots__ = ("asked", "hits", "result", "returns", "served", "shares")
 
     def __init__(self, hits: Sequence[Hit]) -> None:
         self.hits = hits
         self.result: list[Decision] = []
-        """The decisions on all hits, in their order; empty until they are known."""
-        self.served: list[tuple[Lease, Decision] | None] = []  # by position; None for the store
+        self.served: list[tuple[Lease, Decision] | None] = []
         self.asked: list[Hit] = []
-        self.shares: dict[int, Lease] = {}  # by position in ``asked``: the leases whose share takes the place of a hit
-        self.returns: list[Correction] = []  # Of other leases, to send before.
+        self.shares: dict[int, Lease] = {}
+        self.returns: list[Correction] = []
 
     @property
     def hits_asked(self) -> list[Hit]:
         """The hits of ``asked``, without shares in their place."""
         return [hit for hit, here in zip(self.hits, self.served, strict=True) if here is None]
 
+    def merge(self, replies: Iterable[Decision]) -> None:
+        """Put the local decisions and those of the store into the order of the hits."""
+        following = iter(replies)
+        self.result = [here[1] if here else next(following) for here in self.served]
+
 
 class Leases:
-    """The leases of this process. It makes no calls."""
+    """The leases of this process, at most ``MAX_KEYS``. It makes no calls."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
+        self._lock = create_lock(self, "_lock", threading.Lock, Leases._start_over)
         self._start_over()
 
-    def _start_over(self) -> None:
-        self._table = LeaseTable()  # after a fork, the shares belong to the parent
+    def _start_over(self, _intact: bool = True) -> None:
+        """In a forked child: the shares belong to the parent."""
+        self._by_key: dict[str, Lease] = {}
+        self._by_life: dict[int, dict[str, Lease]] = {}  # leases of one life end in the order in which they began
+        self._ended: list[Lease] = []  # no longer in the tables, with a part to return
+        self._seen: dict[str, int] = {}  # the last hit of each key
 
     def serve(self, limit: Limit, key: str, cost: int) -> Decision | None:
         """Decide the one hit of a request. None when the store must decide it."""
         with self._lock:
-            lease = self._table.by_key.get(key)
+            lease = self._by_key.get(key)
             return None if lease is None else lease.serve((limit, key, cost), self._clock())
 
     def begin(self, hits: Sequence[Hit]) -> LeasedRequest:
         """Serve hits from leases. Choose what goes into the call for the others: a share, or the hit itself."""
         request = LeasedRequest(hits)
-        served = request.served
         with self._lock:
             now = self._clock()
             for hit in hits:
-                here = None
-                if hit[0].lease:
-                    lease = self._table.by_key.get(hit[1])
-                    if lease is not None and (decision := lease.serve(hit, now)):
-                        here = lease, decision
-                served.append(here)
-            if None in served:
-                self._choose(request, now)
-            else:
-                request.result = [here[1] for here in served if here]
+                lease = self._by_key.get(hit[1]) if hit[0].lease else None
+                decision = None if lease is None else lease.serve(hit, now)
+                request.served.append((lease, decision) if lease and decision else None)
+            if None not in request.served:
+                request.merge(())
+                return request
+            for hit in request.hits_asked:
+                if share := self._take_share(hit, now):
+                    request.shares[len(request.asked)] = share
+                    hit = share.hit
+                request.asked.append(hit)
+            request.returns = self._take_ended(now)
         return request
 
     def learn(self, request: LeasedRequest, replies: list[Decision]) -> None:
@@ -217,20 +140,18 @@ class Leases:
         for reply in replies:
             if not reply.allowed and not reply.hit[0].shadow:
                 is_allowed = False
-        if is_allowed and not request.shares:
-            _merge(request, replies)
-            return
-        now = self._clock()
-        with self._lock:
-            if request.shares and not self._begin_leases(request, replies, is_allowed, now):
-                request.asked, request.shares = request.hits_asked, {}
-                return
-            if not is_allowed:
-                self._put_back(request)
-                for i, here in enumerate(request.served):
-                    if here:
-                        request.served[i] = here[0], here[0].look(request.hits[i], now)
-            _merge(request, replies)
+        if not is_allowed or request.shares:
+            now = self._clock()
+            with self._lock:
+                if request.shares and not self._fill(request, replies, is_allowed, now):
+                    request.asked, request.shares = request.hits_asked, {}
+                    return
+                if not is_allowed:
+                    self._put_back(request)
+                    for i, here in enumerate(request.served):
+                        if here:
+                            request.served[i] = here[0], here[0].look(request.hits[i], now)
+        request.merge(replies)
 
     def undo(self, request: LeasedRequest) -> None:
         """Put back what a request has consumed here, after its call has failed or was cancelled."""
@@ -238,26 +159,40 @@ class Leases:
             self._put_back(request)
 
     def forget(self, keys: Iterable[str]) -> None:
+        """Drop leases without returning them: after a reset the store no longer counts them."""
         with self._lock:
-            self._table.forget(keys)
+            for lease in filter(None, map(self._pop, keys)):
+                lease.unused = _LAPSED
 
     def return_all(self) -> list[list[Correction]]:
         """End all leases. Build the corrections that return them, in groups for one call each."""
         with self._lock:
-            returns = self._table.return_all()
+            returns = _corrections([*self._ended, *self._by_key.values()])
+            self._start_over()
         return [returns[i : i + _RETURNS_PER_CALL] for i in range(0, len(returns), _RETURNS_PER_CALL)]
 
-    def _choose(self, request: LeasedRequest, now: int) -> None:
-        """Fill the call of a request."""
-        asked = request.asked
-        for hit in request.hits_asked:
-            if hit[0].lease and (lease := self._table.take_share(hit, now)):
-                request.shares[len(asked)] = lease
-                hit = lease.hit
-            asked.append(hit)
-        request.returns = self._table.returns(now, _RETURNS_PER_REQUEST)
+    def _take_share(self, hit: Hit, now: int) -> Lease | None:
+        """Add the lease whose share takes the place of a hit. None when such a share would save no call."""
+        if not hit.limit.lease:
+            return None
+        last_seen, last = self._seen.get(hit.key), self._by_key.get(hit.key)
+        if len(self._seen) >= MAX_KEYS:
+            self._seen.clear()
+        self._seen[hit.key] = now
+        if last_seen is None or now - last_seen > _life(hit.limit):
+            return None  # the key is not busy
+        share = hit.limit.lease
+        if last is not None and last.ends_at > now:
+            if last.busy_until > now or last.hit.limit is not hit.limit:
+                return None
+            share = min(last.next_share, share)
+        if share <= max(1, hit.cost):
+            return None
+        lease = Lease(hit, share, now)
+        self._put(lease)
+        return lease
 
-    def _begin_leases(self, request: LeasedRequest, replies: list[Decision], is_allowed: bool, now: int) -> bool:
+    def _fill(self, request: LeasedRequest, replies: list[Decision], is_allowed: bool, now: int) -> bool:
         """Fill the leases of an allowed request, and serve its hits. False when the store has rejected a share."""
         hits, are_taken = request.hits_asked, True
         for i, lease in request.shares.items():
@@ -266,7 +201,12 @@ class Leases:
             are_taken = are_taken and replies[i].allowed
         for i, lease in request.shares.items() if are_taken else ():
             if is_allowed:
-                self._table.begin(lease, replies[i], now)
+                lease.unused, lease.decision = lease.hit.cost, replies[i]
+                current = self._by_key.get(lease.hit.key)
+                if current is None:  # the call took longer than the lease's life
+                    self._put(lease)
+                elif current is not lease:
+                    self._ended.append(lease)
                 replies[i] = lease.consume(hits[i], now)
             replies[i].hit = hits[i]
         return are_taken
@@ -275,13 +215,36 @@ class Leases:
         """Put back what a request has consumed here."""
         for hit, here in zip(request.hits, request.served, strict=True):
             if here:
-                self._table.put_back(here[0], hit)
+                here[0].unused += hit.cost
+                if self._by_key.get(hit.key) is not here[0]:
+                    self._ended.append(here[0])
 
+    def _take_ended(self, now: int) -> list[Correction]:
+        """Build the corrections that return replaced leases, and some of those that have ended."""
+        ended, self._ended = self._ended, []
+        for leases in self._by_life.values():
+            while leases and len(ended) < _RETURNS_PER_REQUEST:
+                lease = next(iter(leases.values()))
+                if lease.ends_at > now:
+                    break
+                self._pop(lease.hit.key)
+                ended.append(lease)
+        return _corrections(ended)
 
-def _merge(request: LeasedRequest, replies: Iterable[Decision]) -> None:
-    """Put the local decisions and those of the store into the order of the hits."""
-    following = iter(replies)
-    request.result = [here[1] if here else next(following) for here in request.served]
+    def _put(self, lease: Lease) -> None:
+        """Add a lease, which replaces the previous lease of its key. A full table drops its oldest lease."""
+        key = lease.hit.key
+        replaced = [self._pop(key)]
+        if len(self._by_key) >= MAX_KEYS:
+            replaced.append(self._pop(next(iter(self._by_key))))
+        self._ended += filter(None, replaced)
+        self._by_key[key] = self._by_life.setdefault(_life(lease.hit.limit), {})[key] = lease
+
+    def _pop(self, key: str) -> Lease | None:
+        lease = self._by_key.pop(key, None)
+        if lease is not None:
+            del self._by_life[_life(lease.hit.limit)][key]
+        return lease
 
 
 def _life(limit: Limit) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from ... import clock as process
 from ...clock import Clock, machine, monotonic, now_us
-from ...decision import Correction, Decision, Hit
+from ...decision import Correction, Decision, Hit, Limit
 from ...errors import RateLimitError, StateError, StoreError
 from ...forksafe import create_lock, run_in_child
 from ...stores import Store
@@ -39,14 +39,10 @@ _log = logging.getLogger("ratelimit_mw")
 
 
 class RecordReader(Protocol):
-    """Reads the overrides of an open store."""
+    """Reads the overrides of an open store, with ``read`` and ``aread``."""
 
     @property
     def due_at(self) -> float: ...
-
-    def read(self) -> None: ...
-
-    async def aread(self) -> None: ...
 
 
 class RemoteStore:
@@ -153,9 +149,15 @@ class RemoteStore:
             return self.fallback.decide(hits, now, consume)
         return self.rejections.learn(decisions, at) if consume else decisions
 
+    def recall(self, hits: Sequence[tuple[Limit, str, int]]) -> list[Decision]:
+        """Return the decisions on a request that needs no call of the store; an empty list for another one."""
+        if not self.is_open:
+            return []
+        if len(hits) == 1 and hits[0][0].lease and (leased := self.leases.serve(*hits[0])):
+            return [leased]
+        return self.rejections.recall(hits, _process_us())
+
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if consume and self.is_open and (known := self.rejections.recall(hits, _process_us())):
-            return known  # a flood of rejections needs no coroutine
         return run_blocking(self._apply(blocking_call, hits, now, consume))
 
     def aapply(

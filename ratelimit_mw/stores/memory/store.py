@@ -19,7 +19,7 @@ from typing import Any, Final
 from weakref import ref
 
 from ...clock import SECOND, Clock, now_us
-from ...decision import Correction, Decision, Hit, Limit, decide_all, prefix_of
+from ...decision import Correction, Decision, Hit, Limit, prefix_of, withdraw
 from ...errors import ConfigError
 from ...forksafe import create_lock
 from ...heartbeat import Heartbeat
@@ -160,31 +160,43 @@ class MemoryStore(Store):
         decision.hit = (limit, key, cost)
         return decision
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+    def apply(  # noqa: C901 - on the path of most requests, so one function
+        self, hits: Sequence[Hit], now: int | None = None, consume: bool = True
+    ) -> list[Decision]:
         self._lock.acquire()  # as in ``_apply_one``
         try:
-            now = self.clock() if now is None else now
+            if now is None:
+                now = self.clock()
             if now >= self._rotates_at or self._dropped:
                 self._sweep(now)
-            by_key = {}
-            states = []
-            for limit, key, _ in hits:
-                generations = by_key[key] = self._by_limit.get(limit) or self._place(limit, now)
+            decisions: list[Decision] = []
+            states: list[Any] = []
+            writes: list[tuple[Hit, Any]] = []
+            is_plain = True  # each hit consumes
+            for hit in hits:  # ``decide_all``, in the loop that finds the states
+                limit, key, cost = hit
+                generations = self._by_limit.get(limit) or self._place(limit, now)
                 state = generations.young.get(key)
-                packed = state is None or type(state) is PackedState
-                states.append(self._find(limit, generations, key) if packed else state)
-            decisions, writes = decide_all(hits, states, now)
-            if consume:
-                for (limit, key, _), state in writes:
-                    young = by_key[key].young
-                    if state is not None and key in young:
-                        young[key] = state  # the most common case of _keep, without its call
-                    else:
-                        self._keep(by_key[key], key, state, limit.shares)
-            for decision in decisions:
-                key = decision.hit[1]
-                if decision.reset_us > by_key[key].span:
-                    self._keep_longer(by_key[key], key, now, decision)
+                if state is None or type(state) is PackedState:
+                    state = self._find(limit, generations, key)
+                states.append(state)
+                kept, decision = limit.decide(state, now, cost)
+                decision.hit = hit
+                decisions.append(decision)
+                if kept is not state:
+                    writes.append((hit, kept))
+                if kept is state or not decision.allowed:
+                    is_plain = False
+            if not is_plain:
+                writes = withdraw(hits, states, now, decisions, writes)
+            for (limit, key, _), state in writes if consume else ():
+                generations = self._by_limit.get(limit) or self._place(limit, now)
+                if state is not None and key in generations.young:
+                    generations.young[key] = state  # the most common case of _keep, without its call
+                else:
+                    self._keep(generations, key, state, limit.shares)
+            if not is_plain:  # after the writes, because a shared state has another key
+                self._keep_overdue(decisions, now)
             return decisions
         finally:
             self._lock.release()
@@ -265,6 +277,13 @@ class MemoryStore(Store):
             return
         own = key in generations.young or key in generations.old
         generations.overdue[key if own else self._shared_key(key)] = now + decision.reset_us
+
+    def _keep_overdue(self, decisions: Iterable[Decision], now: int) -> None:
+        for decision in decisions:
+            limit, key, _ = decision.hit
+            generations = self._by_limit.get(limit) or self._place(limit, now)
+            if decision.reset_us > generations.span:
+                self._keep_longer(generations, key, now, decision)
 
     def _drop(self, generations: Generations, key: str) -> None:
         for table in (generations.young, generations.old):
