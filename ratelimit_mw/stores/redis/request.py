@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import Any, Final, TypeVar
 
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
@@ -70,7 +69,7 @@ class RedisRequest:
         self.now, kind = now, HIT if consume else PEEK
         here = [] if have_lua(hits) else _decided_here(hits)
         there = [i for i in range(len(hits)) if i not in here] if here else range(len(hits))
-        operations = await self._ask_for_hits(self._operations(kind, hits, there))
+        operations = await self._ask_each(self._operations(kind, hits, there))
         own: list[Operation] = []
         for operation in self._operations(kind, hits, here):
             if True in [each.stops for each in operations + own]:
@@ -89,8 +88,8 @@ class RedisRequest:
         """Correct with one operation for each slot, and in this process for algorithms without Lua."""
         self.now, times = now, [0] * len(changes)
         here = [i for i, change in enumerate(changes) if PACKED[change.limit] is None]
-        operations = self._operations(CORRECT, changes, [i for i in range(len(changes)) if i not in here])
-        await self._ask_each(operations)
+        there = [i for i in range(len(changes)) if i not in here]
+        operations = await self._ask_each(self._operations(CORRECT, changes, there))
         for operation in self._operations(CORRECT, changes, here):
             operations += await self._run_here(operation)
         for each in _checked(operations):
@@ -107,8 +106,7 @@ class RedisRequest:
             group[0].append(key)
             group[1].append(name)
         calls = [Call(b"DEL", *group, slot) for slot, group in by_slot.items()]
-        await self._ask_each(calls)
-        _checked(calls)
+        _checked(await self._ask_each(calls))
 
     async def read_record(self, name: str) -> bytes | None:
         """Return the data of a record."""
@@ -177,29 +175,15 @@ class RedisRequest:
     async def _ask(self, call: Call) -> Any:
         return await self._way.ask(call, self._deadline)
 
-    async def _ask_for_hits(self, operations: list[Operation]) -> list[Operation]:
-        """Ask for decisions. Split the operations whose keys are on two servers: they have consumed nothing."""
-        if not operations:
-            return []
-        await self._way.ask_each(operations, self._deadline)
-        moving = [each for each in operations if _is_moving(each)]
-        if not moving:
-            return operations
-        parts = [part for each in moving for part in each.split()]
-        await self._way.ask_each(parts, self._deadline)
-        return [each for each in operations if each not in moving] + parts
-
-    async def _ask_each(self, calls: Sequence[Call]) -> None:
-        """Ask for the results. A call whose keys are on two servers has the results of its parts."""
+    async def _ask_each(self, calls: list[_Kind]) -> list[_Kind]:
+        """Ask for the results. A call whose keys are on two servers has run nothing: its parts take its place."""
         if calls:
             await self._way.ask_each(calls, self._deadline)
-        for each in calls:
-            if _is_moving(each):
-                parts = each.split()
-                await self._way.ask_each(parts, self._deadline)
-                errors = [part.result for part in parts if isinstance(part.result, StoreError)]
-                values = [part.result if isinstance(part.result, list) else [part.result] for part in parts]
-                each.result = errors[0] if errors else [*chain(*values)]
+        if not (moving := [each for each in calls if _is_moving(each)]):
+            return calls
+        parts = [part for each in moving for part in each.split()]
+        await self._way.ask_each(parts, self._deadline)
+        return [each for each in calls if each not in moving] + parts
 
     async def _run_here(self, operation: Operation) -> list[Operation]:
         """Run an operation in this process. Return it, or its parts when their slot is moving."""
@@ -220,9 +204,8 @@ class RedisRequest:
             return [operation]
         return [part for each in operation.split() for part in await self._run_here(each)]
 
-    async def _run_each_here(self, operations: Sequence[Operation]) -> None:
-        for each in operations:
-            await self._run_here(each)
+    async def _run_each_here(self, operations: list[Operation]) -> list[Operation]:
+        return [part for each in operations for part in await self._run_here(each)]
 
     # -- refunds -------------------------------------------------------------------------------------------------------
 
@@ -241,8 +224,9 @@ class RedisRequest:
             passed = [each for each in parts if not (each.stops or each.kind.is_rejected)]
             refunds = [refund for each in passed if consume and (refund := self._refund(each)).items]
             peeks = [] if has_failed else [(each, self._peek(each)) for each in passed]
-            await run([*refunds, *(peek for _, peek in peeks)])
-            self._count_lost(sum(len(each.items) for each in refunds if isinstance(each.result, StoreError)))
+            asked = await run([*refunds, *(peek for _, peek in peeks)])
+            failed = [each for each in asked if isinstance(each.result, StoreError)]
+            self._count_lost(sum(len(each.items) for each in failed if each.kind == CORRECT))
             for each, peek in peeks:
                 if not isinstance(peek.result, StoreError):
                     pairs = zip(each.result, peek.result, strict=True)
