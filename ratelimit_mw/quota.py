@@ -42,6 +42,7 @@ _TWO_WORDS = re.compile(r"\s*([1-9]\d{0,11})\s*(?:/|per\b)?\s*([a-z]+)[\s-]+([a-
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
 _EXPECTED = 'AMOUNT/PERIOD, for example "5/minute"'
+_ADAPTIVE_FORM = '"adaptive FLOOR..CEILING concurrent", for example "adaptive 5..200 concurrent"'
 _USE_PER = ". For limits that depend on the request, use per = {FEATURE: {VALUE: limits}}"
 _USE_DENY = ". To reject all requests of a client, use lists.deny"
 
@@ -160,7 +161,10 @@ class Quota:
             close = difflib.get_close_matches(match[3].lower(), _UNITS, 1) if match else None
             right = match[0].strip().replace(match[3], close[0]) if match and close else _closest(text)
             hint = f" Did you mean {right!r}?" if right else ""
-            raise ConfigError(f"cannot parse quota {text!r}. Expected {_EXPECTED}.{hint}")
+            is_adaptive = text.lower().split()[:1] == ["adaptive"]
+            raise ConfigError(
+                f"cannot parse quota {text!r}. Expected {_ADAPTIVE_FORM if is_adaptive else _EXPECTED}.{hint}"
+            )
         amount, count, unit, burst = match.groups()
         period = 0 if unit is None else _microseconds(count or "1", unit)
         try:

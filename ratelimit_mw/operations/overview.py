@@ -22,7 +22,10 @@ from ..rules.ruleset import RuleSet
 from ..rules.values import items_of
 
 _SHOWN_VALUES: Final = 3
-_OTHERS: Final = ("on_store_error", "wait", "max_waiting", "hold_at_most", "limits_ttl", "unrouted")
+_OTHERS: Final = (
+    *("on_store_error", "wait", "max_waiting", "hold_at_most", "limits_ttl", "unrouted"),
+    *("reserve", "target", "tune"),
+)
 _either: Final = " or ".join
 _line: Final = "; ".join
 

@@ -344,6 +344,10 @@ def test_it_has_no_state_in_the_store() -> None:
             "smallest amount as a whole number from 1 to 5",
         ),
         ({"limits": "adaptive 0..5 concurrent", "target": 1}, "expected the smallest amount as a whole number from 1"),
+        (
+            {"limits": "adaptive 5 concurrent", "target": 1},
+            'Expected "adaptive FLOOR..CEILING concurrent", for example',
+        ),
         ({"limits": RATE}, "tune: 'adaptive 5..10/second' needs the option tune. Set tune = \"demand\", or"),
         ({"limits": RATE, "target": 1}, "tune: 'adaptive 5..10/second' needs the option tune"),
         ({"limits": RATE, "tune": "health"}, "target: 'adaptive 5..10/second' needs a target"),

@@ -57,6 +57,10 @@ def test_an_option_without_a_column_is_shown_beside_the_mode() -> None:
     assert sorted(overview.row(first)["mode"]) == sorted(["enforce", *texts])
     assert overview.as_json(second).keys().isdisjoint(options)
     assert overview.row(second)["mode"] == ["enforce"]
+    adaptive = Rule(limits="adaptive 5..9/s", tune="health", target="1s", reserve={"critical": "20%"})
+    (rule,) = Limiter([adaptive]).rules.rules
+    texts = ["enforce", 'reserve = {"critical": "20%"}', 'target = "1s"', 'tune = "health"']
+    assert sorted(overview.row(rule)["mode"]) == texts
 
 
 def limits_of(user: str) -> str:
