@@ -172,7 +172,7 @@ class Admission:
         self.needs_settlement = True
         self.ends_with_body |= plan.ends_with_body
         self.true_costs += plan.true_costs
-        self.counts_outcomes |= plan.counts_outcomes or plan.adapts or bool(plan.true_costs)
+        self.counts_outcomes |= plan.counts_outcomes or plan.times or bool(plan.true_costs)
         if plan.has_slots:
             self.has_slots = True
             limits.limiter.hold(verdict, limits.rules)

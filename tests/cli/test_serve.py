@@ -61,6 +61,13 @@ def test_a_check_decides_as_a_limiter() -> None:
     assert asked.check(features={"ip": "192.0.2.7", "user": "ann"})["allowed"]
 
 
+def test_a_rate_that_follows_its_demand_needs_no_response() -> None:
+    """The service decides it, and the admin API shows its amount of the moment."""
+    asked = Asked({"name": "api", "limits": "adaptive 1..8/minute", "tune": "demand"})
+    (decision,) = asked.check(features={"ip": "192.0.2.7"})["decisions"]
+    assert [decision[name] for name in ("limit", "remaining", "reason")] == [4, 3, "start"]
+
+
 def test_a_check_without_consume_consumes_nothing() -> None:
     """A program can look first, and count after a failed login only."""
     asked = Asked(MAIL)

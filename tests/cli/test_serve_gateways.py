@@ -273,6 +273,10 @@ def test_lists_and_exemptions_hold() -> None:
     ("rule", "message"),
     [
         ({"limits": "2 concurrent"}, "the service sees no response"),
+        (
+            {"limits": "adaptive 1..9/s", "tune": "health", "target": 1},
+            "so it has no use for concurrent limits, target,",
+        ),
         ({"count_when": {"status": [401]}}, "the service sees no response"),
         ({"per": {"plan": {"pro": "9/minute"}}, "limits": "5/minute"}, "uses the feature 'plan', which a gateway"),
         ({"key": ["email"]}, "uses the feature 'email', which a gateway"),
