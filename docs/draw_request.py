@@ -42,7 +42,7 @@ STEPS = (
     Step("features", "reads IP address, user, …", ("http/features.py", "http/client_ip.py"), 1, 0),
     Step("rule set", "finds the rules, once a path", ("rules/ruleset.py", "rules/match.py"), 2, 0),
     Step("plan", "has limits, keys and costs", ("rules/plan.py", "rules/compiled.py"), 3, 0),
-    Step("limiter", "asks once for all limits", ("limiter/limiter.py", "limiter/memory.py"), 3, 1),
+    Step("limiter", "asks once for all limits", ("limiter/limiter.py", "limiter/programs.py"), 3, 1),
     Step("store", "decides at one instant", ("stores/memory/store.py", "limiter/remote/store.py"), 2, 1),
     Step("verdict", "has a decision per limit", ("decision/verdict.py", "decision/limit.py"), 1, 1),
     Step("response", "gets headers, or is a 429", ("http/headers.py", "http/rejection.py"), 0, 1),

@@ -27,10 +27,10 @@ from ..testmode import process_clock, testmode
 from .clients import Clients
 from .clocks import Clocks
 from .gates import Gates, leave, postpone, respond
-from .memory import Programs
 from .observers.observers import Observer, Observers
 from .observers.traffic import check_eviction, feed_of
 from .overrides import Overrides, RecordFollower, keeps_records
+from .programs import Programs
 from .reloads import Reloads
 from .remote.breaker import Breaker
 from .remote.store import RemoteStore
@@ -104,7 +104,7 @@ class Limiter:
         self._tasks = Tasks(self.waits)
         self.slots = Slots(self._counts, clocks, self._tasks)
         self.gates = Gates(clocks.own)
-        self._programs = Programs(memory, self.gates, clocks)
+        self._programs = Programs(memory, None if self.remote is None else self.remote.leases, self.gates, clocks)
         self.settlement = Settlement(self._counts, clocks, self._tasks, self.slots, reloads)
         self.settle_stated, self.forget = self.settlement.settle_stated, self.settlement.forget
         with reloads.located(*arguments):
@@ -347,8 +347,11 @@ class Limiter:
         if testmode.off:
             return Verdict()
         clock = self._time
-        found = await find_limits(call, lambda found: plan.hits(features, cost, request, found, clock), clock)
-        hits = cast("list[Any] | Verdict", found)
+        if plan.looks_up:
+            built = await find_limits(call, lambda found: plan.hits(features, cost, request, found, clock), clock)
+        else:
+            built = plan.hits(features, cost, request, None, clock)
+        hits = cast("list[Any] | Verdict", built)
         if isinstance(hits, Verdict):
             return hits
         if (

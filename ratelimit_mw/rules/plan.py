@@ -25,7 +25,7 @@ Program = Callable[[Features, int | None, Any], Verdict | None]
 class Step:
     """The part of a plan that is one rule, bound once. A change of the limits of single clients builds plans anew."""
 
-    __slots__ = ("capture", "choose", "choosers", "cost", "key_of", "limits", "rule", "shed", "where")
+    __slots__ = ("capture", "choose", "choosers", "cost", "key_of", "leased", "limits", "rule", "shed", "where")
 
     def __init__(self, rule: CompiledRule) -> None:
         self.rule = rule
@@ -37,6 +37,8 @@ class Step:
         is_fixed = len(rule.limits) == len(rule.choosers) == 1 and not (rule.lookups or rule.source.reserve)
         self.shed = rule.limits[0] if is_fixed and rule.limits[0].sheds else None
         """The only limit of the rule, if it is adaptive."""
+        self.leased = self.limits[0] if self.limits and len(self.limits) == 1 and self.limits[0].lease else None
+        """The only limit of all clients, if it has leases."""
 
 
 class Plan:

@@ -151,11 +151,7 @@ class RemoteStore:
 
     def recall(self, hits: Sequence[tuple[Limit, str, int]]) -> list[Decision]:
         """Return the decisions on a request that needs no call of the store; an empty list for another one."""
-        if not self.is_open:
-            return []
-        if len(hits) == 1 and hits[0][0].lease and (leased := self.leases.serve(*hits[0])):
-            return [leased]
-        return self.rejections.recall(hits, _process_us())
+        return self.rejections.recall(hits, _process_us()) if self.is_open else []
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return run_blocking(self._apply(blocking_call, hits, now, consume))

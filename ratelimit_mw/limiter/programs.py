@@ -1,6 +1,6 @@
 """``Programs``: the decisions of a plan that wait for nothing, bound at its first request into few calls.
 
-They are those of a memory store, and those of one adaptive limit, which this process decides.
+They are those of a memory store, of a lease, and of one adaptive limit: this process decides all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..rules.plan import Plan, Program, Step
 from ..stores import MemoryStore
 from .clocks import Clocks
 from .gates import Gates
+from .remote.leases import Leases
 
 
 class Programs:
@@ -22,12 +23,13 @@ class Programs:
 
     Args:
         store: The memory store; None for a store that makes calls.
+        leases: The leases of that store; None for the memory store.
         gates: The adaptive limits.
         clocks: The times of the limiter.
     """
 
-    def __init__(self, store: MemoryStore | None, gates: Gates, clocks: Clocks) -> None:
-        self._memory, self._gates = store, gates
+    def __init__(self, store: MemoryStore | None, leases: Leases | None, gates: Gates, clocks: Clocks) -> None:
+        self._memory, self._leases, self._gates = store, leases, gates
         self._own_clock, self._clock = clocks.own, clocks.time
 
     def bind(self, plan: Plan) -> Program:
@@ -35,6 +37,8 @@ class Programs:
         step = plan.alone
         if step is not None and (limit := step.shed) is not None:
             plan.program = self._of_gate(step, limit)
+        elif self._leases is not None and step is not None and (limit := step.leased) is not None:
+            plan.program = self._of_lease(self._leases, step, limit)
         elif self._memory is None or not plan.decides_at_once:
             plan.program = _wait
         elif step is None or (step.limits is not None and len(step.limits) != 1):
@@ -64,6 +68,19 @@ class Programs:
                 return Verdict()
             used = own_cost if cost is None else cost
             return enter([make_hit((by_class[class_of(features)], key, used))], features)
+
+        return decide
+
+    def _of_lease(self, leases: Leases, step: Step, limit: Limit) -> Program:
+        """For one limit with leases. The store is asked where none serves the request."""
+        serve, own_cost = leases.serve, step.cost or 0
+        key_of = step.rule.key.with_prefix(limit.prefix)
+
+        def decide(features: Features, cost: int | None, _: Any) -> Verdict | None:
+            if (key := key_of(features)) is None:
+                return Verdict()
+            decision = serve(limit, key, own_cost if cost is None else cost)
+            return None if decision is None else Verdict((decision,), decision.allowed)
 
         return decide
 
