@@ -76,6 +76,17 @@ def test_health_grows_by_a_hundredth_and_falls_by_a_fifth() -> None:
     assert seen == [200, 160, 170, 170, 180]
 
 
+def test_health_does_not_grow_by_requests_that_still_run() -> None:
+    """They are no sign that the quota is in use."""
+    rate = Health(Tuning("health", 10, 1000, SECOND, SECOND))
+    for window in range(5):
+        for _ in range(100):
+            rate.enter(window * SECOND)
+            rate.note(window * SECOND, False)
+            rate.respond(window * SECOND, 1)
+    assert (rate.amount(6 * SECOND), rate.in_flight) == (20, 500)
+
+
 def limiter(store: Any = None, tune: str = "demand", clock: Any = None, limits: Any = RATE, **options: Any) -> Limiter:
     target = {"target": "250ms"} if tune == "health" else {}
     rule = Rule(name="api", limits=limits, **{"key": [], "tune": tune, **target, **options})

@@ -51,10 +51,15 @@ class Aimd:
         self._kept_out = self._kept_until = 0  # the share of a class that was rejected, and until when it matters
         self._begin(-1)  # a window begins with its first request
 
+    @property
+    def _used(self) -> int:
+        """How much of the limit is in use at the start of a window."""
+        return self.in_flight
+
     def _begin(self, now: int) -> None:
         self._began = now
         self._ended = self._slow = self._dropped = 0
-        self._peak = self.in_flight
+        self._peak = self._used
 
     def room(self, now: int, share: int = 100) -> tuple[int, int]:
         """Return how many more requests of a class may pass, and its limit: a share in percent, at least 1.
