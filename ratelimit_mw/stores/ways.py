@@ -115,7 +115,11 @@ class EventLoop(_Way):
         return await self.clock.within(asyncio.to_thread(method, *arguments), due)
 
     async def result(self, future: Future[_Result], due: float) -> _Result:
-        return future.result() if future.done() else await self.clock.result(asyncio.wrap_future(future), due)
+        if future.done():
+            return future.result()
+        wrapped = asyncio.wrap_future(future)
+        wrapped.add_done_callback(_take_error)
+        return await self.clock.result(wrapped, due)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -162,8 +166,13 @@ class EventLoop(_Way):
 
 def _close(connection: LoopConnection, task: asyncio.Task[Any]) -> None:
     connection.close()
-    if not task.cancelled():
-        task.exception()  # asyncio would log it
+    _take_error(task)
+
+
+def _take_error(future: asyncio.Future[Any]) -> None:
+    """Note that an error is known: its call may have left, and asyncio would log it."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _acquire(lock: Any, seconds: float) -> None:

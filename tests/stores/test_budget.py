@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
@@ -10,6 +11,7 @@ import pytest
 
 from ratelimit_mw.stores import budget
 from ratelimit_mw.stores.budget import LoopClock, ThreadClock
+from ratelimit_mw.stores.ways import EventLoop
 
 BUDGET = 0.05
 TURN = BUDGET / 20
@@ -174,3 +176,19 @@ async def test_cancelling_from_outside_stays_a_cancellation(clock: LoopClock, ha
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def test_error_of_a_thread_after_its_deadline_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """An outage would log each connection that fails late."""
+
+    async def wait() -> None:
+        way, late = EventLoop(BUDGET), Future[None]()
+        with pytest.raises(TimeoutError):
+            await way.result(late, way.clock.now + TURN)
+        late.set_exception(ConnectionError("late"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(wait())
+    gc.collect()
+    assert not caplog.records
