@@ -246,16 +246,15 @@ class LoopSession(Session):
 async def open_session(
     way: Way, connect: Callable[[], Connection], statements: Mapping[str, str], deadline: float
 ) -> ThreadSession | LoopSession:
-    """Connect in a thread, and wait for it until the deadline."""
+    """Connect in a thread, and wait until the deadline. On an event loop, the next call finds what connects late."""
     opening = run_once(object(), connect)
     try:
-        connection = await way.result(opening, deadline)
+        if isinstance(way, Threads):
+            return ThreadSession(await way.result(opening, deadline), statements, way.clock)
+        return LoopSession(await asyncio.shield(asyncio.wrap_future(opening)), statements, way.clock)
     except BaseException:
         opening.add_done_callback(_close_late)
         raise
-    if isinstance(way, Threads):
-        return ThreadSession(connection, statements, way.clock)
-    return LoopSession(connection, statements, way.clock)
 
 
 def _close_late(opening: Future[Connection]) -> None:

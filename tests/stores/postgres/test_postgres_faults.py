@@ -4,8 +4,10 @@ The time of a call is read from the clocks of the store, which a busy machine do
 """
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -102,6 +104,33 @@ def test_a_paused_server_does_not_stall_the_event_loop(server: PostgresServer, c
 
     with opened(server, timeout_us=BUDGET_US) as store:
         asyncio.run(scenario(store))
+
+
+def test_an_event_loop_keeps_a_connection_that_came_late(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes longer to connect than the budget of a call is reached by a later call."""
+    limit, may_connect, opened_so_far = limit_of("1000/hour"), threading.Event(), list[Any]()
+
+    def connect_late(*arguments: Any) -> Any:
+        opened_so_far.append(arguments)
+        may_connect.wait()
+        return connect(*arguments)
+
+    async def scenario(store: PostgresStore) -> None:
+        with pytest.raises(StoreError, match="within the time budget"):
+            await store.aapply([hit(limit)], NOW)
+        may_connect.set()
+        while True:
+            with suppress(StoreError):
+                await store.aapply([hit(limit, 0)], NOW)
+                break
+        await store.aclose()
+
+    monkeypatch.setattr("ratelimit_mw.stores.postgres.store.connect", connect_late)
+    with opened(server, timeout_us=BUDGET_US) as store:
+        asyncio.run(scenario(store))
+    assert len(opened_so_far) == 1
 
 
 def test_a_server_that_was_killed_is_an_error_until_it_is_back(server: PostgresServer) -> None:
