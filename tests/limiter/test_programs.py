@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from shared_store import SharedStore
 from tables import each
 
 from ratelimit_mw import Limiter, Rule, Verdict
@@ -51,6 +52,7 @@ def play(limiter: Limiter, clock: ManualClock, may_cost: bool) -> list[list[obje
         [{"limits": "3/minute", "per_key": {"bob": "5/minute", "cid": "2/s; 4/minute"}}],
         [{"limits": "3/minute", "schedule": {"00:00-00:05": "6/minute"}}],
         [{"limits": lambda user: {"ann": "2/minute", "bob": "unlimited"}.get(user, "4/minute")}],
+        [{"limits": lambda user: {"ann": "2/minute"}.get(user, "4/minute")}, {"limits": "5/minute"}],
         [{"limits": "3/minute", "ban": BAN}],
         [{"limits": ["3/minute", "1/s"], "ban": BAN}, {"limits": "4/minute"}],
         [{"limits": "3/minute", "count_when": {"status": [401]}}],
@@ -65,3 +67,13 @@ def test_a_program_decides_as_the_general_way(options: list[dict[str, Any]]) -> 
     played = play(Limiter(rules, clock=bound), bound, may_cost)
     with limits_timed_by(general):  # no program runs on a test's clock
         assert played == play(Limiter(rules), general, may_cost)
+
+
+def test_a_request_without_a_key_is_allowed() -> None:
+    """The rule does not apply to it: one with an adaptive limit, with a lease, and with a plain limit."""
+    adaptive = {"limits": "adaptive 2..9 concurrent", "target": "1s"}
+    leased = {"limits": "99/minute", "lease": "10%"}
+    for options, store in ((adaptive, None), (leased, SharedStore()), ({}, None)):
+        limiter = Limiter([Rule(name="api", key=["user"], **{"limits": "1/minute", **options})], store)
+        assert [limiter.hit({}).decisions for _ in range(3)] == [()] * 3
+        assert limiter.hit({"user": "ann"}).rules == ("api",)
