@@ -34,7 +34,7 @@ STRATEGIES = {
     "sliding-window-counter": strategies.SlidingWindowCounterRateLimiter,
     "sliding-window-log": strategies.MovingWindowRateLimiter,
 }
-AMOUNTS = {"sliding-window-log": 10_000}
+AMOUNTS = {"sliding-window-log": 5_000}
 SHAPES = (
     ("fixed-window", CLIENTS),
     ("fixed-window", 1),
