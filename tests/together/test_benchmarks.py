@@ -35,7 +35,7 @@ def test_a_fleet_measures_its_requests() -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_reports(part: str) -> None:
-    """Each comparison runs to its end. Its tables have the columns of the page, but the check of capacities has no page."""
+    """Each comparison runs to its end. Its tables have the columns of the page. That of capacities has no page."""
     page = {table[1]: table[0] for each in PAGES for table in TABLE.finditer(each.read_text())}
     tables = list(TABLE.finditer(run("--rounds", "1", part)))
     assert tables
