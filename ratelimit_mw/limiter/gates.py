@@ -266,7 +266,7 @@ class Gates:
         """Return the level of each rule: of several keys, that of the one with the lowest limit."""
         lowest: dict[str, Level] = {}
         for key, state in self.states().items():
-            rule, level = rule_of(key), Level(int(state.limit), getattr(state, "in_flight", 0), state.reason)
+            rule, level = rule_of(key), Level(int(state.limit), state.in_flight, state.reason)
             lowest[rule] = min(lowest.get(rule, level), level)
         return lowest
 
@@ -277,11 +277,15 @@ class Gates:
             self.history.setdefault(rule, deque(maxlen=_SAMPLES)).append((now_us(), level))
 
     def _find(self, key: str, limit: Limit) -> Any:
-        """Return the limit of a key. Clients may choose their keys, so those that are not used are forgotten."""
+        """Return the limit of a key. Clients may choose their keys, so those that are not used are forgotten.
+
+        A limit with requests in flight is used: it would start over without them.
+        """
         known = key, cast(Tuning, limit.tuning)
         if (state := self._states.get(known)) is None:
             if len(self._states) >= _MAX_KEYS:
-                self._states, self._older = {}, self._states
+                used = {each: state for each, state in self._older.items() if state.in_flight}
+                self._states, self._older = used, self._states
             state = self._states[known] = self._older.pop(known, None) or start(known[1])
         return state
 

@@ -260,6 +260,17 @@ def test_keys_that_clients_choose_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         assert limits.gates.states()[first.key] is known
 
 
+def test_no_other_keys_end_the_requests_in_flight_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with slow requests has no second limit, however many other clients there are meanwhile."""
+    monkeypatch.setattr(gates, "_MAX_KEYS", 3)
+    limits = Limiter([Rule(name="api", key=["ip"], limits=LIMIT, target=1)])
+    held = fill(limits, ip="192.0.2.1")
+    for number in range(2, 20):
+        limits.conclude(limits.hit({"ip": f"192.0.2.{number}"}), 200)
+    assert held
+    assert not limits.hit({"ip": "192.0.2.1"})
+
+
 class FakeLoop:
     """An event loop that runs its callbacks late."""
 

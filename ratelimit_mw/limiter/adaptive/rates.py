@@ -29,6 +29,8 @@ class Demand:
     """
 
     __slots__ = ("_began", "_ceiling", "_drained", "_floor", "_last", "_period", "limit", "reason")
+    in_flight: ClassVar = 0
+    """It does not depend on the requests in flight."""
 
     def __init__(self, tuning: Tuning) -> None:
         self._floor, self._ceiling, self._period = tuning.floor, tuning.ceiling, tuning.period
