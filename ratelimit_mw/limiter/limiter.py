@@ -354,6 +354,8 @@ class Limiter:
         hits = cast("list[Any] | Verdict", built)
         if isinstance(hits, Verdict):
             return hits
+        if suffix := self.clocks.key_suffix():
+            hits = [(limit, key + suffix, used) for limit, key, used in hits]
         if (
             self.remote is not None
             and consume
@@ -363,8 +365,6 @@ class Limiter:
         ):
             return build_verdict(known)
         hits = list(map(make_hit, hits))
-        if suffix := self.clocks.key_suffix():
-            hits = [hit._replace(key=hit.key + suffix) for hit in hits]
         if plan.adapts:
             return await self._pass_gates(call, plan, self.gates.tuned(hits), features, consume)
         return await self._ask(call, plan, hits, consume)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from redis_handles import PATIENT, address
 from servers import HOST, Server
+from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, Verdict, load_settings
 from ratelimit_mw.stores import MemoryStore, Store, open_store
@@ -109,6 +110,15 @@ def test_corrections_and_resets_use_the_keys_of_the_test() -> None:
         limiter.reset("login", ANN)
         assert limiter.peek(ANN, 0).decisions[0].remaining == 5
     assert limiter.peek(ANN, 0).decisions[0].remaining == 1
+
+
+def test_a_rejection_outside_is_no_rejection_of_the_test() -> None:
+    """The process remembers rejections of a store that is shared."""
+    limiter = Limiter([Rule(name="login", limits="1/hour"), Rule(name="site", limits="9/hour")], SharedStore())
+    assert [limiter.hit(ANN).allowed for _ in range(3)] == [True, False, False]
+    with limits_timed_by(ManualClock(START)):
+        assert [limiter.hit(ANN).allowed for _ in range(2)] == [True, False]
+    assert not limiter.hit(ANN)
 
 
 def test_a_limiter_with_a_clock_of_its_own_keeps_it() -> None:
