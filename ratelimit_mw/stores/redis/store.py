@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from redis.credentials import CredentialProvider
+
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError
 from ..base import Facts, Store
@@ -31,7 +33,6 @@ from .slot_map import slot_of
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
-    from redis.credentials import CredentialProvider
 
 
 class RedisStore(Store):
@@ -76,6 +77,8 @@ class RedisStore(Store):
         if not (credential_provider is None or hasattr(credential_provider, "get_credentials_async")):
             kind = type(credential_provider).__name__  # its value may be a password
             raise ConfigError(f"expected a redis.CredentialProvider; got {kind}", "credential_provider")
+        if getattr(type(credential_provider), "get_credentials", None) is CredentialProvider.get_credentials:
+            raise ConfigError("it has no get_credentials. Define it: a thread calls it", "credential_provider")
         self._timeout = timeout_us / 1_000_000
         self.lost_refunds = 0
         """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""

@@ -15,7 +15,7 @@ import redis.asyncio
 from own_time import hurried
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.credentials import CredentialProvider
+from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 from redis.retry import Retry
 from redis_handles import PATIENT, address, client, hit, limit_of
 from redis_proxy import proxied
@@ -116,9 +116,16 @@ def test_a_call_without_its_client_is_an_error_of_the_configuration(redis_server
             asyncio.run(store.aapply([one]))
 
 
+class AsyncProvider(CredentialProvider):
+    """One for event loops only."""
+
+    async def get_credentials_async(self) -> tuple[str]:
+        return ("s3cret",)
+
+
 def test_arguments_that_do_not_fit_are_rejected() -> None:
     """No server, two servers, a client of the other kind, two logins, a client with one connection."""
-    provider = CredentialProvider()
+    provider = UsernamePasswordCredentialProvider("ann", "s3cret")
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({}, "either a URL, or client="),
         ({"url": "redis://", "client": redis.Redis()}, "either a URL, or client="),
@@ -132,6 +139,7 @@ def test_arguments_that_do_not_fit_are_rejected() -> None:
             "^credential_provider: expected a redis.CredentialProvider; got int$",
         ),
         ({"url": "redis://", "credential_provider": "s3cret"}, "expected a redis.CredentialProvider; got str$"),
+        ({"url": "redis://", "credential_provider": AsyncProvider()}, "credential_provider: it has no get_credentials"),
         ({"url": "redis://localhost?colour=red"}, "no option 'colour'"),
     ]
     for arguments, message in mistakes:
