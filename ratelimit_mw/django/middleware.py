@@ -66,7 +66,9 @@ class RateLimitMiddleware:
     @staticmethod
     def process_exception(framework_request: Any, error: Exception) -> Any:
         """Respond to a rejection that the view has raised."""
-        admission: DjangoAdmission = getattr(framework_request, ATTRIBUTE)
+        admission: DjangoAdmission | None = getattr(framework_request, ATTRIBUTE, None)
+        if admission is None:  # middleware inside has passed on a request of its own
+            return None
         if (rejection := rejection_of(error)) is None:
             admission.note_error(error)
             return None

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpResponse
 from django.template.response import SimpleTemplateResponse
+from django.test import Client
+from django.urls import path
 from django_calls import MIDDLEWARE, one_rule, project, raise_own
 from tables import each
 
@@ -25,6 +28,24 @@ def test_a_rejection_in_other_middleware_is_a_429(is_async: bool, monkeypatch: p
     with project(one_rule(), is_async=is_async, middleware=[*MIDDLEWARE, "django_calls.raising"]) as served:
         response = served.ask()
     assert (response.status_code, response.headers["RateLimit"][:9]) == (429, '"own";r=0')
+
+
+def test_an_error_below_middleware_with_a_request_of_its_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request has nothing of this package. The error is that of the view."""
+
+    def failing(request: Any) -> Any:
+        raise LookupError("of the view")
+
+    def replacing(get_response: Any) -> Any:
+        return lambda request: get_response(WSGIRequest({**request.META}))
+
+    monkeypatch.setattr("django_calls.replacing", replacing, raising=False)
+    middleware = [*MIDDLEWARE, "django_calls.replacing"]
+    with (
+        project(one_rule(), path("", failing), middleware=middleware),
+        pytest.raises(LookupError, match="of the view"),
+    ):
+        Client().get("/")
 
 
 BACKEND = "django.template.backends.django.DjangoTemplates"
