@@ -80,6 +80,11 @@ def value_of(server: Server, name: bytes) -> bytes:
     return rest[: int(head.split()[3])] if head != b"END" else b""
 
 
+def time_of(server: Server) -> int:
+    """The clock of a server, which a busy machine lets lag behind, in whole seconds."""
+    return int(re.search(rb"STAT time (\d+)", ask(server, b"stats", b"END"))[1])  # type: ignore[index]
+
+
 def commands(server: Server) -> dict[str, int]:
     """Return how often each command was carried out. A read counts once for each name."""
     stats = dict(line.split()[1:3] for line in ask(server, b"stats", b"END").splitlines()[:-1])
