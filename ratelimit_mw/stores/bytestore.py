@@ -403,7 +403,8 @@ class ByteStore(Store):
         await self._unmade.aclose()
         if loop := self._loops.values.pop(asyncio.get_running_loop(), None):
             loop.close()
-            await asyncio.sleep(0)  # lets the loop close the transports
+            for _ in range(3):  # the loop ends a connect that is cancelled, closes its transport, and forgets it
+                await asyncio.sleep(0)
         self.close()
 
     def _begin(self, way: Way, seconds: float) -> TimedCall:
