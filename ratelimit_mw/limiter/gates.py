@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from functools import lru_cache
 from random import Random
 from typing import Any, Final, NamedTuple, cast
@@ -119,14 +119,15 @@ class Gates:
 
     Args:
         clock: The clock of the limiter. By default, the time of the machine that never goes back.
+        names: Returns the names of the current rules.
 
     Attributes:
         lost: The limits of places whose verdict was dropped.
         history: The levels of each rule in the last hour, with their times in microseconds since 1970.
     """
 
-    def __init__(self, clock: Clock | None) -> None:
-        self._clock = clock or _monotonic_us
+    def __init__(self, clock: Clock | None, names: Callable[[], Container[str]]) -> None:
+        self._clock, self._names = clock or _monotonic_us, names
         self._lag = Lag() if clock is None else None
         self._lock = create_lock(self, "_lock", threading.Lock, Gates.start_over)
         self.start_over()
@@ -263,11 +264,13 @@ class Gates:
         return [*decisions, *(_explained(d, states[d.key].reason) if d.key in states else d for d in asked)]
 
     def levels(self) -> dict[str, Level]:
-        """Return the level of each rule: of several keys, that of the one with the lowest limit."""
+        """Return the level of each current rule: of several keys, that of the one with the lowest limit."""
         lowest: dict[str, Level] = {}
+        names = self._names()
         for key, state in self.states().items():
             rule, level = rule_of(key), Level(int(state.limit), state.in_flight, state.reason)
-            lowest[rule] = min(lowest.get(rule, level), level)
+            if rule in names:
+                lowest[rule] = min(lowest.get(rule, level), level)
         return lowest
 
     def _sample(self, now: int) -> None:

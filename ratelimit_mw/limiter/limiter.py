@@ -103,7 +103,7 @@ class Limiter:
         self._counts: Counts = self.remote or cast(MemoryStore, memory)
         self._tasks = Tasks(self.waits)
         self.slots = Slots(self._counts, clocks, self._tasks)
-        self.gates = Gates(clocks.own)
+        self.gates = Gates(clocks.own, lambda: reloads.rules.by_name)
         self._programs = Programs(memory, None if self.remote is None else self.remote.leases, self.gates, clocks)
         self.settlement = Settlement(self._counts, clocks, self._tasks, self.slots, reloads)
         self.settle_stated, self.forget = self.settlement.settle_stated, self.settlement.forget

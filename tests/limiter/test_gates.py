@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,6 +271,19 @@ def test_no_other_keys_end_the_requests_in_flight_of_a_key(monkeypatch: pytest.M
         limits.conclude(limits.hit({"ip": f"192.0.2.{number}"}), 200)
     assert held
     assert not limits.hit({"ip": "192.0.2.1"})
+
+
+def test_a_rule_that_is_gone_has_no_level(tmp_path: Path) -> None:
+    """Metrics and the dashboard show the rules of now."""
+    file = tmp_path / "limits.json"
+    for name in ("old", "new"):
+        file.write_text(json.dumps({"rules": [{"name": name, "limits": LIMIT, "target": "1s", "key": "ip"}]}))
+        if name == "old":
+            limits = Limiter.from_settings(str(file))
+        else:
+            limits.reload()
+        limits.conclude(limits.hit(WHO), 200)
+        assert [*limits.gates.levels()] == [name]
 
 
 class FakeLoop:
