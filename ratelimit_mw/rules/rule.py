@@ -71,13 +71,9 @@ _USES: Final[Mapping[str, tuple[Callable[[Rule, Quota], bool], str]]] = {
         lambda _, quota: not _sheds(quota),
         "an adaptive limit has no quota to reserve. Set shed in [priorities] instead",
     ),
-    "algorithm": (
-        lambda _, quota: not (quota.concurrent or quota.calendar),
-        "concurrency limits and calendar quotas have an algorithm of their own. Remove algorithm",
-    ),
     **{
         option: (lambda _, quota: not _sheds(quota), f"{_ADAPTIVE_SLOTS} {option}. Remove it, or add another limit")
-        for option in ("cost", "cost_from", "count_when", "count_unless")
+        for option in ("algorithm", "cost", "cost_from", "count_when", "count_unless")
     },
 }
 """The options that only some limits use: which ones, and the message for a rule that has none of them."""

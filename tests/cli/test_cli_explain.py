@@ -241,7 +241,7 @@ def test_explain_agrees_with_the_limiter(
         rejected_by = [hits.decisions[0].rule]
     else:
         rejected_by = []
-        done = [(h.limit.policy, str(h.limit.quota), h.key.removeprefix(h.limit.prefix), h.cost) for h in hits]
+        done = [(limit.policy, str(limit.quota), key.removeprefix(limit.prefix), cost) for limit, key, cost, *_ in hits]
         assert shown == done
     assert rejecting == rejected_by
 

@@ -243,7 +243,6 @@ def test_an_option_that_no_limit_uses_is_an_error() -> None:
         (adaptive, "count_when", {"status": 401}, {"limits": "9/s"}),
         (adaptive, "count_unless", {"status": 302}, {"limits": "9/s"}),
         (adaptive, "algorithm", "gcra", {"limits": "9/s"}),
-        ({"limits": "9 concurrent; 9 per calendar day"}, "algorithm", "gcra", {"limits": "9/s"}),
         (adaptive, "hold_at_most", "5s", slots),
         ({"limits": "9/minute"}, "hold_at_most", "5s", slots),
         ({"limits": "9/minute"}, "limits_ttl", "5s", {"limits": lambda ip: "9/s"}),

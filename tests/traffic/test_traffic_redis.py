@@ -155,7 +155,7 @@ def server_of(kind: str, folder: Path) -> Iterator[str]:
             with sentinel_running(folder, "mymaster", server) as sentinel:
                 yield f"redis+sentinel://{HOST}:{sentinel.port}/mymaster/2"
         elif tls:
-            yield f"rediss://localhost:{server.port}?ssl_ca_certs={folder}/cert.pem&protocol=3"
+            yield f"rediss://localhost:{server.port}?ssl_ca_certs={folder}/cert.pem"
         else:
             yield f"unix://{path}?db=1"
 

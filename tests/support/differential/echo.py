@@ -60,14 +60,17 @@ def settings(routes: bool = True) -> dict[str, Any]:
 
 def record() -> None:
     """Keep the features and rules of each decision in this process."""
-    decide = Limiter.decide
 
-    def decide_and_keep(self: Limiter, plan: Any, features: Mapping[str, Any], *args: Any, **more: Any) -> Any:
-        where = (rule.name for rule in plan.rules if rule.where is None or rule.where(features))
-        _seen.set((features, frozenset(where)))
-        return decide(self, plan, features, *args, **more)
+    def keeping(decide: Callable[..., Any]) -> Any:
+        def decide_and_keep(self: Limiter, plan: Any, features: Mapping[str, Any], *args: Any, **more: Any) -> Any:
+            where = (rule.name for rule in plan.rules if rule.where is None or rule.where(features))
+            _seen.set((features, frozenset(where)))
+            return decide(self, plan, features, *args, **more)
 
-    Limiter.decide = decide_and_keep  # type: ignore[method-assign, assignment]
+        return decide_and_keep
+
+    Limiter.decide = keeping(Limiter.decide)  # type: ignore[method-assign]
+    Limiter.adecide = keeping(Limiter.adecide)  # type: ignore[method-assign]
 
 
 def each_alone(app: Any) -> Any:
