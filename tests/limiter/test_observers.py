@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import threading
@@ -359,3 +360,14 @@ def test_aclose_lets_an_exporter_wait() -> None:
         await closing
 
     asyncio.run(scenario())
+
+
+def test_a_limiter_that_is_gone_has_no_gauges() -> None:
+    """Observers may outlive their limiter, as a registry of metrics keeps them."""
+    limiter = Limiter([Rule(limits="1/minute")], observers=[lambda event: None])
+    observers = limiter.observers
+    assert list(observers.gauges()) == []
+    del limiter
+    gc.collect()
+    assert observers.gates() is None
+    assert list(observers.gauges()) == []
