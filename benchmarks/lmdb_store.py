@@ -8,14 +8,17 @@ the same time. The report compares the number of decisions of all processes, and
 
 from __future__ import annotations
 
+import struct
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import lmdb
 from limits import parse, storage, strategies
 
 from benchmarks.servers import Nodes, redis_nodes
@@ -41,6 +44,7 @@ SHAPES = (
     ("sliding-window-counter", CLIENTS),
     ("sliding-window-log", CLIENTS),
 )
+STATE = struct.Struct("<qq")
 NAMES = [f"192.0.2.{number}" for number in range(CLIENTS)]
 HEAD = ("", "decisions per second", "ratio", "CPU of the processes, µs", "CPU of the server, µs", "ratio of both")
 Decide = Callable[[str], Any]
@@ -70,6 +74,24 @@ def peer_in_full(address: str, algorithm: str) -> Decide:
     def decide(client: str) -> None:
         limiter.hit(item, client)
         limiter.get_window_stats(item, client)
+
+    return decide
+
+
+def bare(folder: str, algorithm: str) -> Decide:
+    """The least that a decision on LMDB can be: read a count, compare it, and write it, in one transaction."""
+    path = Path(folder, algorithm)  # a process opens an environment once
+    path.mkdir(parents=True, exist_ok=True)
+    environment = lmdb.open(str(path), map_size=1 << 28, sync=False, metasync=False, readahead=False)
+
+    def decide(client: str) -> bool:
+        key = client.encode()
+        with environment.begin(write=True) as transaction:
+            found = transaction.get(key)
+            count, ends = STATE.unpack(found) if found else (0, 0)
+            if count >= AMOUNT:
+                return False
+            return transaction.put(key, STATE.pack(count + 1, ends))
 
     return decide
 
@@ -113,6 +135,7 @@ def report() -> str:
             "`limits` on Redis, full": (peer_in_full, nodes.url, nodes),
             "`limits` on Redis, `hit`": (peer, nodes.url, nodes),
             "`lmdb://`": (ours, f"lmdb://{folder}/states", None),
+            "a bare transaction of py-lmdb": (bare, f"{folder}/bare", None),
         }
         teams = [
             (stack.enter_context(team_of(work, [(make, url)] * PROCESSES)), served_by)
