@@ -55,12 +55,8 @@ class Programs:
 
     def _of_gate(self, step: Step, limit: Limit) -> Program:
         """For one adaptive limit."""
-        enter, own_cost, by_class, class_of = (
-            self._gates.enter,
-            step.cost or 0,
-            limit.by_class,
-            step.rule.priorities.class_of,
-        )
+        enter, own_cost = self._gates.enter, step.cost or 0
+        by_class, class_of = limit.by_class, step.rule.priorities.class_of
         key_of = step.rule.key.with_prefix(limit.prefix)
 
         def decide(features: Features, cost: int | None, _: Any) -> Verdict:

@@ -21,7 +21,7 @@ from .blocking import forms, run_blocking
 from .budget import STARTING
 from .per_loop import PerLoop
 from .unmade import UnmadeCorrections
-from .ways import EventLoop, Threads, Way
+from .ways import EventLoop, Threads, Way, forget_transports
 
 FOR_EVER: Final = 1 << 62
 """The microseconds for which a record is kept."""
@@ -403,8 +403,7 @@ class ByteStore(Store):
         await self._unmade.aclose()
         if loop := self._loops.values.pop(asyncio.get_running_loop(), None):
             loop.close()
-            for _ in range(3):  # the loop ends a connect that is cancelled, closes its transport, and forgets it
-                await asyncio.sleep(0)
+            await forget_transports()
         self.close()
 
     def _begin(self, way: Way, seconds: float) -> TimedCall:

@@ -102,6 +102,12 @@ class Threads(_Way):
         return BlockingChannel(connect, self.clock)
 
 
+async def forget_transports() -> None:
+    """Let the running loop end the connects that were cancelled, close their transports, and forget them."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 class EventLoop(_Way):
     """The same for the calls of the running event loop."""
 

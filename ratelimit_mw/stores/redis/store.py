@@ -20,7 +20,7 @@ from ..blocking import forms, run_blocking
 from ..per_loop import PerLoop
 from ..unmade import UnmadeCorrections
 from ..url import parse_url_of, redacted_url
-from ..ways import EventLoop, Threads
+from ..ways import EventLoop, Threads, forget_transports
 from .address import Address, add_remap
 from .application import blocking_router, bridging_router, loop_router
 from .batch import Batches
@@ -144,7 +144,7 @@ class RedisStore(Store):
         way = self._loops.values.pop(asyncio.get_running_loop(), None)
         if way is not None:
             way.router.close()
-            await asyncio.sleep(0)  # lets the loop close the transports
+            await forget_transports()
         self.close()
 
     def _apply(
