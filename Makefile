@@ -18,9 +18,12 @@ PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist worksteal -m "not thorough" $(add
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast cover test-all test-oldest topology check audit bench pictures docs site docs-site package clean
 
+# More arguments of pytest: make test ARGS="-k redis"
+ARGS ?=
+
 # Many tests wait for a server or a process, so more workers than cores finish sooner.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Tests start many processes, which then need not compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
