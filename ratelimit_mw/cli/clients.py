@@ -11,7 +11,7 @@ from ..errors import ConfigError, StoreError
 from ..keys import parts
 from ..keys.features import Features
 from ..limiter.limiter import Limiter
-from ..operations import clients
+from ..operations import inspect
 from ..rules.compiled import CompiledRule
 from ..stores import Store
 from ..stores.url import redacted_url
@@ -43,7 +43,7 @@ def check_used(
 ) -> None:
     """Raise ``Failure`` for features that no rule uses, such as one with a typo, and that are not ``others``."""
     try:
-        clients.check_used(rules, features, others)
+        inspect.check_used(rules, features, others)
     except ConfigError as error:
         raise Failure(with_app_hint(source, str(error))) from None
 

@@ -1,7 +1,7 @@
 """The commands of the operations, such as ``ban`` and ``override set``, built from their declaration."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from .clients import as_counted, open_limiter, open_limiter_of_log, with_app_hin
 from .output import Failure, examples_of, json_flag, progress
 from .source import Source
 
-_LIMIT: Final = 100
-"""The maximum number of keys to show, where the operation would show a page."""
-
 
 def command_of(operation: AdminOperation) -> SourceCommand:
     """Return the command of an operation. Its options and its help are those of the declaration."""
@@ -24,7 +21,7 @@ def command_of(operation: AdminOperation) -> SourceCommand:
         return _perform(operation, source, values)
 
     arguments = arguments_of(operation.arguments).items()
-    params = [_param(operation, name, each) for name, each in arguments if name not in ("cursor", "limits")]
+    params = [_param(operation, name, each) for name, each in arguments if name != "limits"]
     command = SourceCommand(
         name=operation.name.rpartition(" ")[2],
         callback=perform,
@@ -53,10 +50,9 @@ def _param(operation: AdminOperation, name: str, argument: Argument) -> click.Pa
     if argument.default is False:
         kinds = {"is_flag": True}
     elif meta.ge is not None:
-        default = argument.default or _LIMIT
-        kinds = {"type": click.IntRange(int(meta.ge), int(meta.le or 0)), "default": default, "show_default": True}
-    elif argument.default:
-        kinds = {"default": argument.default, "show_default": True}
+        kinds = {"type": click.IntRange(int(meta.ge), int(meta.le or 0))}
+    if argument.default:
+        kinds |= {"default": argument.default, "show_default": True}
     return click.Option([f"--{name}", name], metavar=meta.title, help=meta.description, **kinds)
 
 

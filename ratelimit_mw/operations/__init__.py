@@ -16,7 +16,7 @@ from typing import Any
 
 from ..limiter.limiter import Limiter
 from ..stores.blocking import Call, twins
-from . import clients, traffic  # noqa: F401 - they declare the operations
+from . import clients, inspect, overrides, traffic  # noqa: F401 - they declare the operations
 from .answer import Answer, Cell, Line, Table
 from .arguments import arguments_of, decode, read_features
 from .declare import OPERATIONS, AdminOperation

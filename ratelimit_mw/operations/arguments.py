@@ -34,7 +34,6 @@ _FEATURES: Final = Meta(title="NAME=VALUE", description="The features of the key
 _LIMITS: Final = Meta(title="LIMITS", description='Limits such as "1000/minute", or "unlimited".', extra=_WORD)
 _ONLY_RULE: Final = Meta(title="NAME", description="Show only the clients of this rule.")
 _LAST: Final = Meta(title="DURATION", description="The time range up to now.")
-_CURSOR: Final = Meta(description="The cursor of the page before.")
 
 
 class Argument:
@@ -62,7 +61,7 @@ class ClientArguments(Struct, kw_only=True):
 
 
 class InspectArguments(Struct, kw_only=True):
-    """The arguments that select the keys of a store. By default, all keys are shown, a page at a time."""
+    """The arguments that select the keys of a store. By default, the first keys are shown."""
 
     rule: Annotated[str | None, _ONLY_RULE] = None
     features: Annotated[
@@ -80,8 +79,7 @@ class InspectArguments(Struct, kw_only=True):
         ),
     ] = ""
     rejected: Annotated[bool, Meta(description="Show only clients whose next request would be rejected.")] = False
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="Maximum number of keys to show.")] = 0
-    cursor: Annotated[str, _CURSOR] = ""
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Maximum number of keys to show.")] = 100
 
 
 class ResetArguments(Struct, kw_only=True):
@@ -112,11 +110,10 @@ class BanArguments(UnbanArguments, kw_only=True):
 
 
 class BansArguments(Struct, kw_only=True):
-    """The arguments that select bans. By default, all are shown, a page at a time."""
+    """The arguments that select bans. By default, the first ones are shown."""
 
     rule: Annotated[str | None, Meta(title="NAME", description="Show the bans of this rule only.")] = None
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="Maximum number of bans to show.")] = 0
-    cursor: Annotated[str, _CURSOR] = ""
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="Maximum number of bans to show.")] = 100
 
 
 class OverrideArguments(ClientArguments, kw_only=True):
