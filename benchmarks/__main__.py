@@ -55,12 +55,10 @@ def report(part: str) -> str:
 
 
 def write(tables: str) -> None:
-    """Replace the tables of the pages that have the same titles."""
+    """Replace the tables of the pages that have the same titles. Most tables are on no page."""
     found = {table[1]: table[0] for table in TABLE.finditer(tables)}
     for page in PAGES:
         page.write_text(TABLE.sub(lambda table: found.pop(table[1], table[0]), page.read_text()))
-    for title in found:
-        progress(f"on no page: {title}")
 
 
 def main() -> None:
