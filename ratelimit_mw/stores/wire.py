@@ -37,6 +37,10 @@ _CONNECTING: Final = 0.9
 _Result = TypeVar("_Result")
 
 
+class NotConnectedError(TimeoutError):
+    """The deadline of a call has passed before there was a connection, so nothing was sent."""
+
+
 class Codec(Protocol):
     def feed(self, data: bytes, /) -> None: ...
     def gets(self) -> Any: ...
@@ -483,7 +487,10 @@ class LoopChannel:
         if self._opening is None or self._opening.done():
             self._opening = asyncio.get_running_loop().create_task(self._set(deadline))
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await self._clock.result(self._opening, deadline)
+        try:
+            return await self._clock.result(self._opening, deadline)
+        except TimeoutError as error:
+            raise NotConnectedError from error
 
     async def _set(self, deadline: float) -> Any:
         self._connection = connection = await self._connect(_until(self._clock, deadline))

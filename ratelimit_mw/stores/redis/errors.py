@@ -5,6 +5,7 @@ from typing import Any, Final
 from redis import exceptions
 
 from ...errors import ConfigError, RateLimitError, StoreError
+from ..wire import NotConnectedError
 
 Command = tuple[Any, ...]
 """The name and the arguments of a command: bytes, texts and whole numbers."""
@@ -58,7 +59,7 @@ def as_store_error(error: Exception) -> RateLimitError:
     if isinstance(error, (StoreError, ConfigError)):
         return error
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
-        return timed_out()
+        return timed_out(NotRunError if isinstance(error, NotConnectedError) else StoreError)
     code = error_code(error)
     if isinstance(error, exceptions.ResponseError) or type(error).__name__ in _CODES:
         # The server repeats arguments, which may be a password or a key. Logs also show the cause of an error.

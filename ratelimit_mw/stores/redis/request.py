@@ -16,7 +16,7 @@ from ..base import LOOKED_AT, KeyPage, numbers_in, record_key
 from ..budget import STARTING
 from .batch import Batches
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, swap_arguments, text_of
-from .errors import MovingSlotError, as_store_error
+from .errors import MovingSlotError, NotRunError, as_store_error
 from .own import OwnCall, rejects
 from .router import Router
 from .script import PACKED, Script
@@ -58,7 +58,7 @@ class RedisRequest:
         self._deadline = way.clock.now + timeout
         self._count_lost = count_lost
         self.left: list[Correction] = []
-        """The corrections that other processes have prevented."""
+        """The corrections that other processes have prevented, and the refunds that were not sent."""
 
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide all hits: those of one slot in one operation, and all slots at once. Then decide those without Lua.
@@ -225,8 +225,11 @@ class RedisRequest:
             refunds = [refund for each in passed if consume and (refund := self._refund(each)).items]
             peeks = [] if has_failed else [(each, self._peek(each)) for each in passed]
             asked = await run([*refunds, *(peek for _, peek in peeks)])
-            failed = [each for each in asked if isinstance(each.result, StoreError)]
-            self._count_lost(sum(len(each.items) for each in failed if each.kind == CORRECT))
+            for each in [each for each in asked if each.kind == CORRECT and isinstance(each.result, StoreError)]:
+                if not isinstance(each.result, NotRunError):
+                    self._count_lost(len(each.items))
+                elif parts is operations:  # refunds that run here are left already
+                    self.left += each.items
             for each, peek in peeks:
                 if not isinstance(peek.result, StoreError):
                     pairs = zip(each.result, peek.result, strict=True)

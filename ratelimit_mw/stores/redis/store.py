@@ -25,6 +25,7 @@ from .address import Address, add_remap
 from .application import blocking_router, bridging_router, loop_router
 from .batch import Batches
 from .call import HIT, PEEK, Operation, have_lua, key_name
+from .errors import NotRunError
 from .login import tls_context
 from .request import RedisRequest
 from .router import Router
@@ -182,9 +183,15 @@ class RedisStore(Store):
         return Batches(self._open_router(EventLoop(self._timeout)))
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
-        request = self._begin(self._threads)
-        run_blocking(request.correct(changes, now))
-        return request.left
+        left: list[Correction] = []
+        for change in changes:
+            request = self._begin(self._threads)
+            try:
+                run_blocking(request.correct([change], now))
+            except NotRunError:
+                request.left = [change]
+            left += request.left
+        return left
 
     def _count_lost(self, refunds: int) -> None:
         self.lost_refunds += refunds
