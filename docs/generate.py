@@ -79,7 +79,10 @@ def fields(declaration: Any, without: Any = None) -> str:
 
 def _type_text(hint: Any) -> str:
     text = type_text(hint)
-    return "[duration](settings.md#durations)" if text == "duration" else re.sub(r"'([^']+)'", r'`"\1"`', text)
+    if text == "duration":
+        return "[duration](settings.md#durations)"
+    text = re.sub(r"'[^']+'(?: or '[^']+'){4,}", "text", text)  # the page of algorithms lists them
+    return re.sub(r"'([^']+)'", r'`"\1"`', text)
 
 
 def algorithm_options() -> str:
