@@ -14,6 +14,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.decision import cost_due
+from ratelimit_mw.limiter.remote.breaker import Breaker
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 
@@ -125,8 +126,9 @@ def test_deny_rejects_with_503(hit: Hit) -> None:
 
 
 @both
-def test_an_open_breaker_stops_calls(hit: Hit) -> None:
-    """The store is called three times, and never again while the breaker is open."""
+def test_an_open_breaker_stops_calls(hit: Hit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is called three times, and never again until a probe is due."""
+    monkeypatch.setattr(Breaker, "takes_probe", lambda *_: False)
     store = SharedStore()
     mine = limiter(store, [rule("allow")])
     store.down = True

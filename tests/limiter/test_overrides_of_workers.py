@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import redis
 from limiter_ways import Blocking
 from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits
+from own_time import hurried
 from servers import HOST, Server, redis_running
 from shared_store import SharedStore
 
@@ -191,6 +193,7 @@ def test_a_record_that_cannot_be_decoded_is_an_error_that_names_the_store(body: 
     assert way(limiter.clients).overrides() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
 def test_a_change_without_a_reply_may_be_in_effect(
     way: type[Blocking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,19 +201,19 @@ def test_a_change_without_a_reply_may_be_in_effect(
     """The error says so. A paused server makes the change when it runs again. A repeated change is the same change."""
     with redis_running(tmp_path) as server:
         url = f"redis://{HOST}:{server.port}"
-        first, second = limiter_of(store=url, store_timeout="300ms"), limiter_of(store=url)
+        first, second = limiter_of(store=url), limiter_of(store=url)
         dump = override_record.dump_overrides
+        with ExitStack() as pauses:
 
-        def pause(overrides: Any) -> bytes:
-            server.pause()
-            return dump(overrides)
+            def pause(overrides: Any) -> bytes:
+                pauses.enter_context(hurried(first.store, 0.3))
+                pauses.callback(server.resume)
+                server.pause()
+                return dump(overrides)
 
-        monkeypatch.setattr(override_record, "dump_overrides", pause)
-        try:
+            monkeypatch.setattr(override_record, "dump_overrides", pause)
             with pytest.raises(StoreError, match=r"The change of the overrides may be in effect\. To be sure"):
                 way(first.clients).override("api", ACME, "7/minute")
-        finally:
-            server.resume()
         monkeypatch.undo()
         learns(second, ["7/minute"])
         way(first.clients).override("api", ACME, "7/minute")

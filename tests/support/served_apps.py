@@ -34,7 +34,7 @@ BODY_SETTINGS = {
     "rules": [{"name": "user", "key": ["email", "path"], "limits": "1/hour"}],
     "headers": ["x-ratelimit"],
     "body_limit": "1KiB",
-    "body_timeout": "300ms",
+    "body_timeout": "60s",
 }
 
 _released, _released_in_thread = asyncio.Event(), threading.Event()
@@ -103,6 +103,7 @@ async def asgi_echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 _apps = {prefix: _asgi(prefix, trusted) for prefix, trusted in PREFIXES.items()}
+_apps["/bodies/slow"] = RateLimitMiddleware(asgi_echo, settings={**BODY_SETTINGS, "body_timeout": "300ms"})
 _apps["/bodies"] = RateLimitMiddleware(asgi_echo, settings=BODY_SETTINGS)
 
 

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from folders import ROOT
-
-COMES_UP_WITHIN = 60.0
+from servers import PATIENCE
 
 
 @contextmanager
@@ -37,12 +36,12 @@ def running(command: str) -> Iterator[str]:
             yield address
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(PATIENCE)
 
 
 def _address(process: subprocess.Popen[str]) -> str:
     assert process.stderr is not None
-    watchdog = threading.Timer(COMES_UP_WITHIN, process.kill)
+    watchdog = threading.Timer(PATIENCE, process.kill)
     watchdog.start()
     try:
         output = ""

@@ -128,7 +128,7 @@ def test_nonsense_is_an_error() -> None:
     """A reply that is no Redis reply: ``StoreError``, blocking and on a loop."""
     for reply, way in itertools.product(ODD, WAYS):
         with talking(reply * 3) as port:
-            handle = WAYS[way](open_store(f"redis://{HOST}:{port}/0", 500_000))
+            handle = WAYS[way](open_store(f"redis://{HOST}:{port}/0", PATIENT))
             with pytest.raises(StoreError):
                 handle.hit(limit_of("5/minute"))
             handle.close()
@@ -138,7 +138,7 @@ def test_a_server_that_may_want_tls_is_named_so() -> None:
     """It hangs up, or sends an alert of TLS, before its first reply. Redis and Memcached, blocking and on a loop."""
     for scheme, reply, way in itertools.product(("redis", "memcached"), (b"", b"\x15\x03\x03\x00\x02\x02\x46"), WAYS):
         with talking(reply) as port:
-            handle = WAYS[way](open_store(f"{scheme}://{HOST}:{port}", 500_000))
+            handle = WAYS[way](open_store(f"{scheme}://{HOST}:{port}", PATIENT))
             with pytest.raises(StoreError, match=r"for a server with TLS, write rediss:// or memcacheds://"):
                 handle.hit(limit_of("5/minute"))
             handle.close()

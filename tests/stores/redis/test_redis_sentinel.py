@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from redis_handles import Send, client, hit, limit_of, ways
+from redis_handles import PATIENT, Send, client, hit, limit_of, ways
 from servers import HOST, Server, free_port, redis_running, replicated, sentinel_running, wait_for
 
 from ratelimit_mw.decision import Decision, Hit
@@ -126,8 +127,8 @@ def test_a_primary_that_steps_down_is_left(watched: Watched, sends: list[Send]) 
 @pytest.mark.thorough
 def test_a_service_that_no_sentinel_knows_is_an_error(watched: Watched) -> None:
     """A misspelt name: ``StoreError`` with the name."""
-    store = open_store(f"redis+sentinel://{HOST}:{watched.sentinel.port}/another", 500_000)
-    with pytest.raises(StoreError, match="another"):
+    url = f"redis+sentinel://{HOST}:{watched.sentinel.port}/another"
+    with closing(open_store(url, PATIENT)) as store, pytest.raises(StoreError, match="another"):
         store.apply([hit(limit_of("5/hour"))])
 
 
