@@ -21,8 +21,9 @@ PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist worksteal -m "not thorough" $(add
 # More arguments of pytest: make test ARGS="-k redis"
 ARGS ?=
 
-# Many tests wait for a server or a process, so more workers than cores finish sooner.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
+# Many tests wait for a server or a process, so more workers than cores finish sooner. Those of `test-fast` do not.
+CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
+WORKERS := $(shell $(PYTHON) -c 'print(max(4, $(CORES)))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 # Tests start many processes, which then need not compile everything again.
@@ -47,6 +48,7 @@ demo: $(STAMP) ## start a real server, send traffic to it, show which clients we
 test: $(STAMP) ## run every test that may fail alone, with real servers
 	$(PYTEST) -m "not thorough"
 
+test-fast: WORKERS = $(CORES)
 test-fast: $(STAMP) ## run the tests that need no servers or processes, with few random examples
 	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile=quick
 

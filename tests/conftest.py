@@ -6,13 +6,17 @@ Hypothesis runs the same examples in every run: at most 30 of a test, with `--hy
 
 import gc
 import math
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import redis
+import servers
 from hypothesis import HealthCheck, settings
 from hypothesis_profiles import MOST
 from redis_handles import client
@@ -31,14 +35,21 @@ for profile in ("quick", "usual"):
 settings.load_profile("usual")
 
 SERVERS = {"redis_server", "own_server", "server", "memcached_server", "postgres_server"}
+STORES = {"redis", "memcached", "postgres", "cluster"}
+
+FILES = Path("/proc/self/fd")
+"""The open files and sockets of this process, on Linux."""
+_open = pytest.StashKey[int]()
 
 gc.disable()  # thousands of tests are collected and kept, so there is nothing to collect until they are there
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a server of the session, which `make test-fast` leaves out."""
+    """Mark the tests with a server of the session, or a store that has one: `make test-fast` leaves them out."""
     for item in items:
-        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        stores = STORES.intersection(each for each in parameters if isinstance(each, str))
+        if stores or SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 
@@ -48,17 +59,39 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin each test at the start of a minute of this process, so that no minute ends between two requests."""
+    item.stash[_open] = files_open()
+    servers.may_start = any(item.iter_markers("slow")) or any(item.iter_markers("thorough"))
     real = time.monotonic_ns() + WALL_AT_ZERO
     clock.WALL_AT_ZERO = WALL_AT_ZERO - real % MINUTE
 
 
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Fail the test that leaves its request behind, not a later test that expects none."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail the test that leaves a request or an open socket behind, not a later test that meets it."""
+    yield
     left = current.get()
     current.set(None)
     assert left is None, f"{item.name} has run a request in the context of all tests"
+    if files_open() > item.stash.get(_open, 0):
+        has_failed = hasattr(sys, "last_value")
+        found = unclosed()
+        assert has_failed or not found, f"{item.name} leaves open: {', '.join(found)}"
+
+
+def files_open() -> int:
+    return len([*FILES.glob("*")])
+
+
+def unclosed() -> list[str]:
+    """Return what no code can close any more. The traceback of a failed test keeps its sockets until here."""
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", ResourceWarning)
+        gc.collect()
+    return [str(each.message) for each in found]
 
 
 @pytest.fixture(scope="session")

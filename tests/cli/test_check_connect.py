@@ -96,6 +96,7 @@ def test_a_dead_store_is_a_problem(tmp_path: Path) -> None:
     assert "does not reply" in of("server", problems)[0]
 
 
+@pytest.mark.slow
 def test_a_redis_with_tls_is_examined(tmp_path: Path) -> None:
     """Each server is asked with the certificates of the store."""
     certificates(tmp_path)

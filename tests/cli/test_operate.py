@@ -202,6 +202,7 @@ def test_a_store_that_is_out_of_reach_is_named(tmp_path: Path, monkeypatch: pyte
     assert [path.name for path in (tmp_path / "db").iterdir()] == ["data.mdb"]
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_while_a_command_works_is_named(tmp_path: Path) -> None:
     """The message has the URL of the store."""
     with redis_running(tmp_path) as server:

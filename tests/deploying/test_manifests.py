@@ -123,6 +123,7 @@ def test_services_fit_together() -> None:
     assert int(COMPOSE["app"]["stop_grace_period"].rstrip("s")) > gunicorn["graceful_timeout"]
 
 
+@pytest.mark.slow
 def test_redis_of_compose_runs_without_persistence(tmp_path: Path) -> None:
     """Redis accepts the options: a memory bound, a policy, and no files. The health check passes."""
     _, *options = shlex.split(COMPOSE["redis"]["command"])

@@ -26,6 +26,7 @@ def pausing(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("awaited", [False, True])
 def test_slots_of_an_outage_are_returned_after_it(pausing: Server, awaited: bool) -> None:
     """Redis is paused while five requests end: some calls get no reply, the others are not sent."""

@@ -58,6 +58,7 @@ def test_a_redis_has_its_reply_to_info(redis_server: Server) -> None:
         assert int(facts.values["used_memory"]) > 0
 
 
+@pytest.mark.slow
 def test_a_redis_with_tls_has_facts(tmp_path: Path) -> None:
     """The connection for the facts has the certificates of the store. Without them, the problem says so."""
     certificates(tmp_path)

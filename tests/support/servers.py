@@ -29,6 +29,8 @@ HOST = "127.0.0.1"
 STEADY = ("--cluster-node-timeout", "15000")  # for a cluster that must not fail over on a busy machine
 
 
+may_start = True
+"""Whether a server may start now: in no test of `make test-fast`."""
 _PORTS, _RANGES = 1_250, 16
 _next_port = itertools.count(os.getpid())
 
@@ -120,6 +122,7 @@ class Server:
 
     def start(self) -> None:
         """Start the process, even after it was killed."""
+        assert may_start, "mark a test with a server as slow"
         self.process = subprocess.Popen(self.command, cwd=self.folder, stdout=subprocess.DEVNULL)
         wait_for(lambda: self.ended() or self.listens(), f"{self.command[0]} on port {self.port}")
         if self.ended():

@@ -61,6 +61,7 @@ def remaining(url: str, way: str) -> int:
 # -- login -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_store_logs_in_with_the_user_and_the_password_of_its_url(protected: Server, way: str) -> None:
     """Special characters are percent-encoded; every connection logs in, even after another one."""
@@ -70,6 +71,7 @@ def test_a_store_logs_in_with_the_user_and_the_password_of_its_url(protected: Se
         remaining(f"memcached://{HOST}:{protected.port}", way)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_wrong_password_is_an_error_of_the_store_without_the_password(
     protected: Server, way: str, caplog: pytest.LogCaptureFixture
@@ -119,6 +121,7 @@ def test_no_representation_shows_the_password() -> None:
 # -- TLS -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_store_with_tls_and_login_decides(encrypted: Server, folder: Path, way: str) -> None:
     """The certificate is checked for the host of the URL; the login goes over TLS."""
@@ -126,6 +129,7 @@ def test_a_store_with_tls_and_login_decides(encrypted: Server, folder: Path, way
     assert [remaining(url, way) for _ in range(3)] == [4, 4, 4]
 
 
+@pytest.mark.slow
 def test_idle_connections_with_tls_are_used_again(encrypted: Server, folder: Path) -> None:
     """Blocking calls one after the other open one connection; so do requests on an event loop."""
     limit = limit_of("1000/minute")
@@ -154,6 +158,7 @@ def connections(server: Server, store: MemcachedStore) -> int:
     return sum(idle_connections(store))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_certificate_is_checked(encrypted: Server, folder: Path, way: str) -> None:
     """A certificate that is not trusted is an error, and so is one for another host. Both checks can be turned off."""
@@ -180,6 +185,7 @@ def resolving(getaddrinfo: Any) -> Any:
     return resolve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_client_certificate_is_shown(folder: Path, way: str) -> None:
     """A server may accept only clients with a certificate."""
@@ -191,6 +197,7 @@ def test_a_client_certificate_is_shown(folder: Path, way: str) -> None:
             remaining(url, way)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_server_without_tls_gets_no_login(protected: Server, way: str) -> None:
     """``memcacheds://`` to a port without TLS fails before the login is sent. The error names the reason."""
@@ -199,6 +206,7 @@ def test_a_server_without_tls_gets_no_login(protected: Server, way: str) -> None
     assert "s3cr3t" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_silent_server_does_not_hold_the_handshake_beyond_the_time_budget(way: str) -> None:
     """A listener that accepts and sends nothing is a timeout. The error names the scheme of a server without TLS."""

@@ -43,6 +43,7 @@ def test_a_call_that_loses_all_races_is_rejected(memcached_server: Server, slow:
         store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_call_that_lost_a_race_is_rejected_when_the_server_stops(tmp_path: Path, way: str) -> None:
     """A lost race is a reply. A call without any reply is an error."""
@@ -101,6 +102,7 @@ def test_corrections_that_lose_all_races_are_made_later(
         handle.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_correction_whose_read_has_no_reply_is_made_later(tmp_path: Path, way: str) -> None:
     """The server cannot have made it. The store tries again while the server is stopped, and afterwards."""
@@ -156,6 +158,7 @@ def test_the_other_limits_of_a_lost_race_are_refunded_later(memcached_server: Se
         handle.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slot_without_a_reply_after_a_lost_race_is_returned(tmp_path: Path, way: str) -> None:
     """The server may count the hit although the request is rejected."""
@@ -288,6 +291,7 @@ def fill(server: Server) -> None:
                     break
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_full_server_has_failed(tmp_path: Path, way: str) -> None:
     """A server that is full and does not evict replies to ``version``, but it cannot count a hit.

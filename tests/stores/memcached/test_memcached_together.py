@@ -63,6 +63,7 @@ def test_a_request_without_its_turn_in_time_is_rejected(tmp_path: Path) -> None:
     assert third[0].source is limit
 
 
+@pytest.mark.slow
 def test_a_request_without_its_turn_at_a_silent_server_fails(tmp_path: Path) -> None:
     """No request has a reply, so each is an error."""
     limit = limit_of("100/day")

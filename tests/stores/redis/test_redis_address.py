@@ -143,6 +143,7 @@ def test_a_time_budget_is_a_number_of_microseconds() -> None:
             RedisStore("redis://localhost", timeout_us=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     """``unix://`` with a database, and its alias of Celery, where a store on TCP finds the same state.
 

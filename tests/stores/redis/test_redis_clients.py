@@ -178,6 +178,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow
 def test_a_credential_provider_logs_in(guarded: Server) -> None:
     """Blocking and async connections ask the provider, in a thread of its own."""
     provider, limit = Rotating(), limit_of("5/hour")
@@ -195,6 +196,7 @@ def test_a_credential_provider_logs_in(guarded: Server) -> None:
     assert provider.calls == ["ratelimit_mw background"] * 2
 
 
+@pytest.mark.slow
 def test_a_slow_credential_provider_is_within_the_budget(guarded: Server) -> None:
     """A call ends by its deadline, and the next call gets the credentials that the provider was asked for."""
     wait = threading.Event()
@@ -217,6 +219,7 @@ def test_a_slow_credential_provider_is_within_the_budget(guarded: Server) -> Non
     patient.close()
 
 
+@pytest.mark.slow
 def test_connection_options_of_the_url_apply(guarded: Server) -> None:
     """The login, client name and database may be options, as in the URLs of redis-py."""
     limit = limit_of("5/hour")

@@ -68,6 +68,7 @@ def test_a_full_server_forgets_a_client_that_waits(policy: str, tmp_path: Path) 
         assert limiter.hit({"ip": "192.0.2.7"}).allowed
 
 
+@pytest.mark.slow
 def test_a_full_server_that_evicts_by_expiry_keeps_daily_quotas(tmp_path: Path) -> None:
     """Other keys fill the memory several times, and they expire sooner."""
     with full_server(tmp_path, "volatile-ttl") as (limiter, handle):
@@ -88,6 +89,7 @@ def test_a_full_server_without_eviction_keeps_rejecting(tmp_path: Path) -> None:
         assert (new.allowed, new.unavailable) == (False, True)
 
 
+@pytest.mark.slow
 def test_one_prefix_serves_shards_behind_one_endpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A server that insists on one slot rejects keys of two features. With a tag in the prefix, it decides them."""
     with redis_running(tmp_path, "--cluster-enabled", "yes") as server, client(server) as handle:

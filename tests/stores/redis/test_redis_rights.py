@@ -36,6 +36,7 @@ def rights(user: str = "ratelimit") -> list[str]:
     return line.replace("PASSWORD", "s3cret").split()[2:]
 
 
+@pytest.mark.slow
 class TestRights(StoreSmoke):
     """The rights are enough for each clause of the contract."""
 
@@ -47,6 +48,7 @@ class TestRights(StoreSmoke):
         return open_store(self.url, PATIENT)
 
 
+@pytest.mark.slow
 def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
     """Pings, slots and lists of keys too; keys of others are not to be had."""
     store, slots = open_store(limited, PATIENT), build_limit("slots", 0, Quota.parse("2 concurrent"), "fixed-window")

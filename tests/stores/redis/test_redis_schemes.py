@@ -107,6 +107,7 @@ SMOKE = ("redis", "rediss", "unix", "redis+sentinel")
 @pytest.mark.parametrize(
     "scheme", [pytest.param(name, marks=[pytest.mark.thorough] * (name not in SMOKE)) for name in SCENES]
 )
+@pytest.mark.slow
 def test_a_server_with_a_password(scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The URL is all that is needed. Without the password, or with another one, each call fails and shows none."""
     with SCENES[scheme](tmp_path) as address:
@@ -157,6 +158,7 @@ def check_wrong_password(address: str, caplog: pytest.LogCaptureFixture) -> None
     assert not any(secret in text for text in told for secret in ("h1dden", SECRET, IN_ADDRESS, OTHER))
 
 
+@pytest.mark.slow
 def test_a_command_that_the_server_does_not_know_is_not_quoted(tmp_path: Path) -> None:
     """Redis repeats unknown commands with their arguments: no error has a password or a key."""
     renamed = ("--rename-command", "AUTH", "", "--rename-command", "EVALSHA", "")

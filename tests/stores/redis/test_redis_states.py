@@ -118,6 +118,7 @@ def limiter(address: str, policy: str) -> Limiter:
 @pytest.mark.parametrize(
     "says", [pytest.param(says, marks=[pytest.mark.thorough] * (says not in ("OOM", "READONLY"))) for says in STATES]
 )
+@pytest.mark.slow
 def test_a_server_that_takes_no_hits_has_failed(says: str, tmp_path: Path) -> None:
     """Hits and pings fail, blocking and on a loop; each policy decides; nothing is consumed; later all hits work."""
     with STATES[says](tmp_path) as state, ExitStack() as stack:
@@ -144,6 +145,7 @@ def in_store(each: Limiter) -> bool:
     return verdict.allowed and [decision.remaining for decision in verdict.decisions] == [2]
 
 
+@pytest.mark.slow
 def test_a_full_server_rejects_whom_it_knows(tmp_path: Path) -> None:
     """Rejections write nothing, so a client over its limit stays rejected by the store under every policy."""
     with full(tmp_path) as state:

@@ -37,6 +37,7 @@ def first(address: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_self_signed_certificate_is_rejected(tls: str) -> None:
     """Blocking and on a loop; the error names the server."""
     for send in ways_of(open_store(f"rediss://{tls}", PATIENT)).values():
@@ -44,6 +45,7 @@ def test_a_self_signed_certificate_is_rejected(tls: str) -> None:
             send(hit(limit_of("5/minute")))
 
 
+@pytest.mark.slow
 def test_a_certificate_for_another_name_is_rejected(folder: Path) -> None:
     """127.0.0.2 is the same server by a name that its certificate does not have, unless names are not to be checked."""
     with redis_running(folder, *tls_options(folder), "--bind", "127.0.0.1", "127.0.0.2", tls=True) as server:
@@ -54,11 +56,13 @@ def test_a_certificate_for_another_name_is_rejected(folder: Path) -> None:
         assert first(f"{other}&ssl_check_hostname=false") == [4, 4]
 
 
+@pytest.mark.slow
 def test_ssl_cert_reqs_none_checks_nothing(tls: str) -> None:
     """``ssl_cert_reqs=none`` encrypts and checks nothing."""
     assert first(f"rediss://{tls}?ssl_cert_reqs=none") == [4, 4]
 
 
+@pytest.mark.slow
 def test_a_client_may_show_a_certificate(folder: Path) -> None:
     """A server that requires a client certificate."""
     with redis_running(folder, *tls_options(folder), "--tls-auth-clients", "yes", tls=True) as server:
