@@ -85,7 +85,7 @@ def files_open() -> int:
 
 
 def unclosed() -> list[str]:
-    """Return what no code can close any more. The traceback of a failed test keeps its sockets until here."""
+    """Return what no code can close now. The traceback of a failed test keeps its sockets until here."""
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         vars(sys).pop(name, None)
     with warnings.catch_warnings(record=True) as found:
