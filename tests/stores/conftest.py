@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import memcached_handles
 import pytest
-import redis_handles
-from servers import HOST, STEADY, Server, cluster_running
+from servers import STEADY, Server, cluster_running
+from store_urls import PATIENT, URLS
 
 from ratelimit_mw.stores import Store, open_store
-
-PATIENT = 10_000_000
-URLS: dict[str, Callable[[Callable[[str], Any], Path], str]] = {
-    "memory": lambda server, folder: "memory://",
-    "lmdb": lambda server, folder: f"lmdb://{folder}/counts?size=16MiB",
-    "redis": lambda server, folder: redis_handles.address(server("redis_server")),
-    "cluster": lambda server, folder: f"redis+cluster://{HOST}:{server('nodes')[0].port}",
-    "memcached": lambda server, folder: memcached_handles.address(server("memcached_server")),
-    "postgres": lambda server, folder: f"postgresql://postgres@{HOST}:{server('postgres_server').port}/postgres",
-}
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +20,15 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
         yield found
 
 
-@pytest.fixture(params=URLS)
-def each_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Each store that is built in, and a cluster."""
-    with closing(open_store(URLS[request.param](request.getfixturevalue, tmp_path), PATIENT)) as opened:
+@pytest.fixture(
+    params=[name if name in ("memory", "lmdb") else pytest.param(name, marks=pytest.mark.slow) for name in URLS]
+)
+def each_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of each store that is built in, and of a cluster."""
+    return URLS[request.param](request.getfixturevalue, tmp_path)
+
+
+@pytest.fixture
+def each_store(each_url: str) -> Iterator[Store]:
+    with closing(open_store(each_url, PATIENT)) as opened:
         yield opened

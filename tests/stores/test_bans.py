@@ -47,7 +47,7 @@ def test_random_requests_are_decided_as_by_definition(kind: str) -> None:
     check_definition(MemoryStore(), kind)
 
 
-@pytest.mark.parametrize("each_store", ["redis", "cluster"], indirect=True)
+@pytest.mark.parametrize("each_url", ["redis", "cluster"], indirect=True)
 def test_a_ban_of_an_own_algorithm(each_store: Store) -> None:
     """Redis decides the ban, and the process the limit."""
     check_definition(each_store, OwnWindow.name)

@@ -10,7 +10,7 @@ from ratelimit_mw.decision import Limit
 from ratelimit_mw.stores import open_store
 
 FORK = multiprocessing.get_context("fork")
-HITS = 1_500
+HITS = 600
 TOGETHER = 50  # requests at a time on an event loop
 
 

@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 from folders import ROOT
 
-from ratelimit_mw import Limiter, Quota, Rule
-from ratelimit_mw.algorithms import build_limit
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.stores import Store
-from ratelimit_mw.testing.store_suite import StoreHandle
+from ratelimit_mw.testing.store_suite import StoreHandle, limit_of
 
 Case = dict[str, Any]
 
@@ -80,7 +79,7 @@ class ThroughStore:
     """A path for the vectors: one limit in a store."""
 
     def __init__(self, case: Case, handle: StoreHandle) -> None:
-        self.limit = build_limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
+        self.limit = limit_of(case["quota"], case["algorithm"])
         self.key = self.limit.prefix + "ip=192.0.2.7"
         self.handle = handle
         self.consumed: dict[int, Charge] = {}

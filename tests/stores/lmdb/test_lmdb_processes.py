@@ -1,13 +1,11 @@
 """The LMDB store in several processes: counting together, killed and forked."""
 
-import asyncio
 import multiprocessing
 import random
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,45 +16,10 @@ from lmdb_forks import SCENES
 from lmdb_kit import FORK, decide_on, end, hit, limit_of, open_at, passed, start
 from servers import wait_for
 
-from ratelimit_mw.decision import Hit, Limit
-from ratelimit_mw.stores.lmdb.store import LmdbStore
-
 pytestmark = pytest.mark.slow
 
 
-async def passed_on_a_loop(store: LmdbStore, limit: Limit, tries: int) -> int:
-    async def one() -> int:
-        return sum([(await store.aapply([Hit(limit, limit.prefix + "a", 1)]))[0].allowed for _ in range(tries // 10)])
-
-    return sum(await asyncio.gather(*(one() for _ in range(10))))
-
-
 # -- together -------------------------------------------------------------------------------------------------
-
-
-def count(path: Path, spec: str, way: str, tries: int, results: Any) -> None:
-    store, limit = open_at(path), limit_of("1000/300 days", spec)
-    if way == "async":
-        results.put(asyncio.run(passed_on_a_loop(store, limit, tries)))
-    elif way == "threads":
-        with ThreadPoolExecutor(4) as pool:
-            results.put(sum(pool.map(lambda _: passed(store, limit, tries // 4), range(4))))
-    else:
-        results.put(passed(store, limit, tries))
-
-
-@pytest.mark.parametrize("spec", ["fixed-window", pytest.param("sliding-window-log", marks=pytest.mark.thorough)])
-def test_four_processes_pass_exactly_the_limit(tmp_path: Path, spec: str) -> None:
-    """Of 6,000 concurrent hits on one key 1,000 are allowed: blocking, in threads and on event loops."""
-    results = FORK.Queue()
-    ways = ("sync", "sync", "threads", "async")
-    workers = [FORK.Process(target=count, args=(tmp_path, spec, way, 1_500, results)) for way in ways]
-    for worker in workers:
-        worker.start()
-    assert sum(results.get(timeout=200) for _ in workers) == 1_000
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 4
 
 
 def come_and_go(path: Path, results: Any) -> None:
@@ -136,23 +99,6 @@ def test_worker_killed_in_its_transaction_leaves_no_lock_and_no_count(tmp_path: 
 
 
 # -- forked ---------------------------------------------------------------------------------------------------
-
-
-def count_more(store: LmdbStore, tries: int, results: Any) -> None:
-    results.put(passed(store, limit_of("1000/300 days"), tries))
-
-
-def test_store_works_across_a_fork(tmp_path: Path) -> None:
-    """Each child opens the files again. Parent and children count exactly together."""
-    results = FORK.SimpleQueue()
-    with closing(open_at(tmp_path)) as store:
-        assert passed(store, limit_of("1000/300 days"), 10) == 10
-        workers = [start(FORK, count_more, store, 600, results) for _ in range(3)]
-        mine = passed(store, limit_of("1000/300 days"), 600)
-        for worker in workers:
-            worker.join()
-        assert mine + sum(results.get() for _ in workers) == 990
-        assert hit(store, limit_of("1000/300 days"), cost=0).remaining == 0, "the parent's environment still works"
 
 
 @pytest.mark.parametrize("scene", SCENES)

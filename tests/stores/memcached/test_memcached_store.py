@@ -1,10 +1,9 @@
 """The values of the Memcached store in a server, and the effect of other values."""
 
-import asyncio
 import itertools
-import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from memcached_handles import (
     ask,
     counted,
     hit,
-    idle_connections,
     names_in,
     opened,
     rule_of,
@@ -25,13 +23,11 @@ from memcached_handles import (
     undo,
     value_of,
 )
-from servers import Server
+from servers import Server, memcached_running
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.stores.wire import BlockingConnection
 from ratelimit_mw.testing.store_compliance import HOSTILE
 from ratelimit_mw.testing.store_suite import WAYS, StoreSuite, limit_of
 
@@ -135,52 +131,28 @@ def test_a_value_that_is_no_state_is_a_store_error(memcached_server: Server) -> 
         handle.close()
 
 
-# -- processes and loops ---------------------------------------------------------------------------------------
+# -- servers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_forked_worker_has_connections_of_its_own(memcached_server: Server) -> None:
-    """The parent opened a connection before the fork. No process reads the replies of the other one."""
-    limit = limit_of("100000/minute")
-    with opened(memcached_server) as store:
-        store.apply([hit(limit)], NOW)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                code = 0 if all(store.apply([hit(limit)], NOW)[0].allowed for _ in range(300)) else 2
-            finally:
-                os._exit(code)
-        assert all(store.apply([hit(limit)], NOW)[0].allowed for _ in range(300))
-        assert os.waitpid(child, 0)[1] == 0
-        assert store.apply([hit(limit, 0)], NOW)[0].remaining == 100_000 - 601
+def test_keys_do_not_move_when_a_server_is_killed(tmp_path: Path, memcached_server: Server) -> None:
+    """Keys of the killed server are errors. They do not move to the other server, which would give a fresh quota."""
+    limit = limit_of("1000/hour")
+    with memcached_running(tmp_path) as server, opened(server, memcached_server) as store:
+        clients = [f"c{i}" for i in range(40)]
+        for client in clients:
+            store.apply([hit(limit, client=client)], NOW)
+        server.kill()
+        found = [count_or_none(store, limit, client) for client in clients]
+        assert set(found) == {999, None}
+        assert 5 < found.count(None) < 35
+        with pytest.raises(StoreError):
+            store.ping()
+        with opened(memcached_server) as alone:
+            alone.ping()
 
 
-def test_each_event_loop_has_a_connection_of_its_own(memcached_server: Server) -> None:
-    """One limiter may serve several event loops, one after the other."""
-    rule = Rule(name=f"loops-{time.time_ns()}", limits="100/minute")
-    limiter = Limiter([rule], store=address(memcached_server), settings=Settings(store_timeout=PATIENT / 1e6))
-
-    async def three() -> list[bool]:
-        found = [(await limiter.ahit({"ip": "192.0.2.7"})).allowed for _ in range(3)]
-        await limiter.aclose()
-        return found
-
-    assert [asyncio.run(three()) for _ in range(3)] == [[True] * 3] * 3
-    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 91
-    limiter.close()
-
-
-def test_a_connection_in_use_is_closed_after_its_call(
-    memcached_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thread of the limiter may call a store that is closed meanwhile."""
-    with opened(memcached_server) as store:
-        receive = BlockingConnection.receive
-
-        def close_and_receive(*arguments: Any) -> Any:
-            store.close()
-            return receive(*arguments)
-
-        monkeypatch.setattr(BlockingConnection, "receive", close_and_receive)
-        assert store.apply([hit(limit_of("5/minute"))], NOW)[0].allowed
-        assert idle_connections(store) == [0]
+def count_or_none(store: MemcachedStore, limit: Any, client: str) -> int | None:
+    try:
+        return store.apply([hit(limit, 0, client)], NOW)[0].remaining
+    except StoreError:
+        return None

@@ -1,19 +1,25 @@
-"""Requests of one event loop for the same keys take turns, so that they do not race with each other."""
+"""Requests for the same keys: those of one event loop take turns, and those of processes race."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from memcached_handles import NOW, closing, commands, hit, opened
+from memcached_handles import NOW, PATIENT, address, closing, commands, hit, opened
 from memcached_meddling import Meddling
 from own_time import hurried
-from servers import Server, memcached_running
+from servers import Server, memcached_running, wait_for
+from store_races import FORK
 
-from ratelimit_mw import StoreError
+from ratelimit_mw import Limiter, Rule, StoreError
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
+
+SLOTS = Rule(name="slots", limits="20 concurrent")
+CLIENT = {"ip": "192.0.2.7"}
 
 
 def together(store: MemcachedStore, requests: list[Any]) -> list[Any]:
@@ -114,3 +120,39 @@ def test_an_event_loop_goes_on_after_all_its_tasks_were_cancelled(memcached_serv
     for turns in range(12):
         with opened(memcached_server, timeout_us=1_000_000) as store:
             assert 989 <= asyncio.run(closing(store, scenario(store, turns))) <= 999, turns
+
+
+def hold_slots(place: str, results: Any) -> None:
+    """Take and return slots in four threads. Then wait until this process has returned all of them."""
+    limiter = Limiter([SLOTS], store=place)
+    store: Any = limiter.store
+
+    def work() -> None:
+        for _ in range(15):
+            limiter.hold(verdict := limiter.hit(CLIENT))
+            limiter.conclude(verdict, 200)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for(lambda: not (len(store._unmade) or len(limiter.slots.unreturned)), "the slots to be returned")
+    results.put(True)
+    limiter.close()
+
+
+@pytest.mark.slow
+def test_racing_processes_return_all_slots(memcached_server: Server) -> None:
+    """Of 20 slots that four processes of four threads race for, 20 are free at the end."""
+    results: Any = FORK.Queue()
+    place = address(memcached_server)
+    workers = [FORK.Process(target=hold_slots, args=(place, results)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    assert all(results.get(timeout=200) for _ in workers)
+    for worker in workers:
+        worker.join()
+    limiter = Limiter([SLOTS], store=place, settings=Settings(store_timeout=PATIENT / 1e6))
+    assert limiter.peek(CLIENT, cost=0).decisions[0].remaining == 20
+    limiter.close()

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
-from postgres_handles import NOW, PATIENT, address, ask, hit, opened
-from servers import PostgresServer, wait_for
-from store_races import raced
+from postgres_handles import NOW, address, ask, hit, opened
+from servers import HOST, PostgresServer, wait_for
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
 from ratelimit_mw.decision import Hit
-from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.bytestore import decide_bytes
+from ratelimit_mw.stores.postgres.sessions import connect
 from ratelimit_mw.stores.postgres.store import PostgresStore
 from ratelimit_mw.testing.store_suite import limit_of
 
@@ -88,13 +87,6 @@ def test_a_reset_is_not_undone_by_an_older_write(store: PostgresStore) -> None:
     assert slow.lost() == [one.key]
     assert remaining(store, one) == [9]
     assert store.list_keys(one.limit.prefix).keys == []
-
-
-@pytest.mark.parametrize("specs", [("sliding-window-counter",), ("gcra", "fixed-window")])
-def test_four_processes_pass_exactly_the_limit(postgres_server: PostgresServer, specs: tuple[str, ...]) -> None:
-    """No more, and no fewer, with one limit and with several."""
-    limits = [limit_of("300/day", spec) for spec in specs]
-    assert raced(address(postgres_server), limits, 600) == 300
 
 
 def test_processes_that_start_together_create_one_table(postgres_server: PostgresServer) -> None:
@@ -168,41 +160,56 @@ def test_plans_use_the_index(postgres_server: PostgresServer, store: PostgresSto
     assert ask(postgres_server, scans) == before
 
 
-# -- processes and loops ---------------------------------------------------------------------------------------
+# -- connections -----------------------------------------------------------------------------------------------
 
 
-def test_a_forked_worker_has_connections_of_its_own(postgres_server: PostgresServer, store: PostgresStore) -> None:
-    """The parent opened a connection before the fork. No process reads the replies of the other one."""
-    one = hit(limit_of("100000/minute"))
-    store.apply([one], NOW)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if all(store.apply([one], NOW)[0].allowed for _ in range(100)) else 2
-        finally:
-            os._exit(code)
-    assert all(store.apply([one], NOW)[0].allowed for _ in range(100))
-    assert os.waitpid(child, 0)[1] == 0
-    assert remaining(store, one) == [100_000 - 201]
+def test_an_event_loop_keeps_a_connection_that_came_late(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes longer to connect than the budget of a call is reached by a later call."""
+    limit, may_connect, opened_so_far = limit_of("1000/hour"), threading.Event(), list[Any]()
+
+    def connect_late(*arguments: Any) -> Any:
+        opened_so_far.append(arguments)
+        may_connect.wait()
+        return connect(*arguments)
+
+    async def scenario(store: PostgresStore) -> None:
+        with pytest.raises(StoreError, match="within the time budget"):
+            await store.aapply([hit(limit)], NOW)
+        may_connect.set()
+        while True:
+            with suppress(StoreError):
+                await store.aapply([hit(limit, 0)], NOW)
+                break
+        await store.aclose()
+
+    monkeypatch.setattr("ratelimit_mw.stores.postgres.store.connect", connect_late)
+    with opened(postgres_server, timeout_us=50_000) as store:
+        asyncio.run(scenario(store))
+    assert len(opened_so_far) == 1
 
 
-def test_each_event_loop_has_a_connection_of_its_own(postgres_server: PostgresServer) -> None:
-    """One limiter may serve several event loops, one after the other, and closes the connections of each."""
-    rule = Rule(name=f"loops-{time.time_ns()}", limits="100/minute")
-    query = "?application_name=loops"
-    limiter = Limiter([rule], address(postgres_server, query), settings=Settings(store_timeout=PATIENT / 1e6))
+def test_a_host_that_no_name_server_knows_is_left_out(postgres_server: PostgresServer) -> None:
+    """A machine that is gone may have no name any longer. The next one decides."""
+    hosts = f"no-such-host.invalid,{HOST}:{postgres_server.port},{'x' * 70}.invalid"
+    store = open_store(f"postgresql://postgres@{hosts}/postgres", 10_000_000)
+    assert store.apply([hit(limit_of("5/hour"))], NOW)[0].remaining == 4
+    store.close()
 
-    async def many() -> list[bool]:
-        found = await asyncio.gather(*(limiter.ahit({"ip": "192.0.2.7"}) for _ in range(10)))
-        await limiter.aclose()
-        return list(map(bool, found))
 
-    assert [asyncio.run(many()) for _ in range(3)] == [[True] * 10] * 3
-    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 70
-    limiter.close()
-    left = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'loops'"
-    wait_for(lambda: not ask(postgres_server, left), "the connections to close")
+def test_a_connection_that_cannot_be_set_up_is_closed(postgres_server: PostgresServer) -> None:
+    """A user without rights fails at each attempt, so nothing may be left of one."""
+    opened_ones: list[psycopg.Connection[Any]] = []
+
+    def set_up(connection: psycopg.Connection[Any]) -> None:
+        opened_ones.append(connection)
+        connection.execute("SELECT * FROM missing")
+
+    parameters = {"host": HOST, "port": str(postgres_server.port), "user": "postgres", "dbname": "postgres"}
+    with pytest.raises(ConnectionError, match="missing"):
+        connect(parameters, set_up)
+    assert [each.closed for each in opened_ones] == [True]
 
 
 # -- URLs ------------------------------------------------------------------------------------------------------

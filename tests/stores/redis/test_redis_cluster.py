@@ -18,9 +18,8 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Correction, Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.slot_map import slot_of
-from ratelimit_mw.testing import StoreSmoke
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 pytestmark = pytest.mark.slow
@@ -44,22 +43,6 @@ def handle(nodes: list[Server], request: pytest.FixtureRequest) -> Iterator[Stor
     found = WAYS[request.param](open_store(address(nodes[:1]), PATIENT))
     yield found
     found.close()
-
-
-class TestCompliance(StoreSmoke):
-    """Each clause of the contract of stores. The keys of a request are in several slots."""
-
-    keeps_no_time = ("token-bucket", "gcra", "leaky-bucket")  # a refund moves a bucket to the time of the refund
-
-    @pytest.fixture(autouse=True)
-    def _nodes(self, nodes: list[Server]) -> None:
-        self.nodes = nodes
-
-    def make_store(self) -> Store:
-        return open_store(address(self.nodes), PATIENT)
-
-    def make_second(self, store: Store) -> Store:
-        return open_store(address(self.nodes[2:3]), PATIENT)
 
 
 def slot(limit: Limit, text: str = "ip=192.0.2.7") -> int:

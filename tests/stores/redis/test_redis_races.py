@@ -67,17 +67,6 @@ def raced(place: str, *rules: Rule) -> int:
     return sum(found)
 
 
-@pytest.mark.parametrize("algorithm", ["sliding-window-counter", pytest.param("sliding-window-log", marks=THOROUGH)])
-def test_limiters_are_exact(place: str, algorithm: str) -> None:
-    """Of 6,000 tries exactly 400 pass; a wider limit, charged first, maybe in another slot, has lost 400."""
-    wide = Rule(name=f"wide-{algorithm}", limits="1000000/day")
-    narrow = Rule(name=f"narrow-{algorithm}", limits=f"{LIMIT}/day", algorithm=algorithm)
-    assert raced(place, wide, narrow) == LIMIT
-    limiter = Limiter([wide], open_store(place, PATIENT))
-    assert limiter.peek(WHO, cost=0).decisions[0].remaining == 1_000_000 - LIMIT
-    limiter.close()
-
-
 @pytest.mark.parametrize("algorithm", ["sliding-window-counter", pytest.param("gcra", marks=THOROUGH)])
 def test_limiters_with_leases_never_pass_more(place: str, algorithm: str) -> None:
     """At most the limit; at least all but one lease for each process."""

@@ -146,25 +146,6 @@ async def test_a_request_cancelled_before_its_call_consumes_nothing(store: Redis
     assert (await store.aapply([hit(limit, cost=0)]))[0].remaining == 999
 
 
-def test_every_loop_has_its_own_connection(own_server: Server, server: redis.Redis) -> None:
-    """One store serves several event loops, one after another and at the same time, and blocking calls between them."""
-    limit = limit_of("1000/hour", "gcra")
-    store = open_store(address(own_server), 5_000_000)
-
-    async def some() -> int:
-        found = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(10)))
-        await store.aclose()
-        return min(decisions[0].remaining for decisions in found)
-
-    async def several() -> list[int]:
-        return list(await asyncio.gather(*(asyncio.to_thread(asyncio.run, some()) for _ in range(4))))
-
-    assert asyncio.run(some()) == 990
-    assert store.apply([hit(limit)])[0].remaining == 989
-    assert min(asyncio.run(several())) == 949
-    store.close()
-
-
 @on_a_loop()
 async def test_a_call_whose_deadline_has_passed_is_not_sent(store: RedisStore, server: redis.Redis) -> None:
     """Two that wait while another one is out: no server has run them, and the next request is decided."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -180,24 +179,6 @@ def test_an_hour_of_threads_needs_few_connections(own_server: Server, store: Red
         thread.join()
     assert server.info("stats")["total_connections_received"] - before <= 1
     assert store.apply([hit(limit, cost=0)])[0].remaining == 970
-
-
-def test_a_forked_worker_has_its_own_connections(own_server: Server, store: RedisStore) -> None:
-    """A store that was used before a fork works in both processes, and each reads only its own replies."""
-    limit = limit_of("1000/hour")
-    context = multiprocessing.get_context("fork")
-    left = context.Queue()
-
-    def child() -> None:
-        left.put([store.apply([hit(limit, "child")])[0].remaining for _ in range(50)])
-
-    store.apply([hit(limit, "parent")])
-    worker = context.Process(target=child)
-    worker.start()
-    mine = [store.apply([hit(limit, "parent")])[0].remaining for _ in range(50)]
-    assert left.get(timeout=180) == list(range(999, 949, -1))
-    worker.join()
-    assert mine == list(range(998, 948, -1))
 
 
 def contents(server: redis.Redis) -> dict[bytes, Any]:

@@ -1,4 +1,4 @@
-"""The Redis store keeps the contract of every store, blocking and awaitable, and gives the answers worked by hand."""
+"""Requests that share a call to Redis are decided as those that have a call of their own."""
 
 from __future__ import annotations
 
@@ -7,40 +7,16 @@ import time
 from typing import Any
 
 import pytest
-from redis_handles import ALGORITHMS, NOW, PATIENT, address, limit_of, opened
+from redis_handles import ALGORITHMS, NOW, limit_of, opened
 from servers import Server
-from vectors import CASES, ThroughStore, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Charge, Correction, Hit, Limit
-from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation
-from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.reference_store import ReferenceStore, all_values
-from ratelimit_mw.testing.store_suite import WAYS, label
-
-
-class TestRedisStore(StoreCompliance):
-    @pytest.fixture(autouse=True)
-    def _server(self, redis_server: Server) -> None:
-        self.server = redis_server
-
-    def make_store(self) -> Store:
-        return open_store(address(self.server), PATIENT)
-
-    def make_second(self, store: Store) -> Store:
-        return open_store(address(self.server), PATIENT)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_vectors_hold_through_the_store(redis_server: Server, way: str) -> None:
-    """Every case that was worked by hand, in a real server, blocking and on an event loop."""
-    for i, case in enumerate(CASES):
-        handle = WAYS[way](open_store(address(redis_server, f"?prefix={way}{i}:"), PATIENT))
-        replay(case, ThroughStore(case, handle))
-        handle.close()
+from ratelimit_mw.testing.store_suite import label
 
 
 class Search:
