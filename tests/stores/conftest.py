@@ -20,9 +20,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
         yield found
 
 
-@pytest.fixture(
-    params=[name if name in ("memory", "lmdb") else pytest.param(name, marks=pytest.mark.slow) for name in URLS]
-)
+@pytest.fixture(params=URLS)
 def each_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of each store that is built in, and of a cluster."""
     return URLS[request.param](request.getfixturevalue, tmp_path)
