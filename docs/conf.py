@@ -21,6 +21,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "sphinx_copybutton",
+    "sphinx_design",
 ]
 exclude_patterns = ["_build"]
 smartquotes = False  # options such as --app stay as they are

@@ -52,20 +52,20 @@ OTHERS = [path for path in ALL_PAGES if path not in FORECASTS]
 def test_every_block_runs_as_printed(pages: list[Path]) -> None:
     """A reader who types in a page from top to bottom gets what the page shows.
 
-    Each program of the quickstart lets five requests pass and rejects the sixth.
+    Each program of the first page lets five requests pass and rejects the sixth.
     """
     result = played(*pages)
     assert result.returncode == 0, result.stdout + result.stderr
     assert len(result.stdout.splitlines()) == sum(len(run_blocks.blocks_of(page.read_text())) for page in pages)
-    if page_of("quickstart") in pages:
-        statuses = re.findall(r"^quickstart\.md:\d+ python: app (.*)", result.stdout, re.MULTILINE)
-        assert len(statuses) == 8
+    if page_of("index") in pages:
+        statuses = re.findall(r"^index\.md:\d+ python: app (.*)", result.stdout, re.MULTILINE)
+        assert len(statuses) == 6
         assert {line.replace("404", "200") for line in statuses} == {"200 200 200 200 200 429"}
 
 
-def test_every_quickstart_is_ten_lines_at_most() -> None:
-    """The programs of the quickstart, and the first programs of the framework pages, have ten lines at most."""
-    blocks = run_blocks.blocks_of(page_of("quickstart").read_text())
+def test_every_first_program_is_ten_lines_at_most() -> None:
+    """The programs of the first page, and the first programs of the framework pages, have ten lines at most."""
+    blocks = run_blocks.blocks_of(page_of("index").read_text())
     programs = [block.text.splitlines()[1:] for block in blocks if block.language == "python"]
     for page in ("flask", "django"):
         first = next(block for block in run_blocks.blocks_of(page_of(page).read_text()) if block.language == "python")
