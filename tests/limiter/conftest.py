@@ -1,10 +1,12 @@
 """Stores and clocks that several tests of the limiter share."""
 
-from collections.abc import Iterator
-from pathlib import Path
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from limiter_ways import Awaited, Blocking
 from override_stores import limiter_of
 from servers import HOST, Server
 from shared_store import SharedStore
@@ -20,19 +22,42 @@ def store(request: pytest.FixtureRequest) -> Store:
     return made
 
 
+@pytest.fixture(params=["blocking", "awaited"])
+def way(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
+    """Returns the methods of a limiter, or of its clients: blocking, or awaited on one event loop."""
+    with asyncio.Runner() as loop:
+        yield Blocking if request.param == "blocking" else lambda owner: Awaited(owner, loop.run)
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(1_000_000.0)
 
 
-@pytest.fixture(params=["lmdb", "redis", "memcached"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of its own that processes share."""
-    if request.param == "lmdb":
-        return f"lmdb://{tmp_path}/state"
-    server: Server = request.getfixturevalue(f"{request.param}_server")
-    end = "/0" if request.param == "redis" else ""
-    return f"{request.param}://{HOST}:{server.port}{end}?prefix=o{uuid4().hex}:"
+SHARED = ["lmdb", *(pytest.param(server, marks=pytest.mark.slow) for server in ("redis", "memcached"))]
+
+
+def url_of(kind: str, request: pytest.FixtureRequest) -> str:
+    """Return the URL of a store of its own."""
+    if kind == "memory":
+        return "memory://"
+    if kind == "lmdb":
+        return f"lmdb://{request.getfixturevalue('tmp_path')}/state"
+    server: Server = request.getfixturevalue(f"{kind}_server")
+    end = "/0" if kind == "redis" else ""
+    return f"{kind}://{HOST}:{server.port}{end}?prefix=o{uuid4().hex}:"
+
+
+@pytest.fixture(params=SHARED)
+def url(request: pytest.FixtureRequest) -> str:
+    """A store that processes share."""
+    return url_of(request.param, request)
+
+
+@pytest.fixture(params=["memory", *SHARED])
+def any_url(request: pytest.FixtureRequest) -> str:
+    """A store, also one that is in this process."""
+    return url_of(request.param, request)
 
 
 @pytest.fixture

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from limiter_ways import ANN, left, limiter, rule
 from redis_handles import PATIENT, address
 from servers import HOST, Server
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import Limiter, Rule, Verdict, algorithms
 from ratelimit_mw.stores import LmdbStore, MemoryStore, open_store
@@ -26,10 +24,9 @@ SPECS: list[Any] = [
     {"name": "sliding-window-log", "count_rejected": True},
     {"name": "token-bucket", "refill": "interval"},
 ]
-_numbers = itertools.count()
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "counting"),
     [
         ({"count_when": {"status": 401}}, [401]),
@@ -56,7 +53,7 @@ def test_a_status_counts_or_is_refunded(options: Any, counting: list[int]) -> No
     assert counted == counting
 
 
-@pytest.mark.parametrize("options", [MARKED, {"count_when": {"status": 401}}, {"count_unless": {"status": 200}}])
+@each("options", [MARKED, {"count_when": {"status": 401}}, {"count_unless": {"status": 200}}])
 def test_a_mark_counts_whatever_the_status(options: Any) -> None:
     """A mark before the end keeps the cost, and one after the end charges it again, with the cost that was settled."""
     rate = limiter(rule("9/minute", cost=2, **options))
@@ -90,12 +87,6 @@ def test_an_unknown_outcome_counts() -> None:
     assert left(rate) == [8, 8]
 
 
-@pytest.fixture
-def loop() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
 @pytest.fixture(params=["memory", "shared", "lmdb", "redis", "memcached"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "redis":
@@ -104,24 +95,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "memcached":
         server = request.getfixturevalue("memcached_server")
         return open_store(f"memcached://{HOST}:{server.port}", PATIENT)
-    return (
-        LmdbStore(tmp_path / "states")
-        if request.param == "lmdb"
-        else {"memory": MemoryStore, "shared": SharedStore}[request.param]()
-    )
-
-
-@pytest.fixture(params=["blocking", "awaited"])
-def way(request: pytest.FixtureRequest, loop: asyncio.Runner) -> Any:
-    """A limiter's methods, blocking or awaited on one event loop."""
-
-    def awaited(rate: Limiter) -> Any:
-        def call(name: str) -> Any:
-            return lambda *args, **named: loop.run(getattr(rate, f"a{name}")(*args, **named))
-
-        return SimpleNamespace(**{name: call(name) for name in ("hit", "peek", "conclude")})
-
-    return awaited if request.param == "awaited" else lambda rate: rate
+    if request.param == "lmdb":
+        return LmdbStore(tmp_path / "states")
+    return MemoryStore() if request.param == "memory" else SharedStore()
 
 
 def rates(verdict: Verdict) -> list[tuple[str, int, int]]:
@@ -130,31 +106,29 @@ def rates(verdict: Verdict) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.slow
-def test_the_numbers_after_an_outcome_are_those_of_the_store(store: Any, way: Any, loop: asyncio.Runner) -> None:
+def test_the_numbers_after_an_outcome_are_those_of_the_store(store: Any, way: Any) -> None:
     """On each store, for each algorithm: headers show before the correction what a peek shows after it."""
     chance = random.Random(7)
     clock = ManualClock(1_000_000.0)
-    who = {"user": f"outcome-{next(_numbers)}"}
+    who = {"user": uuid4().hex}
     options: Any = {"key": ["user"], "limits": "30/minute; 3 concurrent", "cost": 2, "count_when": {"status": 401}}
     for i, spec in enumerate(SPECS):
-        each = Rule(name=f"r{i}", algorithm=spec, **options)
-        rate = Limiter([each, Rule(name="all", key=["user"], limits="999/minute")], store, clock)
+        own = Rule(name=f"r{i}", algorithm=spec, **options)
+        rate = Limiter([own, Rule(name="all", key=["user"], limits="999/minute")], store, clock)
         for _ in range(30):
             verdict = way(rate).hit(who)
             status = chance.choice([200, 401])
-            shown = [
-                (d.rule, d.remaining, d.reset_us) for d in verdict.after(status).decisions if not d.quota.concurrent
-            ]
-            assert verdict.rules == (each.name, "all")
+            shown = rates(verdict.after(status))
+            assert verdict.rules == (own.name, "all")
             assert len(verdict.decisions) == 3
             way(rate).conclude(verdict, status)
-            assert shown == rates(way(rate).peek(who, cost=0)), each
+            assert shown == rates(way(rate).peek(who, cost=0)), own
             clock.advance(chance.choice([0.0, 0.5, 3.0, 20.0]))
-    loop.run(rate.aclose())
+    way(rate).close()
 
 
-@pytest.mark.parametrize("policy", ["local", "deny", "allow"])
-def test_outcomes_without_the_store(policy: Any, way: Any, loop: asyncio.Runner) -> None:
+@each("policy", ["local", "deny", "allow"])
+def test_outcomes_without_the_store(policy: Any, way: Any) -> None:
     """Headers show the outcome, and a request is one decision."""
     store = SharedStore()
     store.down = True
@@ -163,13 +137,13 @@ def test_outcomes_without_the_store(policy: Any, way: Any, loop: asyncio.Runner)
     shown = [[d.remaining for d in verdict.after(status).decisions] for status in (200, 401)]
     assert shown == {"local": [[9], [8]], "deny": [[0], [0]], "allow": [[], []]}[policy]
     assert rate.local_decisions == 1
-    loop.run(rate.aclose())
+    way(rate).close()
 
 
 def test_concurrent_failures_reserve_first() -> None:
     """Requests that have not ended keep their cost. A peek in between shows it."""
     rate = limiter(rule("2/minute", **MARKED))
     first, second, third = (rate.hit(ANN) for _ in range(3))
-    assert [bool(each) for each in (first, second, third)] == [True, True, False]
+    assert [bool(verdict) for verdict in (first, second, third)] == [True, True, False]
     rate.conclude(first, 200)
     assert left(rate) == [1]

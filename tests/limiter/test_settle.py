@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 from reference_base import ReferenceResult
 from shared_store import SharedStore
+from tables import each
 from traces import BUCKETS, CONTINUOUS, SPECS, result_of
 
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.testing import ManualClock
 
-KINDS = pytest.mark.parametrize("kind", SPECS)
 WINDOWS = [kind for kind in SPECS if kind not in BUCKETS]
 KEY = {"ip": "192.0.2.7"}
 
@@ -23,9 +23,9 @@ KEY = {"ip": "192.0.2.7"}
 class Desk:
     """A limiter with one rule, "10/minute", and its clock."""
 
-    def __init__(self, kind: str, limits: Any = "10/minute") -> None:
+    def __init__(self, kind: str, limits: Any = "10/minute", store: Any = None) -> None:
         self.clock = ManualClock(1_000_020.0)  # where a minute begins
-        self.limiter = Limiter([Rule(name="desk", limits=limits, algorithm=SPECS[kind])], clock=self.clock)
+        self.limiter = Limiter([Rule(name="desk", limits=limits, algorithm=SPECS[kind])], store, self.clock)
 
     def hit(self, cost: int = 1) -> Verdict:
         return self.limiter.hit(KEY, cost)
@@ -42,7 +42,7 @@ class Desk:
         return found
 
 
-@KINDS
+@each("kind", SPECS)
 def test_a_second_refund_changes_nothing(kind: str) -> None:
     """Nor does a refund of the part that is left."""
     desk = Desk(kind)
@@ -57,7 +57,7 @@ def test_a_second_refund_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.slow
-@KINDS
+@pytest.mark.parametrize("kind", SPECS)
 @examples(40)
 @given(data=st.data())
 def test_a_settled_hit_equals_a_hit_of_the_true_cost(kind: str, data: st.DataObject) -> None:
@@ -74,27 +74,7 @@ def test_a_settled_hit_equals_a_hit_of_the_true_cost(kind: str, data: st.DataObj
     assert settled.fingerprint() == plain.fingerprint()
 
 
-@KINDS
-def test_asettle_does_the_same_as_settle(kind: str) -> None:
-    """The async form changes the same state."""
-    desk = Desk(kind)
-    asyncio.run(desk.limiter.asettle(desk.hit(8), 3))
-    assert desk.left() == 7
-
-
-@KINDS
-def test_a_refund_after_the_window_changes_nothing(kind: str) -> None:
-    """The cost has left the window; to return it again would exceed the limit."""
-    desk = Desk(kind)
-    old = desk.hit(10)
-    desk.clock.advance(120)
-    assert desk.hit(10).allowed
-    desk.limiter.refund(old)
-    assert desk.left() == 0
-    assert not desk.hit()
-
-
-@KINDS
+@each("kind", SPECS)
 def test_late_refunds_never_allow_more_than_the_limit(kind: str) -> None:
     """Ten refunds at any time allow ten requests. Between, a continuous bucket may allow fewer, never more."""
     for wait in (0, 3, 6, 30, 59, 60, 66, 600):
@@ -105,20 +85,12 @@ def test_late_refunds_never_allow_more_than_the_limit(kind: str) -> None:
             desk.limiter.refund(verdict)
         passed = sum(desk.hit().allowed for _ in range(20))
         assert passed == 10 or (kind in CONTINUOUS and 0 < wait < 60 and passed < 10), wait
-
-
-@pytest.mark.parametrize("kind", CONTINUOUS)
-def test_a_bucket_returns_only_the_cost_that_has_not_drained(kind: str) -> None:
-    """Of 8 consumed 18 s ago, at one per 6 s, 5 are returned."""
     desk = Desk(kind)
-    verdict = desk.hit(8)
-    other = desk.hit(2)
-    desk.clock.advance(18)
-    assert desk.left() == 3
-    desk.limiter.refund(verdict)
-    assert desk.left() == 8
-    desk.limiter.refund(other)
-    assert desk.left() == 8
+    old = desk.hit(10)
+    desk.clock.advance(120)
+    assert desk.hit(10)
+    desk.limiter.refund(old)
+    assert not desk.hit()
 
 
 def test_a_queue_returns_only_its_last_place() -> None:
@@ -135,7 +107,7 @@ def test_a_queue_returns_only_its_last_place() -> None:
     assert desk.hit().delay == 9.0
 
 
-@pytest.mark.parametrize("kind", WINDOWS)
+@each("kind", WINDOWS)
 def test_each_charge_is_returned_in_its_own_window(kind: str) -> None:
     """A charge of a later window is returned there, and the hit itself is not returned again."""
     desk = Desk(kind)
@@ -148,7 +120,7 @@ def test_each_charge_is_returned_in_its_own_window(kind: str) -> None:
     assert desk.left() == 6
 
 
-@KINDS
+@each("kind", SPECS)
 def test_a_verdict_without_cost_refunds_nothing(kind: str) -> None:
     """A rejected verdict, a peek and a hit of cost 0 refund nothing; the first two cannot be charged."""
     desk = Desk(kind)
@@ -164,28 +136,17 @@ def test_a_verdict_without_cost_refunds_nothing(kind: str) -> None:
     assert desk.left() == before - 2
 
 
-@KINDS
+@each("kind", SPECS)
 def test_all_limits_of_a_request_are_settled(kind: str) -> None:
     """A verdict over two limits is settled and refunded on both."""
     desk = Desk(kind, limits="10/minute; 20/hour")
-    verdict = desk.hit(6)
-    desk.limiter.settle(verdict, 9)
+    desk.limiter.settle(desk.hit(6), 9)
     assert [d.remaining for d in desk.limiter.peek(KEY, 0).decisions] == [1, 11]
-    other = desk.hit(1)
-    desk.limiter.refund(other)
+    desk.limiter.refund(desk.hit(1))
     assert [d.remaining for d in desk.limiter.peek(KEY, 0).decisions] == [1, 11]
 
 
-def test_a_charge_at_the_end_of_a_queue_is_returned() -> None:
-    """Settled up and down at once, a hit holds the last cost."""
-    desk = Desk("leaky-bucket-queue")
-    verdict = desk.hit(2)
-    desk.limiter.settle(verdict, 6)
-    desk.limiter.settle(verdict, 3)
-    assert desk.left() == 7
-
-
-@KINDS
+@each("kind", SPECS)
 def test_a_charge_after_a_clock_went_back_is_returned(kind: str) -> None:
     """It was counted at the time that the key had reached, and is undone there."""
     desk = Desk(kind)
@@ -196,57 +157,54 @@ def test_a_charge_after_a_clock_went_back_is_returned(kind: str) -> None:
     assert desk.left() == 7
 
 
-def test_a_charge_to_an_empty_queue_is_returned() -> None:
-    """The hit itself was served: 1 has drained, 2 of 6 stay, 4 are returned."""
+def test_charges_of_a_queue_are_never_returned_twice() -> None:
+    """Settled up and down, a hit holds the last cost. Behind others in the queue, it is returned short."""
     desk = Desk("leaky-bucket-queue")
+    verdict = desk.hit(2)
+    for cost in (6, 3):
+        desk.limiter.settle(verdict, cost)
+    assert desk.left() == 7
+    desk.clock.advance(78)  # all has drained
     verdict = desk.hit(1)
     desk.clock.advance(60)
-    desk.limiter.settle(verdict, 7)
-    desk.limiter.settle(verdict, 3)
+    for cost in (7, 3):  # the hit was served: 1 has drained, 2 of 6 stay
+        desk.limiter.settle(verdict, cost)
     assert desk.left() == 8
     desk.limiter.refund(verdict)
     assert desk.left() == 10
+    verdict = desk.hit(2)
+    desk.hit(1)
+    for cost in (6, 3):
+        desk.limiter.settle(verdict, cost)
+        assert desk.left() == 3
 
 
-def test_a_charge_behind_others_is_never_returned_twice() -> None:
-    """Behind others in a queue or in time, it may be returned short, as documented."""
-    queue = Desk("leaky-bucket-queue")
-    verdict = queue.hit(2)
-    queue.hit(1)
-    queue.limiter.settle(verdict, 6)
-    assert queue.left() == 3
-    queue.limiter.settle(verdict, 3)
-    assert queue.left() == 3
-
-    window = Desk("fixed-window")
-    verdict = window.hit(2)
-    window.clock.advance(60)
-    window.hit(1)
-    window.clock.advance(-30)
-    window.limiter.settle(verdict, 6)
-    assert window.left() == 5
-    window.limiter.settle(verdict, 3)
-    assert window.left() == 5
+def test_a_charge_behind_others_in_time_is_never_returned_twice() -> None:
+    """The clock went back into a window that has ended, so the charge counts in the next one."""
+    desk = Desk("fixed-window")
+    verdict = desk.hit(2)
+    desk.clock.advance(60)
+    desk.hit(1)
+    desk.clock.advance(-30)
+    for cost in (6, 3):
+        desk.limiter.settle(verdict, cost)
+        assert desk.left() == 5
 
 
-@KINDS
+@each("kind", SPECS)
 def test_concurrent_settlements_settle_once(kind: str) -> None:
     """Two tasks that refund or settle one verdict while the store decides change it once."""
+    desk = Desk(kind, store=SharedStore())
+    rate = desk.limiter
 
     async def scenario() -> None:
-        clock = ManualClock(1_000_020.0)
-        rate = Limiter([Rule(name="desk", limits="10/minute", algorithm=SPECS[kind])], SharedStore(), clock)
-
-        async def left() -> int:
-            return (await rate.apeek(KEY, 0)).decisions[0].remaining
-
         other, verdict = await rate.ahit(KEY, 5), await rate.ahit(KEY, 2)
         assert other
         await asyncio.gather(rate.asettle(verdict, 4), rate.asettle(verdict, 4))
-        assert await left() == 1
+        assert desk.left() == 1
         await asyncio.gather(rate.arefund(verdict), rate.asettle(verdict, 1), rate.arefund(verdict))
         await rate.arefund(verdict)
-        assert await left() == 5
+        assert desk.left() == 5
 
     asyncio.run(scenario())
 

@@ -3,52 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from redis_handles import PATIENT, address
 from servers import Server
 from shared_store import SharedStore
+from tables import each, expect_error
 
-from ratelimit_mw import INVALID, ConfigError, Limiter, Rule, Verdict
+from ratelimit_mw import INVALID, Limiter, Rule, Verdict
 from ratelimit_mw.decision import combine_verdicts
-from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"user": "ann"}
-_numbers = itertools.count()
 
 
 @pytest.fixture
-def loop() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(params=["memory", "shared", "redis"])
-def limiter(request: pytest.FixtureRequest, redis_server: Server, loop: asyncio.Runner) -> Iterator[Limiter]:
-    WHO["user"] = f"settle-{next(_numbers)}"
-    stores = {"memory": MemoryStore, "shared": SharedStore, "redis": lambda: open_store(address(redis_server), PATIENT)}
-    limiter = built(stores[request.param]())
+def limiter(store: Store) -> Iterator[Limiter]:
+    limiter = built(store)
     yield limiter
-    loop.run(limiter.aclose())
-
-
-@pytest.fixture(params=["blocking", "awaited"])
-def way(request: pytest.FixtureRequest, loop: asyncio.Runner) -> Any:
-    """A limiter's methods, blocking or awaited on one event loop."""
-
-    def awaited(limiter: Limiter) -> Any:
-        def call(name: str) -> Any:
-            return lambda *args, **named: loop.run(getattr(limiter, f"a{name}")(*args, **named))
-
-        return SimpleNamespace(**{name: call(name) for name in ("hit", "settle", "refund", "conclude")})
-
-    return awaited if request.param == "awaited" else lambda limiter: limiter
+    limiter.close()
 
 
 def built(store: Any) -> Limiter:
@@ -59,8 +37,8 @@ def built(store: Any) -> Limiter:
     return Limiter(rules, store, ManualClock(1_000_000.0))
 
 
-def left(limiter: Limiter) -> list[int]:
-    return [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions]
+def left(limiter: Limiter, features: Any = WHO) -> list[int]:
+    return [decision.remaining for decision in limiter.peek(features, cost=0).decisions]
 
 
 def test_settle_changes_the_rule_that_is_named(limiter: Limiter, way: Any) -> None:
@@ -92,36 +70,30 @@ def test_the_part_of_a_verdict_takes_effect_at_once(limiter: Limiter) -> None:
 
 def test_a_reset_keeps_the_counts_of_an_invalid_feature(limiter: Limiter, way: Any) -> None:
     """All clients with an invalid user share them, so one client would reset the guesses of another."""
-    try:
-        for consumed in (100, 200):
-            verdict = way(limiter).hit({"user": INVALID})
-            verdict["tokens"].reset()
-            assert limiter.peek({"user": INVALID}, cost=0).decisions[2].remaining == 1000 - consumed
-    finally:
-        limiter.reset("tokens", {"user": INVALID})
-    assert limiter.peek({"user": INVALID}, cost=0).decisions[2].remaining == 1000
+    invalid = {"user": INVALID}
+    for consumed in (100, 200):
+        way(limiter).hit(invalid)["tokens"].reset()
+        assert left(limiter, invalid)[2] == 1000 - consumed
+    limiter.reset("tokens", invalid)
+    assert left(limiter, invalid)[2] == 1000
 
 
-@pytest.mark.parametrize("cost", [0, 7])
-def test_settle_without_a_name_is_an_error_where_several_rules_apply(limiter: Limiter, way: Any, cost: int) -> None:
+def test_a_settlement_that_names_no_rule_of_several_is_an_error(limiter: Limiter, way: Any) -> None:
     """A cost of one rule would otherwise refund the other: requests would not be limited."""
-    for _ in range(3):
-        verdict = way(limiter).hit(WHO)
-        for settle in (lambda v: way(limiter).settle(v, cost), lambda v: v.settle(cost)):
-            with pytest.raises(ConfigError, match=r"2 rules apply: 'requests', 'tokens'\. Name one: .*\"tokens\""):
-                settle(verdict)
-        limiter.settle(verdict, 0, rule="tokens")
-    assert left(limiter) == [17, 5, 1000, 5000]
-
-
-def test_an_unknown_rule_is_an_error(limiter: Limiter, way: Any) -> None:
-    """The message has the nearest name."""
     verdict = way(limiter).hit(WHO)
-    for settle in (lambda: way(limiter).settle(verdict, 1, "token"), lambda: verdict["token"].settle(1)):
-        with pytest.raises(ConfigError, match=r"unknown rule 'token'\. Did you mean 'tokens'\?"):
-            settle()
+    several = r"2 rules apply: 'requests', 'tokens'\. Name one: .*\"tokens\""
+    for cost in (0, 7):
+        expect_error(several, way(limiter).settle, verdict, cost)
+        expect_error(several, verdict.settle, cost)
+    unknown = r"unknown rule 'token'\. Did you mean 'tokens'\?"
+    expect_error(unknown, way(limiter).settle, verdict, 1, "token")
+    expect_error(unknown, lambda: verdict["token"].settle(1))
+    for cost in (-1, 1.5, True, "1", 10**12 + 1):
+        expect_error("expected a cost as a whole number", verdict["tokens"].settle, cost)
+        expect_error("expected a cost as a whole number", limiter.settle, verdict, cost, "tokens")
     with pytest.raises(TypeError, match="not iterable"):
-        list(verdict)  # type: ignore[call-overload]
+        list(verdict)
+    assert left(limiter) == [19, 7, 900, 4900]
 
 
 def test_a_rule_that_did_not_apply_is_not_settled(limiter: Limiter, way: Any) -> None:
@@ -135,16 +107,6 @@ def test_a_rule_that_did_not_apply_is_not_settled(limiter: Limiter, way: Any) ->
         change(verdict["tokens"])
     Verdict()["anything"].settle(5)
     assert left(limiter) == [20, 8, 1000, 5000]
-
-
-@pytest.mark.parametrize("cost", [-1, 1.5, True, "1", 10**12 + 1])
-def test_an_invalid_cost_is_an_error(limiter: Limiter, cost: Any) -> None:
-    """Nothing is settled."""
-    verdict = limiter.hit(WHO)
-    for settle in (lambda: verdict["tokens"].settle(cost), lambda: limiter.settle(verdict, cost, "tokens")):
-        with pytest.raises(ConfigError, match="expected a cost as a whole number"):
-            settle()
-    assert left(limiter)[2:] == [900, 4900]
 
 
 def test_settlements_in_any_order_leave_the_last_cost(limiter: Limiter, way: Any) -> None:
@@ -167,12 +129,14 @@ def test_settlements_in_any_order_leave_the_last_cost(limiter: Limiter, way: Any
     assert left(limiter) == [max(0, 20 - requests), 8, 1000 - tokens, 5000 - tokens]
 
 
+@pytest.mark.parametrize("kind", ["shared", pytest.param("redis", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", ["asettle", "arefund", "aconclude", "part"])
-def test_a_cancelled_caller_still_settles(limiter: Limiter, loop: asyncio.Runner, form: str) -> None:
+def test_a_cancelled_caller_still_settles(request: pytest.FixtureRequest, kind: str, form: str) -> None:
     """Clients disconnect at any moment. The consumed cost is still settled."""
+    who = {"user": uuid4().hex}
 
-    async def work(begun: asyncio.Event) -> None:
-        verdict = await limiter.ahit(WHO)
+    async def work(limiter: Limiter, begun: asyncio.Event) -> None:
+        verdict = await limiter.ahit(who)
         try:
             begun.set()
             await asyncio.sleep(60)
@@ -191,32 +155,36 @@ def test_a_cancelled_caller_still_settles(limiter: Limiter, loop: asyncio.Runner
                 verdict["tokens"].settle(7)
                 await limiter.aconclude(verdict, None)
 
-    async def scenario() -> None:
+    async def scenario(limiter: Limiter) -> list[int]:
         for steps in range(6):
             begun = asyncio.Event()
-            task = asyncio.create_task(work(begun))
+            task = asyncio.create_task(work(limiter, begun))
             await begun.wait()
             task.cancel()
             for _ in range(steps):  # it is cancelled again while it settles
                 await asyncio.sleep(0)
                 task.cancel()
             await asyncio.wait([task])
-        await asyncio.gather(*limiter._tasks.running)
+        await limiter.aclose()  # waits for all that is still to be settled
+        verdict = await limiter.apeek(who, cost=0)
+        await limiter.aclose()
+        return [decision.remaining for decision in verdict.decisions]
 
-    loop.run(scenario())
+    redis: Server | None = request.getfixturevalue("redis_server") if kind == "redis" else None
+    limiter = built(open_store(address(redis), PATIENT) if redis else SharedStore())
     requests = 6 if form == "aconclude" else 0
     slots = 6 if form == "asettle" else 0
     tokens = 0 if form == "arefund" else 6 * 7
-    assert left(limiter) == [20 - requests, 8 - slots, 1000 - tokens, 5000 - tokens]
+    assert asyncio.run(scenario(limiter)) == [20 - requests, 8 - slots, 1000 - tokens, 5000 - tokens]
 
 
-@pytest.mark.parametrize("change", ["settle", "refund", "reset"])
+@each("change", ["settle", "refund", "reset"])
 def test_an_event_loop_does_not_wait_for_the_store(change: str) -> None:
     """On an event loop, a task changes the part of a verdict, and ``aclose`` awaits the task."""
     store = SharedStore()
     limiter = built(store)
 
-    async def scenario() -> Verdict:
+    async def scenario() -> None:
         verdict = await limiter.ahit(WHO)
         before = store.calls
         method = getattr(verdict["tokens"], change)
@@ -224,7 +192,6 @@ def test_an_event_loop_does_not_wait_for_the_store(change: str) -> None:
         assert store.calls == before
         await limiter.aclose()
         assert store.calls == before + 2, "the second one ends the announcement of this process"
-        return verdict
 
     asyncio.run(scenario())
     assert left(limiter)[2:] == ([993, 4993] if change == "settle" else [1000, 5000])
@@ -271,7 +238,7 @@ def test_a_late_cost_keeps_the_outcome() -> None:
         verdict = limiter.hit({})
         limiter.conclude(verdict, status)
         verdict["failures"].settle(4)
-        assert limiter.peek({}, cost=0).decisions[0].remaining == remaining
+        assert left(limiter, {}) == [remaining]
 
 
 def test_one_rule_needs_no_name(way: Any) -> None:
@@ -280,9 +247,9 @@ def test_one_rule_needs_no_name(way: Any) -> None:
     limiter = Limiter([slots, rate], clock=ManualClock(1_000_000.0))
     verdict = way(limiter).hit({})
     verdict.settle(4)
-    assert [decision.remaining for decision in limiter.peek({}, cost=0).decisions] == [8, 6]
+    assert left(limiter, {}) == [8, 6]
     way(limiter).settle(verdict, 7)
-    assert [decision.remaining for decision in limiter.peek({}, cost=0).decisions] == [8, 3]
+    assert left(limiter, {}) == [8, 3]
 
 
 def test_a_peek_cannot_be_settled_or_reset(limiter: Limiter) -> None:
@@ -296,15 +263,14 @@ def test_a_peek_cannot_be_settled_or_reset(limiter: Limiter) -> None:
     assert left(limiter) == [19, 7, 900, 4900]
 
 
-@pytest.mark.parametrize("rule", ["inner", "outer"])
+@each("rule", ["inner", "outer"])
 def test_a_request_of_two_limiters_is_settled_by_both(way: Any, rule: str) -> None:
     """Each limiter changes what it counted, whichever of them settles."""
     clock = ManualClock(1_000_000.0)
-    outer, inner = (Limiter([Rule(name=name, key=[], limits="10/minute")], clock=clock) for name in ("outer", "inner"))
-    both = combine_verdicts([way(outer).hit({}), way(inner).hit({})])
-    both[rule].settle(5)
-    way(outer).conclude(both, 200)
-    left_of = {
-        limiter.rules.rules[0].name: limiter.peek({}, cost=0).decisions[0].remaining for limiter in (outer, inner)
+    limiters = {
+        name: Limiter([Rule(name=name, key=[], limits="10/minute")], clock=clock) for name in ("outer", "inner")
     }
-    assert left_of == {"outer": 9, "inner": 9, rule: 5}
+    both = combine_verdicts([way(each).hit({}) for each in limiters.values()])
+    both[rule].settle(5)
+    way(limiters["outer"]).conclude(both, 200)
+    assert {name: left(each, {}) for name, each in limiters.items()} == {"outer": [9], "inner": [9], rule: [5]}

@@ -46,11 +46,15 @@ class Blocking:
 
 
 class Awaited(Blocking):
-    """A limiter, or its clients, through the async methods, each call on its own event loop."""
+    """A limiter, or its clients, through the async methods. By default, each call has its own event loop."""
+
+    def __init__(self, rate: Any, run: Callable[..., Any] = asyncio.run) -> None:
+        super().__init__(rate)
+        self.run = run
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.rate, f"a{name}")
-        return lambda *args, **named: asyncio.run(method(*args, **named))
+        return lambda *args, **named: self.run(method(*args, **named))
 
 
 WAYS = [Blocking, Awaited]
