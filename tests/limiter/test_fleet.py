@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import pytest
 from http_servers import free_port, running, say
 from redis_handles import PATIENT, address
 from servers import HOST, Server, memcached_running, redis_running, wait_for
-from shared_store import SharedStore
+from shared_store import RejectingStore, SharedStore
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.decision import Decision, Hit, Limit
@@ -56,26 +56,24 @@ def announce(limiter: Limiter) -> None:
     limiter.remote.fleet.due_at = 0.0
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_processes_learn_their_number_from_the_store(url: str, is_async: bool) -> None:
+def test_processes_learn_their_number_from_the_store(url: str, way: Any) -> None:
     """The second announcement of each process shows all of them. A process that is closed no longer counts."""
     limiters = [process(url, "1000/hour") for _ in range(5)]
-    with asyncio.Runner() as loop:
 
-        def hit(limiter: Limiter) -> None:
-            announce(limiter)
-            assert loop.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO)
+    def hit(limiter: Limiter) -> None:
+        announce(limiter)
+        assert way(limiter).hit(WHO)
 
-        for limiter in limiters * 2:
-            hit(limiter)
-        assert [size(limiter) for limiter in limiters] == [5] * 5
-        loop.run(limiters[0].aclose()) if is_async else limiters[0].close()
-        hit(limiters[1])
-        assert size(limiters[1]) == 4
-        hit(limiters[0])
-        assert size(limiters[0]) == 5, "a limiter that was closed can be used again"
-        for limiter in limiters:
-            loop.run(limiter.aclose()) if is_async else limiter.close()
+    for limiter in limiters * 2:
+        hit(limiter)
+    assert [size(limiter) for limiter in limiters] == [5] * 5
+    way(limiters[0]).close()
+    hit(limiters[1])
+    assert size(limiters[1]) == 4
+    hit(limiters[0])
+    assert size(limiters[0]) == 5, "a limiter that was closed can be used again"
+    for limiter in limiters:
+        way(limiter).close()
 
 
 def test_five_processes_share_a_limit_while_the_store_is_away() -> None:
@@ -151,26 +149,14 @@ def test_a_rejected_call_announces_nothing() -> None:
     assert size(third) == 1
 
 
-class RejectingStore(SharedStore):
-    """A store that rejects each call, as Memcached does when the call loses all of its races."""
-
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        decisions = super().apply(hits, now, consume=False)
-        for decision in decisions:
-            decision.allowed, decision.remaining = False, 0
-        return decisions
-
-
 def test_an_announcement_that_was_rejected_shows_no_number() -> None:
     """It has no rest, which would be a fleet of 10,001 processes."""
     limiter = process(RejectingStore())
-    assert not limiter.hit(WHO)
-    assert not limiter.hit(WHO)
-    assert limiter.remote is not None
-    assert limiter.remote.fleet._learned == 0
+    assert [limiter.hit(WHO).allowed for _ in range(2)] == [False, False]
+    assert size(limiter) == 0
 
 
-@pytest.mark.parametrize("lacks_slots", [False, True])
+@each("lacks_slots", [False, True])
 def test_a_number_that_is_given_or_cannot_be_learned_is_not_announced(lacks_slots: bool) -> None:
     """``fleet_size`` is not compared with the store. A store of your own may have no slots."""
     store = WatchedStore()
@@ -188,11 +174,11 @@ def test_a_forked_child_is_a_process_of_its_own(tmp_path: Path) -> None:
     assert limiter.hit(WHO)
     child = os.fork()
     if child == 0:
-        os._exit(0 if limiter.hit(WHO) and limiter.remote.fleet._learned == 2 else 1)  # type: ignore[union-attr]
+        os._exit(0 if limiter.hit(WHO) and size(limiter) == 2 else 1)
     assert os.waitpid(child, 0)[1] == 0
     announce(limiter)
     assert limiter.hit(WHO)
-    assert limiter.remote.fleet._learned == 2  # type: ignore[union-attr]
+    assert size(limiter) == 2
     limiter.close()
 
 
@@ -202,7 +188,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.stores import open_store
 limiters = [Limiter([Rule(name="worker", limits="1000/hour")], open_store(sys.argv[1], 20_000_000)) for _ in range(2)]
 assert all(limiter.hit({"ip": "192.0.2.7"}) for limiter in limiters)
-print(limiters[1].remote.fleet._learned, limiters[0].local_decisions)
+print(limiters[1].remote.fleet.size, limiters[0].local_decisions)
 """
 
 
@@ -212,8 +198,7 @@ def test_a_process_that_ends_no_longer_counts(url: str) -> None:
         assert subprocess.check_output([sys.executable, "-c", WORKER, url], text=True) == "2 0\n"
     limiter = process(url)
     assert limiter.hit(WHO)
-    assert limiter.remote is not None
-    assert limiter.remote.fleet._learned == 1
+    assert size(limiter) == 1
     limiter.close()
 
 
@@ -261,7 +246,7 @@ APP = """
 import os
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.{interface} import RateLimitMiddleware
+from ratelimit_mw.wsgi import RateLimitMiddleware
 
 rules = [
     Rule(name="login", limits="10/hour", match={{"path": "/login"}}),
@@ -269,26 +254,14 @@ rules = [
 ]
 limiter = Limiter(rules, "{url}", settings=Settings(store_timeout=5))
 
-def text():
-    return f"{{os.getpid()}} {{limiter.remote.fleet._learned}}".encode()
+def view(environ, start_response):
+    text = f"{{os.getpid()}} {{limiter.remote.fleet.size}}".encode()
+    start_response("200 OK", [("Content-Length", str(len(text)))])
+    return [text]
 
-def wsgi(environ, start_response):
-    start_response("200 OK", [("Content-Length", str(len(text())))])
-    return [text()]
-
-async def asgi(scope, receive, send):
-    if scope["type"] == "http":
-        headers = [(b"content-length", b"%d" % len(text()))]
-        await send({{"type": "http.response.start", "status": 200, "headers": headers}})
-        await send({{"type": "http.response.body", "body": text()}})
-
-app = RateLimitMiddleware({interface}, limiter=limiter)
+app = RateLimitMiddleware(view, limiter=limiter)
 """
 REQUEST = "GET {path} HTTP/1.1\nHost: x\nConnection: close\n\n"
-SERVERS = {
-    "wsgi": ["gunicorn", "--bind", f"{HOST}:{{port}}", "application:app"],
-    "asgi": ["uvicorn", "--lifespan", "off", "--port", "{port}", "application:app"],
-}
 
 
 def body(response: bytes) -> list[str]:
@@ -297,17 +270,13 @@ def body(response: bytes) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("interface", "had_requests"), [("wsgi", True), ("asgi", False)])
-def test_five_workers_without_redis_allow_ten_and_one_for_each(
-    interface: str, had_requests: bool, tmp_path: Path
-) -> None:
-    """Workers that had requests have learned their number. Others read it from ``WEB_CONCURRENCY``."""
+def test_five_workers_without_redis_allow_ten_and_one_for_each(tmp_path: Path) -> None:
+    """They have learned their number from the store."""
     port = free_port()
     with redis_running(tmp_path) as redis:
-        app = APP.format(interface=interface, url=address(redis))
-        (tmp_path / "application.py").write_text(app)
-        command = [part.format(port=port) for part in SERVERS[interface]]
-        with running(tmp_path / "output", port, *command, folder=tmp_path, WEB_CONCURRENCY="5"):
+        (tmp_path / "application.py").write_text(APP.format(url=address(redis)))
+        command = ["gunicorn", "--workers", "5", "--bind", f"{HOST}:{port}", "application:app"]
+        with running(tmp_path / "output", port, *command, folder=tmp_path):
             learned: dict[str, str] = {}
 
             def all_have_learned() -> bool:
@@ -315,8 +284,7 @@ def test_five_workers_without_redis_allow_ten_and_one_for_each(
                 learned[worker] = number
                 return list(learned.values()) == ["5"] * 5
 
-            if had_requests:
-                wait_for(all_have_learned, "five workers that know of each other")
+            wait_for(all_have_learned, "five workers that know of each other")
             redis.kill()
             responses = [say(port, REQUEST.format(path="/login")) for _ in range(150)]
             allowed = [body(response)[0] for response in responses if b" 200 " in response[:20]]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from shared_store import SharedStore
+from tables import each
 
-from ratelimit_mw import Limiter, Rule
+from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw.limiter.remote import cache
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock, limits_timed_by
 
 WHO = {"ip": "192.0.2.7"}
+COUNTING = {"name": "sliding-window-log", "count_rejected": True}
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +27,9 @@ def clock() -> Iterator[ManualClock]:
         yield clock
 
 
-def setup(rules: list[Rule], remember: int = 1) -> tuple[Limiter, SharedStore]:
+def setup(rules: list[Rule]) -> tuple[Limiter, SharedStore]:
     store = SharedStore()
-    return Limiter(rules, store, settings=Settings(rejection_cache=remember)), store
+    return Limiter(rules, store, settings=Settings(rejection_cache=1)), store
 
 
 def test_a_rejected_key_is_rejected_without_a_call(clock: ManualClock) -> None:
@@ -62,11 +66,10 @@ def test_a_rejection_is_never_cached_beyond_retry_after(clock: ManualClock) -> N
 
 
 def test_a_rejection_is_cached_for_its_cost_or_more() -> None:
-    """A smaller cost may fit, so the store is asked."""
+    """A smaller cost may fit, so the store is asked. A cost beyond the limit does not get the wait of a smaller one."""
     limiter, store = setup([Rule(name="api", limits="5/hour")])
     limiter.hit(WHO, cost=3)
-    assert not limiter.hit(WHO, cost=3)
-    assert not limiter.hit(WHO, cost=4)
+    assert [limiter.hit(WHO, cost=cost).retry_after is None for cost in (3, 4, 6)] == [False, False, True]
     assert store.calls == 2
     assert limiter.hit(WHO, cost=2)
 
@@ -93,8 +96,7 @@ def test_nothing_is_cached_when_one_rejecting_limit_must_be_asked() -> None:
 
 def test_a_log_that_counts_rejections_sees_each_request() -> None:
     """Even requests that another limit is known to reject."""
-    counting = {"name": "sliding-window-log", "count_rejected": True}
-    rules = [Rule(name="api", limits="1/hour"), Rule(name="log", limits="1/day", algorithm=counting, key=["user"])]
+    rules = [Rule(name="api", limits="1/hour"), Rule(name="log", limits="1/day", algorithm=COUNTING, key=["user"])]
     limiter, store = setup(rules)
     for user in ("ann", "bob", "bob", "bob"):
         limiter.hit({**WHO, "user": user})
@@ -105,15 +107,6 @@ def test_a_limit_of_another_plan_is_not_rejected_by_the_cache() -> None:
     """Two limits may count under one key: one of them rejects, the other allows."""
     limiter, _ = setup([Rule(name="api", limits="1/hour", per={"plan": {"pro": ["9/hour"]}})])
     assert [limiter.hit({**WHO, "plan": plan}).allowed for plan in ("free", "free", "pro")] == [True, False, True]
-
-
-def test_a_cost_beyond_the_limit_has_no_retry_after() -> None:
-    """It does not get the wait of the smaller cost that was cached."""
-    limiter, store = setup([Rule(name="api", limits="5/hour")])
-    limiter.hit(WHO, cost=3)
-    assert limiter.hit(WHO, cost=3).retry_after is not None
-    assert limiter.hit(WHO, cost=6).retry_after is None
-    assert store.calls == 2
 
 
 def test_an_allowed_hit_updates_the_cached_remaining() -> None:
@@ -138,77 +131,54 @@ def test_a_refund_clears_the_caches_of_all_limiters_in_the_process() -> None:
     assert other.hit(WHO)
 
 
-def test_nothing_is_cached_with_a_given_clock() -> None:
-    """With a given clock, the decisions of all stores are equal."""
-    store, clock = SharedStore(), ManualClock(1_000_000.0)
-    limiter = Limiter([Rule(name="api", limits=["1/hour", "5/day"])], store, clock)
-    assert [limiter.hit(WHO).allowed for _ in range(4)] == [True, False, False, False]
-    assert len(limiter.hit(WHO).decisions) == 2
+@each(
+    "free",
+    [
+        lambda limiter, consumed: limiter.reset("api", WHO),
+        lambda limiter, consumed: limiter.refund(consumed),
+        lambda limiter, consumed: limiter.settle(consumed, 0),
+    ],
+)
+def test_reset_refund_and_settle_clear_the_key(way: Any, free: Callable[[Any, Verdict], None]) -> None:
+    """The next request asks the store."""
+    limiter, _ = setup([Rule(name="api", limits="1/hour")])
+    consumed = limiter.hit(WHO)
+    assert not limiter.hit(WHO)
+    free(way(limiter), consumed)
+    assert limiter.hit(WHO)
+
+
+@each(
+    ("rule", "cost", "options"),
+    [
+        ({"algorithm": COUNTING}, 1, {}),
+        ({"count_when": {"status": 401}}, 1, {}),
+        ({"mode": "shadow"}, 1, {}),
+        ({}, 2, {}),
+        ({}, 1, {"settings": Settings(rejection_cache=0)}),
+        ({}, 1, {"clock": ManualClock(1_000_000.0)}),
+    ],
+)
+def test_some_rejections_are_never_cached(rule: Any, cost: int, options: Any) -> None:
+    """Rules that count rejections or outcomes, shadow rules, costs beyond the limit, no cache, and a given clock."""
+    store = SharedStore()
+    limiter = Limiter([Rule(name="api", limits="1/hour", **rule)], store, **options)
+    for _ in range(4):
+        limiter.hit(WHO, cost)
+    assert store.calls == 4
+    limiter.peek(WHO)
     assert store.calls == 5
 
 
-def test_a_peek_asks_the_store() -> None:
-    """A peek returns the state of this moment."""
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of rejected clients leaves a maximum of entries, the newest among them."""
+    monkeypatch.setattr(cache, "_MAX_KEYS", 100)
     limiter, store = setup([Rule(name="api", limits="1/hour")])
-    limiter.hit(WHO)
-    limiter.hit(WHO)
-    assert not limiter.peek(WHO)
-    assert store.calls == 3
-
-
-def test_reset_refund_and_settle_clear_the_key() -> None:
-    """The next request asks the store."""
-    for free in (
-        lambda limiter, consumed: limiter.reset("api", WHO),
-        lambda limiter, consumed: asyncio.run(limiter.areset("api", WHO)),
-        lambda limiter, consumed: limiter.refund(consumed),
-        lambda limiter, consumed: asyncio.run(limiter.arefund(consumed)),
-        lambda limiter, consumed: limiter.settle(consumed, 0),
-    ):
-        limiter, _ = setup([Rule(name="api", limits="1/hour")])
-        consumed = limiter.hit(WHO)
-        assert not limiter.hit(WHO)
-        free(limiter, consumed)
-        assert limiter.hit(WHO)
-
-
-def test_some_rejections_are_never_cached() -> None:
-    """Logs that count rejections, rules that count by outcome, shadow rules, and costs beyond the limit."""
-    counting = {"name": "sliding-window-log", "count_rejected": True}
-    for rule in (
-        Rule(name="api", limits="1/hour", algorithm=counting),
-        Rule(name="api", limits="1/hour", count_when={"status": 401}),
-        Rule(name="api", limits="1/hour", mode="shadow"),
-    ):
-        limiter, store = setup([rule])
-        for _ in range(4):
-            limiter.hit(WHO)
-        assert store.calls == 4
-    limiter, store = setup([Rule(name="api", limits="1/hour")])
-    for _ in range(3):
-        limiter.hit(WHO, cost=2)
-    assert store.calls == 3
-
-
-def test_zero_turns_the_cache_off() -> None:
-    """With rejection_cache = 0, every request asks the store."""
-    limiter, store = setup([Rule(name="api", limits="1/hour")], remember=0)
-    for _ in range(4):
-        limiter.hit(WHO)
-    assert store.calls == 4
-
-
-@pytest.mark.slow
-def test_the_cache_is_bounded() -> None:
-    """A flood of rejected clients leaves at most 50,000 entries, the newest among them."""
-    limiter, store = setup(
-        [Rule(name="api", limits="1/hour"), Rule(name="all", limits="1/day", key=[], when_missing="reject")]
-    )
-    limiter = Limiter([Rule(name="api", limits="1/hour")], store, settings=Settings())
-    for i in range(60_000):
+    for i in range(240):
         limiter.hit({"ip": str(i)})
         limiter.hit({"ip": str(i)})
-    assert len(limiter.remote.rejections) <= 50_000  # type: ignore[union-attr]
     calls = store.calls
-    limiter.hit({"ip": "59999"})
-    assert store.calls == calls
+    for i in reversed(range(240)):
+        limiter.hit({"ip": str(i)})
+    assert 140 <= store.calls - calls <= 190
+    assert not limiter.hit({"ip": "0"})

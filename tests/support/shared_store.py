@@ -53,3 +53,13 @@ class SharedStore(Store):
     async def aforget(self, keys: Iterable[str]) -> None:
         await asyncio.sleep(0)
         self.forget(keys)
+
+
+class RejectingStore(SharedStore):
+    """A store that rejects each call, as Memcached does when the call loses all of its races, or has no room."""
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        decisions = super().apply(hits, now, consume=False)
+        for decision in decisions:
+            decision.allowed, decision.remaining, decision.retry_us = False, 0, 1_000_000
+        return decisions
