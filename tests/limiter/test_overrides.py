@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limiter_ways import WAYS, Blocking
 from override_stores import ACME, API, OTHER, Recording, limiter_of, limits
+from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
 from ratelimit_mw.rules.overrides import ClientOverride, load_overrides
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
 SECRET = "correct horse battery staple"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_override_changes_the_limits_of_one_client(way: type[Blocking]) -> None:
+def test_an_override_changes_the_limits_of_one_client(way: Any) -> None:
     limiter = limiter_of()
     for _ in range(3):
         limiter.hit(ACME)
@@ -52,16 +52,15 @@ def test_an_override_ends_to_the_microsecond() -> None:
     assert [each.client for each in load_overrides(limiter.store.read_record("overrides"))] == ["user=other"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("consistency", ["exact", "leased"])
-@pytest.mark.parametrize("store", ["memory", "shared"])
-@pytest.mark.parametrize("length", [1, 2])
-def test_decisions_follow_overrides(way: type[Blocking], consistency: Any, store: str, length: int) -> None:
+@each("consistency", ["exact", "leased"])
+@each("open_store", [MemoryStore, Recording])
+@each("length", [1, 2])
+def test_decisions_follow_overrides(way: Any, consistency: Any, open_store: Any, length: int) -> None:
     """Of a rule with one limit or two, each client consumes from its own limits, until its override ends."""
     clock = ManualClock(1_000_000.0)
     texts = ["100/minute", "100/hour"][:length]
     rule = Rule(name="api", key=["user"], limits=texts, consistency=consistency)
-    limiter = limiter_of(rule, store="memory://" if store == "memory" else Recording(), clock=clock)
+    limiter = limiter_of(rule, store=open_store(), clock=clock)
     for user, own in {"one": "7/minute", "two": "7/minute; 8/hour", "slots": "3 concurrent"}.items():
         limiter.clients.override("api", {"user": user}, own)
     limiter.clients.override("api", {"user": "free"}, "unlimited")
@@ -153,13 +152,13 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "message"), MISTAKES, ids=[message[:40] for _, message in MISTAKES])
+@each(("changed", "message"), MISTAKES)
 def test_a_mistake_is_named_and_changes_nothing(changed: dict[str, Any], message: str) -> None:
     dear = Rule(name="dear", key=["user"], limits="9/minute", cost=3)
     number = Rule(name="number", key=["path:id as int"], limits="9/minute")
     limiter = limiter_of(API, dear, number)
-    with pytest.raises(ConfigError, match=message):
-        limiter.clients.override(**{"rule": "api", "features": ACME, "limits": "5/minute", **changed})
+    given = {"rule": "api", "features": ACME, "limits": "5/minute", **changed}
+    expect_error(message, limiter.clients.override, **given)
     assert limiter.clients.overrides() == []
 
 

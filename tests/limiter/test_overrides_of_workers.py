@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
@@ -13,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 import redis
-from limiter_ways import Blocking
 from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits
 from own_time import hurried
 from servers import HOST, Server, redis_running
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, StoreError
 from ratelimit_mw.limiter import overrides as override_record
@@ -25,21 +23,7 @@ from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_ov
 from ratelimit_mw.stores import MemoryStore
 
 
-class AwaitedAlone(Blocking):
-    """The clients of a limiter through async methods, whose event loops leave no connection open."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call(*args: Any) -> Any:
-            try:
-                return await getattr(self.rate, f"a{name}")(*args)
-            finally:
-                await self.rate._store.aclose()
-
-        return lambda *args: asyncio.run(call(*args))
-
-
-@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
-def test_another_worker_learns_of_a_change(workers: tuple[Limiter, Limiter], way: type[Blocking]) -> None:
+def test_another_worker_learns_of_a_change(workers: tuple[Limiter, Limiter], way: Any) -> None:
     first, second = workers
     assert limits(second) == ["100/minute"]
     way(first.clients).override("api", ACME, "7/minute")
@@ -54,24 +38,20 @@ def test_another_worker_learns_of_a_change(workers: tuple[Limiter, Limiter], way
     way(first.clients).clear_overrides()
     assert limits(first) == ["100/minute"]
     learns(second, ["100/minute"])
+    for each_worker in workers:
+        way(each_worker).close()
 
 
-async def astart(limiter: Limiter) -> None:
-    await limiter.astart()
-    await limiter.store.aclose()
-
-
-@pytest.mark.parametrize("start", [Limiter.start, lambda limiter: asyncio.run(astart(limiter))])
-def test_a_worker_that_starts_knows_the_overrides(url: str, start: Callable[[Limiter], None]) -> None:
+def test_a_worker_that_starts_knows_the_overrides(url: str, way: Any) -> None:
     """As an ASGI application does at its start: the first request has them."""
     first, second = limiter_of(store=url), limiter_of(store=url, reload_interval=0)
     first.clients.override("api", ACME, "7/minute")
-    start(second)
+    way(second).start()
     assert limits(second) == ["7/minute"]
     first.clients.remove_override("api", ACME)
     assert limits(second) == ["7/minute"]  # it never looks again
     first.close()
-    second.close()
+    way(second).close()
 
 
 def test_the_first_request_knows_the_overrides(url: str) -> None:
@@ -114,8 +94,7 @@ def test_a_store_without_records_is_not_asked() -> None:
         limiter.clients.override("api", ACME, "7/minute")
 
 
-@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
-def test_a_key_of_another_type_is_named_and_can_be_cleared(redis_server: Server, way: type[Blocking]) -> None:
+def test_a_key_of_another_type_is_named_and_can_be_cleared(redis_server: Server, way: Any) -> None:
     prefix = f"t{uuid4().hex}:"
     limiter = limiter_of(store=f"redis://{HOST}:{redis_server.port}/0?prefix={prefix}")
     with redis.Redis(HOST, redis_server.port) as client:
@@ -127,7 +106,7 @@ def test_a_key_of_another_type_is_named_and_can_be_cleared(redis_server: Server,
         way(limiter.clients).clear_overrides()
         way(limiter.clients).override("api", ACME, "8/minute")
         assert limits(limiter) == ["8/minute"]
-    limiter.close()
+    way(limiter).close()
 
 
 def test_a_change_that_always_loses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +139,9 @@ def test_two_processes_agree_on_the_record() -> None:
         b'{"rule":"a","key":"","limits":"unlimited"}]'
     )
     assert load_overrides(data) == (override, lasting)
-    assert override_record._RECORD == "overrides"
+    limiter = limiter_of()
+    limiter.clients.override("api", ACME, "7/minute")
+    assert limiter.store.read_record("overrides") == dump_overrides(limiter.clients.overrides())
 
 
 BAD_BODIES = {
@@ -176,11 +157,10 @@ BAD_BODIES = {
 }
 
 
-@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
-@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
-def test_a_record_that_cannot_be_decoded_is_an_error_that_names_the_store(body: bytes, way: type[Blocking]) -> None:
+@each("name", BAD_BODIES)
+def test_a_record_that_cannot_be_decoded_is_an_error_that_names_the_store(way: Any, name: str) -> None:
     """Whoever wrote it: its digest is right. A later version may have more fields."""
-    store = Recording()
+    store, body = Recording(), BAD_BODIES[name]
     head = dump_overrides([]).partition(b" 1 ")[0] + b" 1 " + blake2b(body, digest_size=16).hexdigest().encode()
     store.states.write_record("overrides", head + b"\n" + body, None)
     with pytest.raises(ValueError, match=r"^the record of overrides is damaged, or of another version$"):
@@ -194,10 +174,7 @@ def test_a_record_that_cannot_be_decoded_is_an_error_that_names_the_store(body: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [Blocking, AwaitedAlone])
-def test_a_change_without_a_reply_may_be_in_effect(
-    way: type[Blocking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_without_a_reply_may_be_in_effect(way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says so. A paused server makes the change when it runs again. A repeated change is the same change."""
     with redis_running(tmp_path) as server:
         url = f"redis://{HOST}:{server.port}"
@@ -218,7 +195,7 @@ def test_a_change_without_a_reply_may_be_in_effect(
         learns(second, ["7/minute"])
         way(first.clients).override("api", ACME, "7/minute")
         assert [each.limits for each in second.clients.overrides()] == ["7/minute"]
-        first.close()
+        way(first).close()
         second.close()
 
 
