@@ -160,7 +160,7 @@ class Measurement:
 
     def _keys(self) -> list[str]:
         plans = [self._limiter(3, slots).match({}) for slots in (1, 3)]
-        return list({hit.key: None for plan in plans for each in _CLIENTS for hit in plan.hits(each)})
+        return list({key: None for plan in plans for each in _CLIENTS for _, key, _ in plan.hits(each)})
 
 
 async def _serve(

@@ -17,11 +17,51 @@ SERVERS = {
     "gunicorn": ("--workers", "2", "--threads", "4", "--bind", "127.0.0.1:{}"),
 }
 
+STARLETTE = """
+import os
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware, check, limit
+
+async def home(request):
+    return PlainTextResponse(str(os.getpid()))
+
+async def checked(request):
+    await check(request, "named")
+    return PlainTextResponse(str(os.getpid()))
+
+view = limit("700/hour", name="view", key="header:x-user|ip")(home)
+app = Starlette(routes=[Route("/", home), Route("/checked", checked), Route("/view", view)])
+app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
+"""
+FLASK = """
+import os
+from flask import Flask
+from ratelimit_mw.flask import RateLimiter, check, limit
+
+app = Flask("app")
+RateLimiter(app, settings="ratelimit.toml")
+
+@app.get("/")
+def home():
+    return str(os.getpid())
+
+@app.get("/checked")
+def checked():
+    check("named")
+    return str(os.getpid())
+
+app.add_url_rule("/view", "view", limit("700/hour", name="view", key="header:x-user|ip")(lambda: str(os.getpid())))
+"""
+PROGRAMS = {"uvicorn": STARLETTE, "gunicorn": FLASK}
+"""By their server: one view, one that decides the rule ``named``, and one with the limit ``view``."""
+
 
 @contextmanager
-def two_workers(server: str, program: str, folder: Path) -> Iterator[int]:
-    """Run the text of an application in a folder, and yield the port."""
-    (folder / "app.py").write_text(program)
+def two_workers(server: str, folder: Path) -> Iterator[int]:
+    """Run the program of a server in a folder, and yield the port."""
+    (folder / "app.py").write_text(PROGRAMS[server])
     port = free_port()
     options = [option.format(port) for option in SERVERS[server]]
     with running(folder / "output", port, server, *options, "app:app", folder=folder):

@@ -11,47 +11,12 @@ import pytest
 from command_line import run, start
 from redis_handles import address
 from servers import PATIENCE, Server, wait_for
-from worker_load import PACE, LoadClients, two_workers
+from worker_load import PACE, PROGRAMS, LoadClients, two_workers
 
 from ratelimit_mw import Limiter
 
 pytestmark = pytest.mark.thorough
 
-STARLETTE = """
-import os
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
-from ratelimit_mw.starlette import RateLimitMiddleware, limit
-
-async def home(request):
-    return PlainTextResponse(str(os.getpid()))
-
-@limit("700/hour", name="view", key="header:x-user")
-async def view(request):
-    return PlainTextResponse(str(os.getpid()))
-
-app = Starlette(routes=[Route("/", home), Route("/view", view)])
-app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
-"""
-FLASK = """
-import os
-from flask import Flask
-from ratelimit_mw.flask import RateLimiter, limit
-
-app = Flask("app")
-RateLimiter(app, settings="ratelimit.toml")
-
-@app.get("/")
-def home():
-    return str(os.getpid())
-
-@app.get("/view")
-@limit("700/hour", name="view", key="header:x-user")
-def view():
-    return str(os.getpid())
-"""
-PROGRAMS = {"uvicorn": STARLETTE, "gunicorn": FLASK}
 SETTINGS = """
 store = "{}"
 store_timeout = "9s"
@@ -119,7 +84,7 @@ def test_workers_follow_overrides_under_load(server: str, store: str, tmp_path: 
     """
     file = tmp_path / "ratelimit.toml"
     file.write_text(SETTINGS.format(store))
-    with two_workers(server, PROGRAMS[server], tmp_path) as port:
+    with two_workers(server, tmp_path) as port:
         learn(port, "acme", 1_000_000)
         limiter = Limiter.from_settings(file)
         with Clients(port) as clients:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -65,46 +65,40 @@ def record_files() -> Iterator[set[str]]:
         sys.setprofile(before)
 
 
-def outside_of_the_store(files: set[str]) -> set[str]:
-    return {file for file in files if not file.startswith("stores/")}
-
-
 def limiter_on(server: Server) -> Limiter:
     """Return a limiter that announces no process, which is due at a moment, and waits for a busy server."""
     store = open_store(address(server), PATIENT)
     return Limiter([Rule(name="path", limits="1000/hour")], store, settings=Settings(fleet_size=1))
 
 
-def test_hit_on_redis_enters_at_most_14_files(redis_server: Server) -> None:
+def files_of_a_hit(server: Server) -> set[str]:
+    limiter = limiter_on(server)
+    with closing(limiter):
+        for _ in range(3):
+            limiter.hit(CLIENT)
+        with record_files() as files:
+            limiter.hit(CLIENT)
+    return files
+
+
+async def files_of_an_awaited_hit(server: Server) -> set[str]:
+    limiter = limiter_on(server)
+    for _ in range(3):
+        await limiter.ahit(CLIENT)
+    with record_files() as files:
+        await limiter.ahit(CLIENT)
+    await limiter.aclose()
+    return files
+
+
+def test_a_hit_on_redis_enters_at_most_14_files(redis_server: Server) -> None:
     """Eight files make the decision, four files of the Redis store call the server, and one has its time budget.
 
-    One runs the coroutine that threads and event loops share, for the limiter and for all stores.
+    One runs the coroutine that threads and event loops share. An awaited hit enters the batch of the store, too.
     """
-    limiter = limiter_on(redis_server)
-    for _ in range(3):
-        limiter.hit(CLIENT)
-    with record_files() as files:
-        limiter.hit(CLIENT)
-    limiter.close()
-    assert outside_of_the_store(files) == DECIDING
-    assert len(files) <= 14, sorted(files)
-
-
-def test_ahit_on_redis_enters_at_most_14_files(redis_server: Server) -> None:
-    """The same eight files make the decision. The fifth file of the Redis store is the batch."""
-    limiter = limiter_on(redis_server)
-
-    async def scenario() -> set[str]:
-        for _ in range(3):
-            await limiter.ahit(CLIENT)
-        with record_files() as files:
-            await limiter.ahit(CLIENT)
-        await limiter.aclose()
-        return files
-
-    files = asyncio.run(scenario())
-    assert outside_of_the_store(files) == DECIDING
-    assert len(files) <= 14, sorted(files)
+    for files in (files_of_a_hit(redis_server), asyncio.run(files_of_an_awaited_hit(redis_server))):
+        assert {file for file in files if not file.startswith("stores/")} == DECIDING
+        assert len(files) <= 14, sorted(files)
 
 
 def test_a_rejection_in_fastapi_enters_at_most_16_files() -> None:

@@ -96,6 +96,13 @@ def test_two_endpoints_of_one_path_are_two_views() -> None:
     assert statuses(asked, "/notes/7", "/notes/7", method="POST") == [200, 429]
 
 
+def test_a_405_counts_under_the_template_of_its_path() -> None:
+    """As a request that reaches a view does, with the parameters of the path."""
+    asked = client(Rule(name="note", limits="1/minute", key=["endpoint", "path:note"]))
+    assert statuses(asked, "/notes/7", "/notes/7", "/notes/8", method="PUT") == [405, 429, 405]
+    assert statuses(asked, "/notes/7") == [429]
+
+
 def test_a_rule_that_no_route_has_is_an_error() -> None:
     """It would limit nothing."""
     for rule in (
