@@ -16,14 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import redis as redis_py
 import yaml
-from deployed import AMOUNT, FILES, GUNICORN, PATIENT, replace
+from deployed import AMOUNT, FILES, GUNICORN, replace
 from folders import page_of
-from http_servers import free_port
-from servers import PATIENCE, program, redis_running, running, wait_for
+from servers import program, running
 from tables import each
 
 from ratelimit_mw import load_settings
@@ -177,73 +175,6 @@ def test_the_secret_is_not_in_the_manifests() -> None:
     commented = dict(re.findall(r"--from-literal=(\w+)=(\S+)", (FILES / "kubernetes" / "app.yaml").read_text()))
     assert commented == SECRET
     assert SECRET["RATELIMIT_SECRET"].startswith('"$(openssl')
-
-
-@pytest.mark.thorough
-def test_two_pods_share_the_limit(tmp_path: Path) -> None:
-    """Two processes with the command, the settings and the secret of the manifests. The ingress names the client.
-
-    The command is that of the container on another port, and the network of the pods is this machine's. A change of the
-    ConfigMap arrives as the kubelet writes it, and needs no new pods.
-    """
-    (tmp_path / "app.py").write_text((FILES / "app.py").read_text())
-    mount(tmp_path, "10/day")
-    password, ports = "PASSWORD", (free_port(), free_port())
-    with redis_running(tmp_path, "--requirepass", password) as redis:
-        store = SECRET["RATELIMIT_STORE"].replace("@redis:6379", f"@127.0.0.1:{redis.port}")
-        settings = {"RATELIMIT_STORE": store, "RATELIMIT_SECRET": "a secret of this test"}
-        settings[SETTINGS["name"]] = str(tmp_path / "ratelimit.toml")
-        pods = [start_pod(tmp_path, port, {**os.environ, **settings}) for port in ports]
-        try:
-            for port in ports:
-                wait_for(lambda port=port: is_ready(port), f"the pod on port {port}")
-            statuses = [ask(ports[i % 2], f"192.0.2.{i}, 203.0.113.7") for i in range(14)]
-            assert statuses == [200] * 10 + [429] * 4
-            assert ask(ports[0], "192.0.2.1, 203.0.113.8") == 200
-            assert is_ready(ports[0])
-            mount(tmp_path, "1000/day")
-            for port in ports:
-                wait_for(lambda port=port: ask(port, "203.0.113.7") == 200, f"the new limit of port {port}")
-        finally:
-            for pod in pods:
-                pod.terminate()
-            for pod in pods:
-                pod.wait(PATIENCE)
-
-
-def mount(folder: Path, limit: str) -> None:
-    """Write the ConfigMap as the kubelet does: a new folder each time, and a symbolic link that is replaced."""
-    version = folder / f"..{limit.partition('/')[0]}"
-    version.mkdir()
-    written = version / "ratelimit.toml"
-    written.write_text(OBJECTS["ConfigMap"]["data"]["ratelimit.toml"])
-    replace(written, "10.244.0.0/16", "127.0.0.0/8")
-    replace(written, "exempt =", f"{PATIENT}exempt =")
-    replace(written, f"{AMOUNT}/minute", limit)
-    (folder / "..new").symlink_to(version.name)
-    (folder / "..new").replace(folder / "..data")
-    if not (folder / written.name).is_symlink():
-        (folder / written.name).symlink_to(Path("..data", written.name))
-
-
-def start_pod(folder: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    arguments = [word.replace("8000", str(port)).replace("0.0.0.0", "127.0.0.1") for word in CONTAINER["args"]]
-    with (folder / f"{port}.log").open("wb") as log:
-        command = [sys.executable, "-m", *arguments]
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-
-
-def is_ready(port: int) -> bool:
-    try:
-        probe = CONTAINER["readinessProbe"]["httpGet"]["path"]
-        return httpx.get(f"http://127.0.0.1:{port}{probe}", timeout=PATIENCE).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def ask(port: int, forwarded: str) -> int:
-    headers = {"x-forwarded-for": forwarded}
-    return httpx.get(f"http://127.0.0.1:{port}/", headers=headers, timeout=PATIENCE).status_code
 
 
 # -- settings and systemd ----------------------------------------------------------------------------------

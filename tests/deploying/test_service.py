@@ -114,53 +114,6 @@ def is_ready(port: int) -> bool:
         return False
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_changed_file_applies_under_load(tmp_path: Path, workers: int) -> None:
-    """Each worker reads the changed file. No request fails, and a mistake keeps the earlier rules."""
-    flood = [("rate=50r/s", "rate=10000r/s"), ("burst=100", "burst=10000")]
-    rules = 'reload_interval = "100ms"\n' + FIRST.replace("3/day", "1000000/day")
-    client, seen, ends = new_address(), Counter[tuple[int, str]](), threading.Event()
-
-    def ask() -> None:
-        with httpx.Client(transport=httpx.HTTPTransport(local_address=client), timeout=PATIENCE) as session:
-            while not ends.is_set():
-                response = session.get(f"http://127.0.0.1:{site.port}/")
-                seen[response.status_code, response.headers.get("x-ratelimit-limit", "")] += 1
-
-    def is_limit(text: str) -> bool:
-        seen.clear()
-        wait_for(lambda: sum(seen.values()) >= 50, "requests")
-        return {limit for _, limit in seen} == {text}
-
-    def log() -> str:
-        return (tmp_path / "servers.log").read_text()
-
-    options = ["--workers", str(workers)]
-    with site_of(tmp_path, rules, f"lmdb://{tmp_path}/state", options, flood) as site, ThreadPoolExecutor(4) as pool:
-        service, file = site.processes["service"], tmp_path / "ratelimit.toml"
-        asking = [pool.submit(ask) for _ in range(4)]
-        try:
-            before, good = "1000000", file.read_text()
-            for i in range(2):
-                after = f"{2_000_000 + i}"
-                good = good.replace(f"{before}/day", f"{after}/day")
-                file.write_text(good.replace("/day", "/dya"))
-                mistakes = log().count("/dya")
-                wait_for(lambda mistakes=mistakes: log().count("/dya") > mistakes, "the error")  # type: ignore[misc]
-                assert is_limit(before)
-                file.write_text(good)
-                wait_for(lambda after=after: is_limit(after), "the new limit")  # type: ignore[misc]
-                before = after
-        finally:
-            ends.set()
-        for each in asking:
-            each.result()
-        assert service.poll() is None
-    statuses = {line.split('"')[2].split()[0] for line in (tmp_path / "access.log").read_text().splitlines()}
-    assert statuses == {"200"}
-
-
 def test_the_unit_is_valid(tmp_path: Path) -> None:
     """systemd accepts the unit, and its command has the options of `ratelimit-mw serve`."""
     unit = tmp_path / "ratelimit.service"

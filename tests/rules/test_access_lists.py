@@ -84,15 +84,18 @@ def test_an_invalid_feature_is_denied_by_a_list_of_that_feature(limiter: Limiter
 
 
 def test_a_header_that_is_sent_twice_is_denied() -> None:
-    """This holds through the middleware, where several lines are invalid."""
+    """This holds through the middleware, where several lines are invalid. The response is a 403 without limits."""
 
-    async def ask(*keys: str) -> int:
+    async def ask(*keys: str) -> httpx.Response:
         transport = httpx.ASGITransport(RateLimitMiddleware(app, settings=SETTINGS), client=("192.0.2.7", 5))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return (await client.get("/other", headers=[("x-api-key", key) for key in keys])).status_code
+            return await client.get("/other", headers=[("x-api-key", key) for key in keys])
 
-    for keys, status in ((("stolen", "x"), 403), (("x", "stolen"), 403), (("x", "y"), 403), (("x", "x"), 403)):
-        assert asyncio.run(ask(*keys)) == status
+    for keys in (("stolen", "x"), ("x", "stolen"), ("x", "y"), ("x", "x")):
+        response = asyncio.run(ask(*keys))
+        assert response.status_code == 403
+        assert not [name for name in response.headers if "ratelimit" in name or name == "retry-after"]
+        assert (response.json()["title"], response.json()["violated-policies"]) == ("Forbidden", [])
 
 
 def test_a_malformed_forwarded_element_is_denied_by_a_list_of_ip() -> None:
@@ -112,27 +115,6 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 def wsgi_app(environ: Any, start_response: Any) -> list[bytes]:
     start_response("200 OK", [])
     return [b""]
-
-
-@pytest.mark.parametrize(("peer", "status"), [("203.0.113.9", 403), ("10.1.2.3", 200), ("192.0.2.7", 200)])
-def test_denied_is_403_in_applications(peer: str, status: int) -> None:
-    """On any path, under ASGI and WSGI, the response has no rate limit headers and no Retry-After."""
-
-    async def ask() -> httpx.Response:
-        guarded = RateLimitMiddleware(app, settings=SETTINGS)
-        transport = httpx.ASGITransport(guarded, client=(peer, 5))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.get("/other")
-
-    transport = httpx.WSGITransport(WSGIMiddleware(wsgi_app, settings=SETTINGS), remote_addr=peer)
-    with httpx.Client(transport=transport, base_url="http://test") as client:
-        responses = [asyncio.run(ask()), client.get("/other")]
-    assert [response.status_code for response in responses] == [status, status]
-    for response in responses:
-        assert not [name for name in response.headers if "ratelimit" in name or name == "retry-after"]
-        if status == 403:
-            assert response.json()["title"] == "Forbidden"
-            assert response.json()["violated-policies"] == []
 
 
 def test_a_mistake_in_a_list_is_an_error() -> None:

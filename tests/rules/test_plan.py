@@ -10,7 +10,6 @@ from limiter_ways import ANN, WAYS, left, limiter, rule
 from tables import expect_error
 
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.testmode import limits_off
 
 
 @pytest.fixture(params=WAYS)
@@ -135,25 +134,6 @@ def test_an_invalid_cost_is_an_error(way: Any, limits: str, cost: Any) -> None:
     assert left(rate)[0] == 4
 
 
-def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
-    """Only matching rules apply. A missing feature matches nothing."""
-    rate = limiter(
-        rule(name="post", match={"methods": ["POST"]}),
-        rule(name="login", match={"path": "/login"}),
-        rule(name="host", match={"host": "a.example"}),
-    )
-    requests: list[dict[str, Any]] = [
-        ANN,
-        {**ANN, "host": "a.example"},
-        {"ip": "1.1.1.1", "method": None, "path": None},
-    ]
-    assert [way(rate).peek(features).rules for features in requests] == [
-        ("post", "login"),
-        ("post", "login", "host"),
-        (),
-    ]
-
-
 def test_a_queue_returns_the_delay(way: Any) -> None:
     """``delay`` is the longest delay of the decisions. Rejected and shadow decisions cause no delay."""
     queue = {"name": "leaky-bucket", "mode": "queue"}
@@ -163,11 +143,3 @@ def test_a_queue_returns_the_delay(way: Any) -> None:
         rule("1/hour burst 9", "c", algorithm=queue, mode="shadow"),
     )
     assert [way(rate).hit(ANN).delay for _ in range(4)] == [0.0, 2.0, 4.0, 0.0]
-
-
-def test_limits_off_allows_every_hit(way: Any) -> None:
-    """In limits_off() every hit is allowed and nothing is counted."""
-    rate = limiter(rule("1/minute"))
-    with limits_off():
-        assert [way(rate).hit(ANN).rules for _ in range(3)] == [()] * 3
-    assert left(rate) == [1]

@@ -63,16 +63,6 @@ def test_limits_of_an_argument_replace_those_of_the_settings(monkeypatch: pytest
         assert limiter.rules.rules[0].source.entries == (("user",),)
 
 
-def test_flask_takes_limits_and_counts_by_them() -> None:
-    """Beside ``RATELIMIT_MW``, too, which may be read by the same extension."""
-    app = Flask("shop")
-    app.add_url_rule("/", "home", lambda: "hello")
-    RateLimiter(app, limits="1/hour")
-    client = app.test_client()
-    assert [client.get("/").status_code for _ in range(2)] == [200, 429]
-    assert client.get("/").headers["RateLimit-Policy"] == '"default";q=1;w=3600'
-
-
 def test_a_mistake_in_limits_is_an_error() -> None:
     """In a file as in an argument."""
     named: Any = {"rules": [{"name": "default", "limits": "1/s"}]}
