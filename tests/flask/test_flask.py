@@ -56,12 +56,16 @@ def test_the_sources_of_rules(place: str, tmp_path: Path) -> None:
     assert statuses(app) == [200, 200, 429]
 
 
+def configured(**config: Any) -> Flask:
+    app = Flask("app")
+    app.config.update(config)
+    return app
+
+
 def test_two_sources_of_rules_are_an_error() -> None:
     """Settings in both the constructor and the configuration are an error in init_app."""
-    app = Flask("app")
-    app.config["RATELIMIT_MW"] = TWICE
     with pytest.raises(ConfigError, match="Remove one of them"):
-        RateLimiter(app, settings=TWICE)
+        RateLimiter(configured(RATELIMIT_MW=TWICE), settings=TWICE)
 
 
 @each(
@@ -90,14 +94,11 @@ def test_an_invalid_setting_is_an_error_at_the_start(options: dict[str, Any], me
 @each("slip", ["RATELIMIT_MV", "RATE_LIMIT_MW", "RATELIMIT", "RATELIMIT_MW_RULES"])
 def test_a_misspelt_setting_is_an_error(slip: str) -> None:
     """A misspelt name would mean no limits. Names of other packages, and names beside valid settings, are ignored."""
-    app = Flask("app")
-    app.config.update({slip: TWICE, "RATELIMIT_ENABLED": True, "RATELIMIT_VIEW": "x"})
+    app = configured(RATELIMIT_ENABLED=True, RATELIMIT_VIEW="x", **{slip: TWICE})
     with pytest.raises(ConfigError, match=f"{slip}: unknown setting .*Did you mean 'RATELIMIT_MW'"):
         RateLimiter(app)
     RateLimiter(app, settings=TWICE)
-    other = Flask("other")
-    other.config.update({"RATELIMIT_MW": TWICE, "RATELIMIT_MW_RULES": "x"})
-    RateLimiter(other)
+    RateLimiter(configured(RATELIMIT_MW=TWICE, RATELIMIT_MW_RULES="x"))
 
 
 def test_settings_after_init_app_are_an_error() -> None:
@@ -111,7 +112,7 @@ def test_settings_after_init_app_are_an_error() -> None:
 
 
 def test_a_factory_adds_one_extension_to_several_applications() -> None:
-    """With init_app each application has its own counts. A second extension in one application is an error."""
+    """With init_app each application has its own counts. A second extension is an error, and so is none."""
     limits = RateLimiter(settings=TWICE)
     apps = [Flask(name) for name in ("one", "two")]
     for app in apps:
@@ -123,49 +124,38 @@ def test_a_factory_adds_one_extension_to_several_applications() -> None:
     assert [ask(app).status_code for app in apps] == [200, 429]
     with pytest.raises(ConfigError, match="'one' has a RateLimiter already"):
         RateLimiter(apps[0])
-
-
-def test_the_limiter_of_an_application_without_the_extension_is_an_error() -> None:
-    """The error explains how to add the extension."""
     with Flask("bare").app_context(), pytest.raises(ConfigError, match="'bare' has no RateLimiter"):
-        _ = RateLimiter().limiter
+        _ = limits.limiter
 
 
-def test_an_error_handler_replaces_the_rejection() -> None:
-    """errorhandler(429) receives the verdict, and the response has the rate limit headers."""
-    app = app_of(one_rule("1/minute"))
-    app.register_error_handler(429, lambda error: ({"wait": error.verdict.retry_after}, 429))
-    assert ask(app).status_code == 200
-    rejected = ask(app)
-    assert (rejected.status_code, rejected.json, rejected.headers["retry-after"]) == (429, {"wait": 60.0}, "60")
-    assert rejected.headers["ratelimit"] == '"api";r=0;t=60'
+@each(
+    ("status", "limits", "expected"),
+    [
+        (429, {"rules": [{"name": "api", "limits": "1/minute"}]}, "60.0 False"),
+        (403, {"lists": {"deny": {"ip": ["192.0.2.0/24"]}}}, "None False"),
+        (503, Rule(name="api", limits="5/minute", on_store_error="deny"), "1.0 True"),
+    ],
+)
+def test_an_error_handler_replaces_the_rejection(status: int, limits: Any, expected: str) -> None:
+    """It receives the verdict, and the response has the rate limit headers."""
+    store = SharedStore()
+    store.down = True
+    app = app_of(still(limits) if isinstance(limits, dict) else Limiter([limits], store))
+    app.register_error_handler(
+        status, lambda error: (f"{error.verdict.retry_after} {error.verdict.unavailable}", status)
+    )
+    responses = [ask(app) for _ in range(2)]
+    assert [responses[-1].status_code, responses[-1].text] == [status, expected]
+    assert status != 429 or responses[-1].headers["ratelimit"] == '"api";r=0;t=60'
 
 
 def test_an_error_handler_of_a_blueprint_applies_there() -> None:
     """Flask chooses the error handler of a rejection as usual."""
-    app, shop = Flask("app"), flask.Blueprint("shop", "app")
+    app, shop = app_of(one_rule("1/minute", cost=lambda _: 2)), flask.Blueprint("shop", "app")
     shop.add_url_rule("/shop", view_func=hello)
-    app.add_url_rule("/", view_func=hello)
     shop.register_error_handler(HTTPException, lambda error: (f"shop says {error.code}", error.code))
     app.register_blueprint(shop)
-    RateLimiter(app, limiter=one_rule("1/minute", cost=lambda _: 2))
     assert [ask(app, path).text[:8] for path in ("/shop", "/")] == ["shop say", '{"type":']
-
-
-def test_a_store_failure_is_503() -> None:
-    """errorhandler(503) may replace the response."""
-    store = SharedStore()
-    store.down = True
-    app = app_of(Limiter([Rule(name="api", limits="5/minute", on_store_error="deny")], store))
-    app.register_error_handler(503, lambda error: (f"unavailable: {error.verdict.unavailable}", 503))
-    assert ask(app).text == "unavailable: True"
-
-
-def test_a_denied_client_is_forbidden() -> None:
-    """A client on a deny list gets 403, and errorhandler(403) may replace the response."""
-    app = app_of(still({"lists": {"deny": {"ip": ["192.0.2.0/24"]}}}))
-    app.register_error_handler(403, lambda error: ("go away", 403))
-    assert (ask(app).text, ask(app, client="198.51.100.1").text) == ("go away", "hello")
 
 
 @each(

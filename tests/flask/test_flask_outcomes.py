@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import flask
 import pytest
@@ -17,10 +16,9 @@ FAILURES = {"count_when": {"status": [401, 500]}}
 
 def test_the_sent_status_decides() -> None:
     """The outcome is the status after all functions that change or replace the response."""
-    app, limiter = flask.Flask("app"), one_rule("2/minute", **FAILURES)
+    limiter = one_rule("2/minute", **FAILURES)
+    app = app_of(limiter)
     app.after_request(lambda response: flask.Response("no", 401))
-    app.add_url_rule("/", view_func=lambda: "fine")
-    RateLimiter(app, limiter=limiter)
     assert statuses(app, times=2) == [401, 401]
     assert not limiter.peek({"ip": "192.0.2.7"})
 
@@ -35,12 +33,10 @@ def test_functions_after_the_request_may_set_the_true_cost(is_before: bool) -> N
         response.headers["X-Used"] = "150"
         return response
 
-    if is_before:
-        RateLimiter(app, limiter=limiter)
-    app.after_request(add_cost)
     app.add_url_rule("/", view_func=lambda: "fine")
-    if not is_before:
-        RateLimiter(app, limiter=limiter)
+    steps = [lambda: RateLimiter(app, limiter=limiter), lambda: app.after_request(add_cost)]
+    for step in steps if is_before else reversed(steps):
+        step()
     assert "x-used" not in ask(app).headers
     assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 850
 
@@ -60,25 +56,14 @@ def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException])
     assert limiter.peek({"ip": "192.0.2.7"}).allowed is (error is ZeroDivisionError)
 
 
-def held_response(app: flask.Flask, **request: Any) -> Any:
-    """Return the unread response of a request that holds a slot."""
-    response = ask(app, **request)
-    assert response.status_code == 200
-    return response
-
-
-def sending() -> flask.Response:
-    return flask.send_file(io.BytesIO(b"ab"), "text/plain")
-
-
 def test_a_slot_is_held_until_a_file_is_closed() -> None:
     """A file that Flask sends holds its slot until the server closes the response. A HEAD has nothing to read."""
-    app = app_of(one_rule("1 concurrent"), {"/": sending})
-    held_response(app, method="HEAD")
-    response = held_response(app)
-    assert ask(app).status_code == 429
-    response.close()
-    held_response(app).close()
+    app = app_of(one_rule("1 concurrent"), {"/": lambda: flask.send_file(io.BytesIO(b"ab"), "text/plain")})
+    assert ask(app, method="HEAD").status_code == 200
+    for _ in range(2):
+        held = ask(app)
+        assert [held.status_code, ask(app).status_code] == [200, 429]
+        held.close()
 
 
 def test_redirects_and_errors_of_the_framework_hold_no_slot() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flask import Blueprint, Flask
-from flask_calls import app_of, ask, hello, one_rule, statuses, still
+from flask_calls import app_of, ask, hello, one_rule, statuses
 from tables import each
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
@@ -54,79 +54,29 @@ def test_a_405_has_no_endpoint_outside_its_context() -> None:
     assert (outside.endpoint, outside.path_params) == (UNMATCHED, {})
 
 
-def shop() -> Flask:
-    app = Flask("app")
-    api = limit("50/minute", name="api")(Blueprint("api", "app", url_prefix="/api"))
-    api.add_url_rule(
-        "/items/<int:number>", "item", limit("5/minute", name="item", match={"methods": "POST"})(lambda number: "")
-    )
-    api.add_url_rule("/health", "health", exempt("api")(lambda: ""))
-    app.register_blueprint(api)
-    app.add_url_rule("/", "home", limit("7/minute", name="home", match={"user": "alice"})(lambda: ""))
-    RateLimiter(app, still({"rules": [*RULES, {"overrides": "item", "limits": "3/minute"}]}).settings)
-    return app
-
-
-RULES = [
-    {"name": "everyone", "limits": "100/minute", "key": ["user|ip"]},
-    {
-        "name": "login",
-        "limits": ["5/minute", "20/hour"],
-        "match": {"path": "/login", "host": "example.com"},
-        "unrouted": True,
-    },
-]
+# -- the commands ----------------------------------------------------------------------------------------------
 
 
 def run(app: Flask, *words: str) -> Any:
     return app.test_cli_runner().invoke(args=["ratelimit", *words])
 
 
-def lines_of(result: Any) -> list[str]:
-    return [" ".join(line.split()) for line in result.stdout.splitlines()]
-
-
-@each("command", ["check", "rules"])
-def test_the_rules_are_listed_with_their_routes(command: str) -> None:
-    """flask ratelimit check shows the source, place and key of each rule, and the exempt views."""
-    lines = lines_of(run(shop(), command))
-    for line in (
-        "rule source applies to key limits algorithm mode cost",
-        "everyone settings all user|ip 100/minute sliding-window enforce 1",
-        "login settings /login ip 5/minute sliding-window enforce 1",
-        "host example.com 20/hour unrouted = true",
-        "api @limit /api/items/{number} ip 50/minute sliding-window enforce 1",
-        "item @limit and settings POST /api/items/{number} ip 3/minute sliding-window enforce 1",
-        "home @limit / when user is alice ip 7/minute sliding-window enforce 1",
-        "exempt: /api/health from api",
-    ):
-        assert line in lines
-
-
-def explained(*words: str) -> dict[str, str]:
-    """Explain a request as JSON: the key of each rule that applies, or the reason why it does not apply."""
-    result = json.loads(run(shop(), "explain", *words, "--json").stdout)
-    rules = {rule["rule"]: rule["key"] if rule["applies"] else rule["reason"] for rule in result["rules"]}
-    return {"endpoint": result["features"]["endpoint"], **rules}
-
-
-def test_a_request_is_explained() -> None:
-    """flask ratelimit explain shows the key of each rule that applies, and why each other rule does not."""
-    assert explained("get", "/api/items/7", "--feature", "ip=192.0.2.7", "--feature", "user=ann") == {
-        "endpoint": "/api/items/{number}",
-        "everyone": "{user=ann}",
-        "api": "{ip=192.0.2.7}",
-        "login": "path: not /login",
-        "item": "method: not POST",
-        "home": "it is on /",
-    }
-    assert explained("DELETE", "/api/items/7")["endpoint"] == "/api/items/{number}"  # a 405
-    assert explained("GET", "/api/health")["api"] == "the view is exempt"
-    assert explained("OPTIONS", "/api/health")["everyone"] == "method: the framework responds to OPTIONS"
-    login = explained("POST", "/login", "--feature", "host=example.com", "--feature", "ip=192.0.2.7")
-    assert (login["endpoint"], login["login"]) == ("unmatched", "{ip=192.0.2.7}")
-    assert explained("POST", "/login")["login"] == "host: not example.com"
-    assert explained("GET", "/")["home"] == "feature: user is missing, not alice"
+@each(
+    ("method", "path", "endpoint", "reason"),
+    [
+        ("get", "/items/7", "/items/{number}", "{ip=192.0.2.7}"),
+        ("DELETE", "/items/7", "/items/{number}", "{ip=192.0.2.7}"),  # a 405
+        ("GET", "/health", "/health", "the view is exempt"),
+        ("OPTIONS", "/items/7", "/items/{number}", "method: the framework responds to OPTIONS"),
+        ("POST", "/nowhere", "unmatched", "{ip=192.0.2.7}"),
+    ],
+)
+def test_a_request_is_explained(method: str, path: str, endpoint: str, reason: str) -> None:
+    """flask ratelimit explain shows the route, and the key of a rule, or why it does not apply."""
+    app = app_of(one_rule(), {"/items/<int:number>": hello, "/health": exempt(hello)})
+    result = json.loads(run(app, "explain", method, path, "--feature", "ip=192.0.2.7", "--json").stdout)
+    (rule,) = result["rules"]
+    assert (result["features"]["endpoint"], rule["key"] if rule["applies"] else rule["reason"]) == (endpoint, reason)
 
 
 def test_explain_reports_an_unlimited_request() -> None:
@@ -160,6 +110,9 @@ def test_the_commands_report_mistakes() -> None:
     assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'missing'. There is none\n")
 
 
+# -- OPTIONS ---------------------------------------------------------------------------------------------------
+
+
 @each(
     ("options", "expected"),
     [
@@ -170,15 +123,11 @@ def test_the_commands_report_mistakes() -> None:
     ],
 )
 def test_options_count_where_flask_does_not_answer_them(options: Any, expected: list[int]) -> None:
-    """OPTIONS is left alone where Flask responds automatically. A view that handles it is limited, as is a 405."""
+    """OPTIONS is left alone where Flask responds automatically. Without a route it counts as any other 404."""
     app = Flask("app")
     app.add_url_rule("/", view_func=hello, **options)
     RateLimiter(app, limiter=one_rule())
     assert statuses(app, method="OPTIONS") == expected
-
-
-def test_options_without_a_route_count() -> None:
-    """No route responds to the request, so it counts as any other 404."""
     assert statuses(app_of(one_rule()), "/nowhere", method="OPTIONS") == [404, 404, 429]
 
 

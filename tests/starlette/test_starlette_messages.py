@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from calls import ask
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
+from starlette_apps import hello
 from tables import each
-from websocket_calls import aconnect, application, connect, echo, kinds
+from websocket_calls import application, connect, echo, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.http.limits import ADMISSION
@@ -37,7 +36,7 @@ def test_excess_messages_close_the_connection() -> None:
             with contextlib.suppress(RuntimeError):
                 await websocket.send_text("too late")
 
-    app = application([WebSocketRoute("/ws", view)])
+    app = application(view)
     assert kinds(connect(app, said="abcd")) == ["accept", "a", "b", 1013]
     assert kinds(connect(app, said="e")) == ["accept", 1013]
     assert codes == [1013, 1013]
@@ -56,7 +55,7 @@ def test_excess_messages_are_dropped_with_over_drop() -> None:
                 clock.advance(30 if text == "wait" else 0)
                 await websocket.send_text(text)
 
-    app = application([WebSocketRoute("/ws", view)], clock=clock)
+    app = application(view, clock=clock)
     assert kinds(connect(app, said=["a", "b", "c", "d"])) == ["accept", "a", "b"]
     clock.advance(60)
     assert kinds(connect(app, said=["wait", "wait", "c", "d", "e"])) == ["accept", "wait", "wait", "c", "d"]
@@ -64,7 +63,7 @@ def test_excess_messages_are_dropped_with_over_drop() -> None:
 
 def test_a_cost_function_receives_the_message() -> None:
     """A message costs what the function returns for its text or its bytes. Keys are those of the handshake."""
-    app = application([WebSocketRoute("/ws", messages("5/minute", cost=len, over="drop")(echo))])
+    app = application(messages("5/minute", cost=len, over="drop")(echo))
     assert kinds(connect(app, said=["abc", "abc", "", "ab", "a"])) == ["accept", "abc", "", "ab"]
     sizes: list[Any] = []
 
@@ -72,7 +71,7 @@ def test_a_cost_function_receives_the_message() -> None:
         await websocket.accept()
         sizes.extend([len((await websocket.receive()).get("bytes") or b"") for _ in range(2)])
 
-    app = application([WebSocketRoute("/ws", messages("5/minute", cost=len)(view))])
+    app = application(messages("5/minute", cost=len)(view))
     sent = connect(app, said=[{"type": "websocket.receive", "bytes": bytes(size)} for size in (4, 2)])
     assert (kinds(sent), sizes) == (["accept", 1013], [4, 0])
 
@@ -83,7 +82,7 @@ def test_a_function_replaces_the_action_over_the_limit() -> None:
     async def explain(websocket: Any, verdict: Any) -> None:
         await websocket.send_text(f"{websocket.url.path} {verdict.rules[0]} {verdict.retry_after:g}")
 
-    app = application([WebSocketRoute("/ws", messages("2/minute", name="said", cost=len, over=explain)(echo))])
+    app = application(messages("2/minute", name="said", cost=len, over=explain)(echo))
     assert kinds(connect(app, said=["a", "ab", "b"])) == ["accept", "a", "/ws said 60", "b"]
 
 
@@ -119,7 +118,7 @@ def test_a_view_checks_messages_by_a_key_known_after_the_accept() -> None:
         Rule(name="kept", limits="3/minute", key=["user"], match={"view": ""}, count_when={"status": 101}),
         Rule(name="slots", limits="1 concurrent", key=["user"], match={"view": ""}),
     ]
-    app = application([WebSocketRoute("/ws", view)], *rules)
+    app = application(view, *rules)
     assert kinds(connect(app, said=["ann", *["said"] * 4])) == ["accept", "2", "1", "0", 1013]
     assert kinds(connect(app, said=["bob", "said"])) == ["accept", "2"]
     assert kinds(connect(app, said=["ann", *["kept"] * 4])) == ["accept", "2", "1", "0", 1013]
@@ -137,15 +136,14 @@ def test_sent_messages_are_not_limited() -> None:
         for text in "abcde":
             await websocket.send_text(text)
 
-    assert kinds(connect(application([WebSocketRoute("/ws", view)]))) == ["accept", *"abcde"]
+    assert kinds(connect(application(view))) == ["accept", *"abcde"]
 
 
 @each("hides", [False, True])
 def test_two_middlewares_count_a_message_once(hides: bool) -> None:
     """The outer middleware counts. When it cannot read the routes, the inner one counts."""
     limiter = Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))
-    inner = Starlette(routes=[WebSocketRoute("/ws", messages("2/minute")(echo))])
-    inner.add_middleware(RateLimitMiddleware, limiter=limiter)
+    inner = application(messages("2/minute")(echo), limiter=limiter)
 
     async def hiding(scope: Any, receive: Any, send: Any) -> None:
         await inner(scope, receive, send)
@@ -157,110 +155,69 @@ def test_two_middlewares_count_a_message_once(hides: bool) -> None:
 
 def test_limits_on_messages_are_decided_together() -> None:
     """Several limits on messages are all or nothing. A limit that closes takes precedence over one that drops."""
-
-    @messages("3/minute", name="all", key=[])
-    @messages("2/minute", name="each", key=["ip"], over="drop")
-    async def view(websocket: Any) -> None:
-        await echo(websocket)
-
-    app = application([WebSocketRoute("/ws", view)])
+    dropping = messages("2/minute", name="each", key=["ip"], over="drop")(echo)
+    app = application(messages("3/minute", name="all", key=[])(dropping))
     assert kinds(connect(app, said="abc")) == ["accept", "a", "b"]
     assert kinds(connect(app, said="de", client=("192.0.2.9", 1))) == ["accept", "d", 1013]
 
 
 def test_handshakes_and_messages_have_separate_limits() -> None:
     """A view may have both. Rules of the file and exemptions by name apply only to handshakes."""
-
-    @exempt("file")
-    @limit("2/minute", name="handshakes")
-    @messages("1/minute", name="messages", over="drop")
-    async def view(websocket: Any) -> None:
-        await echo(websocket)
-
-    app = application([WebSocketRoute("/ws", view)], Rule(name="file", limits="1/minute"))
+    view = messages("1/minute", name="messages", over="drop")(echo)
+    app = application(exempt("file")(limit("2/minute", name="handshakes")(view)), Rule(name="file", limits="1/minute"))
     assert [kinds(connect(app, said="ab")) for _ in range(3)] == [["accept", "a"], ["accept"], [1008]]
 
 
 def test_a_view_that_is_exempt_has_no_limit_on_messages() -> None:
     """``@exempt`` and limits_off() turn limits on messages off, too."""
-
-    @exempt
-    @messages("1/minute")
-    async def free(websocket: Any) -> None:
-        await echo(websocket)
-
-    @messages("1/minute")
-    async def limited(websocket: Any) -> None:
-        await echo(websocket)
-
-    app = application([WebSocketRoute("/free", free), WebSocketRoute("/limited", limited)])
+    limited = messages("1/minute")(echo)
+    app = application([WebSocketRoute("/free", exempt(limited)), WebSocketRoute("/limited", limited)])
     assert kinds(connect(app, "/free", said="abc")) == ["accept", *"abc"]
     with limits_off():
         assert kinds(connect(app, "/limited", said="abc")) == ["accept", *"abc"]
 
 
-def test_a_queue_delays_messages() -> None:
+def test_a_queue_delays_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leaky-bucket queue delays messages, and so the sender."""
     delays: list[float] = []
+    sleep = asyncio.sleep
 
-    @messages("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
-    async def view(websocket: Any) -> None:
-        await echo(websocket)
+    async def noted(delay: float) -> None:
+        delays.append(delay)
+        await sleep(0)
 
-    async def scenario() -> list[Any]:
-        sleep = asyncio.sleep
-
-        async def noted(delay: float) -> None:
-            delays.append(delay)
-            await sleep(0)
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("ratelimit_mw.asgi.websocket.asyncio.sleep", noted)
-            return await aconnect(application([WebSocketRoute("/ws", view)]), "/ws", ["a", "b"])
-
-    assert kinds(asyncio.run(scenario())) == ["accept", "a", "b"]
+    monkeypatch.setattr("ratelimit_mw.asgi.websocket.asyncio.sleep", noted)
+    queue = messages("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
+    assert kinds(connect(application(queue(echo)), said="ab")) == ["accept", "a", "b"]
     assert delays == [0.001]
 
 
-MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"limits": "1/s", "over": "ignore"}, "over: expected 'close', 'drop' or an async function; got 'ignore'"),
-    (
-        {"limits": "1/s", "over": len},
-        "over: expected 'close', 'drop' or an async function; got <built-in function len>",
-    ),
-    ({"limits": "1/s", "over": echo}, r"over: expected a function of the WebSocket and the verdict; got echo\("),
-    (
-        {"limits": "5 concurrent"},
-        r"@messages at .*py:\d+: count_when, count_unless and concurrency limits cannot be used",
-    ),
-    (
-        {"limits": "1/s", "count_when": {"status": 500}},
-        "count_when, count_unless and concurrency limits cannot be used for messages",
-    ),
-    (
-        {"limits": "1/s", "cost_from": {"header": "x-used"}},
-        r"@messages at .*py:\d+: cost_from: messages have no response",
-    ),
-    ({"limits": "1/fortnight"}, r"@messages at .*py:\d+: limits"),
-]
+EXPECTED = "over: expected 'close', 'drop' or an async function; got "
+NO_OUTCOME = "count_when, count_unless and concurrency limits cannot be used for messages"
 
 
-@each(("arguments", "message"), MISTAKES)
+@each(
+    ("arguments", "message"),
+    [
+        ({"over": "ignore"}, f"{EXPECTED}'ignore'"),
+        ({"over": len}, f"{EXPECTED}<built-in function len>"),
+        ({"over": echo}, r"over: expected a function of the WebSocket and the verdict; got echo\("),
+        ({"limits": "5 concurrent"}, rf"@messages at .*py:\d+: {NO_OUTCOME}"),
+        ({"count_when": {"status": 500}}, NO_OUTCOME),
+        ({"cost_from": {"header": "x-used"}}, r"@messages at .*py:\d+: cost_from: messages have no response"),
+        ({"limits": "1/fortnight"}, r"@messages at .*py:\d+: limits"),
+    ],
+)
 def test_an_invalid_limit_on_messages_is_an_error(arguments: dict[str, Any], message: str) -> None:
     """A limit on messages without a meaning raises an error at its decorator."""
     with pytest.raises(ConfigError, match=message):
-        messages(**arguments)
+        messages(**{"limits": "1/s", **arguments})
 
 
 def test_a_limit_on_messages_of_an_http_view_is_a_mistake() -> None:
     """An HTTP view receives no messages, so it cannot limit them."""
-
-    @messages("1/s")
-    async def page(request: Any) -> Any:
-        return PlainTextResponse("page")
-
-    with pytest.raises(ConfigError, match=r"@messages on .*page: /page is not a WebSocket route"):
-        ask(application([Route("/page", page)]), "/page")
+    with pytest.raises(ConfigError, match=r"@messages on .*hello: /page is not a WebSocket route"):
+        ask(application([Route("/page", messages("1/s")(hello))]), "/page")
 
 
 def test_other_messages_are_not_counted() -> None:
@@ -273,5 +230,5 @@ def test_other_messages_are_not_counted() -> None:
         await websocket.send_text(" ".join(kinds))
 
     ping = {"type": "websocket.ping"}
-    sent = connect(application([WebSocketRoute("/ws", view)]), said=[ping, ping, "a"])
+    sent = connect(application(view), said=[ping, ping, "a"])
     assert kinds(sent) == ["accept", "websocket.ping websocket.ping websocket.receive"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from calls import ask
+from calls import OK, ask
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.routing import Mount, Route, Router
 from starlette_apps import application, asynchronous, hello, statuses
 from tables import each
 
@@ -32,11 +32,7 @@ def test_options_count_where_starlette_does_not_answer_them() -> None:
 
 def test_path_parameters_without_routes_are_an_error() -> None:
     """An application without a framework has no path parameters, so a rule by one would never apply."""
-
-    async def plain(scope: Any, receive: Any, send: Any) -> None:
-        raise AssertionError("never called")
-
-    app = RateLimitMiddleware(plain, limiter=Limiter([Rule(limits="1/minute", key=["path:id"])]))
+    app = RateLimitMiddleware(OK, limiter=Limiter([Rule(limits="1/minute", key=["path:id"])]))
     for _ in range(2):
         with pytest.raises(ConfigError, match="uses the feature 'path:id'"):
             ask(app)
@@ -53,19 +49,18 @@ def test_routes_added_later_are_limited() -> None:
     assert statuses(app, *["/inner/late"] * 2) == [200, 429]
 
 
-class Rewrites:
-    """A middleware that changes the path of requests."""
+# -- position of the middleware ----------------------------------------------------------------------------
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+
+class Wraps:
+    """A middleware that changes nothing, and shows the application inside or hides it."""
+
+    def __init__(self, app: Any, attribute: str = "app") -> None:
+        setattr(self, attribute, app)
+        self._inner = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] == "/old":
-            scope["path"] = "/new"
-        await self.app(scope, receive, send)
-
-
-# -- position of the middleware ----------------------------------------------------------------------------
+        await (OK if self._inner is self else self._inner)(scope, receive, send)
 
 
 def test_a_mounted_middleware_uses_whole_templates() -> None:
@@ -81,30 +76,24 @@ def test_a_mounted_middleware_uses_whole_templates() -> None:
     assert statuses(outer, "/u/items/1", "/") == [200, 200]
 
 
-def test_a_hidden_inner_application_uses_its_own_routes() -> None:
-    """When a mount hides the application, the inner middleware uses the application's own routes."""
-    inner = application([Route("/limited", asynchronous)])
-
-    async def hiding(scope: Any, receive: Any, send: Any) -> None:
-        await inner(scope, receive, send)
-
-    outer = Starlette(routes=[Mount("/hidden", app=hiding)])
-    assert statuses(outer, *["/hidden/limited"] * 3) == [200, 200, 429]
+def wrapped() -> Any:
+    inner = Wraps(Starlette(routes=[Route("/", asynchronous)]))
+    return RateLimitMiddleware(inner, limiter=Limiter(clock=ManualClock(1_000_000.0)))
 
 
-def test_the_middleware_may_wrap_the_application() -> None:
-    """The middleware finds the routes when it wraps the application by hand, even inside other middleware."""
-    app: Any = Rewrites(Starlette(routes=[Route("/", asynchronous)]))
-    app = RateLimitMiddleware(app, limiter=Limiter(clock=ManualClock(1_000_000.0)))
-    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+def of_route() -> Any:
+    inside = RateLimitMiddleware(Router([Route("/", asynchronous)]), limiter=Limiter(clock=ManualClock(1_000_000.0)))
+    return Starlette(routes=[Mount("/m", app=inside)])
 
 
-def test_a_route_may_have_its_own_middleware() -> None:
-    """The middleware of one route decides the limits of that route."""
-    routes: list[BaseRoute] = [
-        Mount("/m", app=RateLimitMiddleware(Router([Route("/", asynchronous)]), limiter=Limiter()))
-    ]
-    assert statuses(Starlette(routes=routes), "/m/", "/m/", "/m/") == [200, 200, 429]
+def hidden() -> Any:
+    return Starlette(routes=[Mount("/m", app=Wraps(application([Route("/", asynchronous)]), "hidden"))])
+
+
+@each(("build", "path"), [(wrapped, "/"), (of_route, "/m/"), (hidden, "/m/")])
+def test_the_middleware_finds_the_routes_in_any_place(build: Any, path: str) -> None:
+    """It may wrap the application by hand, be that of one route, or be in an application that a mount hides."""
+    assert statuses(build(), *[path] * 3) == [200, 200, 429]
 
 
 def test_a_405_does_not_consume_the_limits_of_the_view() -> None:
@@ -115,13 +104,8 @@ def test_a_405_does_not_consume_the_limits_of_the_view() -> None:
 
 def test_an_application_that_wraps_itself_has_no_routes() -> None:
     """The search for routes ends, and the rules of the file apply."""
-
-    class Endless(Rewrites):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            await PlainTextResponse("endless")(scope, receive, send)
-
-    inner = Endless(None)
-    inner.app = inner
+    inner = Wraps(None)
+    inner.app = inner._inner = inner  # type: ignore[attr-defined]
     app = RateLimitMiddleware(inner, limiter=Limiter([Rule(limits="1/minute")], clock=ManualClock(1.0)))
     assert statuses(app, "/", "/") == [200, 429]
 
@@ -134,10 +118,6 @@ def test_the_inner_middleware_decides_views_hidden_from_the_outer_one(same: bool
     if not same:
         limiters = [Limiter.from_settings(settings, clock=ManualClock(1_000_000.0)) for _ in range(2)]
     inner = application([Route("/", asynchronous), Route("/free", hello)], limiter=limiters[0])
-
-    async def hiding(scope: Any, receive: Any, send: Any) -> None:
-        await inner(scope, receive, send)
-
-    app = RateLimitMiddleware(hiding, limiter=limiters[1])
+    app = RateLimitMiddleware(Wraps(inner, "hidden"), limiter=limiters[1])
     assert statuses(app, "/", "/", "/", "/free") == [200, 200, 429, 200]
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "4"

@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from calls import aask, http_scope
 from redis_handles import PATIENT, address
-from servers import HOST, Server, running, wait_for
+from servers import Server
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.starlette import RateLimitMiddleware
@@ -165,74 +160,3 @@ def test_a_client_that_hangs_up_pays_for_what_it_used(site: Site, form: str) -> 
     site.loop.run(scenario())
     assert len(used) == 20
     assert site.left() == [80, 5000 - sum(used)]
-
-
-PROGRAM = """
-import asyncio
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse, StreamingResponse
-from starlette.routing import Route
-from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.settings import Settings
-from ratelimit_mw.starlette import RateLimitMiddleware
-
-match = {"methods": ["POST"]}
-limiter = Limiter(
-    [
-        Rule(name="requests", key=[], limits="1000/year", match=match, algorithm="fixed-window"),
-        Rule(name="tokens", key=[], limits="1000000/year", match=match, algorithm="fixed-window", cost=5000),
-    ],
-    store="STORE",
-    settings=Settings(store_timeout="10s"),
-)
-used = []
-
-async def stream(request):
-    async def words():
-        tokens = 0
-        try:
-            while True:
-                tokens += 1
-                yield "word " * 1000
-                await asyncio.sleep(0.001)
-        finally:
-            used.append(tokens)
-            await limiter.asettle(request.state.ratelimit, tokens, rule="tokens")
-    return StreamingResponse(words())
-
-async def usage(request):
-    verdict = await limiter.apeek({"method": "POST"}, cost=0)
-    return JSONResponse([len(used), sum(used), *(d.limit - d.remaining for d in verdict.decisions)])
-
-app = Starlette(routes=[Route("/", stream, methods=["POST"]), Route("/usage", usage)])
-app.add_middleware(RateLimitMiddleware, limiter=limiter)
-"""
-
-
-@pytest.mark.slow
-@each("stored", ["memory", "redis"])
-def test_clients_of_a_server_that_hang_up_pay_for_what_they_used(
-    stored: str, own_server: Server, tmp_path: Path
-) -> None:
-    """Thirty clients of uvicorn close their connections in the middle of a stream."""
-    url = "memory://" if stored == "memory" else address(own_server)
-    (tmp_path / "streams.py").write_text(PROGRAM.replace("STORE", url))
-
-    def command(port: int) -> list[str]:
-        return [sys.executable, "-m", "uvicorn", "--port", str(port), "streams:app"]
-
-    with running(command, tmp_path) as server:
-        clients = [socket.create_connection((HOST, server.port)) for _ in range(30)]
-        for client in clients:
-            client.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
-        for number, client in enumerate(clients):
-            for _ in range(1 + number % 5):
-                assert client.recv(1000)
-            client.close()
-
-        def usage() -> list[int]:
-            return list(httpx.get(f"http://{HOST}:{server.port}/usage", timeout=180).json())
-
-        wait_for(lambda: usage()[0] == 30, "all streams to end")
-        wait_for(lambda: usage()[1] == usage()[3], "all tokens to be settled")
-        assert usage()[2] == 30

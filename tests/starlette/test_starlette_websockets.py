@@ -14,7 +14,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from tables import each
 from websocket_calls import DENIAL, application, connect, echo, kinds
 
-from ratelimit_mw import Limiter, MissingMiddlewareError, Rule
+from ratelimit_mw import Limiter, MissingMiddlewareError, Rejection, Rule
 from ratelimit_mw.http.limits import ADMISSION
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check, limit, messages, usage
 from ratelimit_mw.testing import ManualClock
@@ -44,7 +44,7 @@ def test_a_request_with_the_method_websocket_leaves_handshakes_limited() -> None
 
 def test_a_rejected_handshake_has_a_full_response_with_the_extension() -> None:
     """With the denial-response extension, the client gets the status, headers and body of the rejection."""
-    app = application([WebSocketRoute("/ws", echo)], Rule(name="ws", limits="1/minute"))
+    app = application(echo, Rule(name="ws", limits="1/minute"))
     connect(app)
     start, body = connect(app, extensions=DENIAL)
     assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
@@ -62,7 +62,7 @@ def test_a_rejected_handshake_receives_the_connect_event_first() -> None:
     async def view(websocket: Any) -> None:
         called.append(websocket)
 
-    app = application([WebSocketRoute("/ws", view)], Rule(limits="1/minute", cost=lambda _: 2))
+    app = application(view, Rule(limits="1/minute", cost=lambda _: 2))
     events: list[str] = []
 
     async def receive() -> Any:
@@ -81,23 +81,15 @@ def test_a_custom_rejection_applies_to_handshakes(kind: str) -> None:
     """The custom rejection of requests rejects handshakes, too, with WebSocket messages."""
     start = {"type": "http.response.start", "status": 503, "headers": [(b"x-own", b"1")]}
     rejections: dict[str, Any] = {
-        "rejection": lambda request, verdict: _rejection(),
+        "rejection": lambda request, verdict: Rejection(503, [("x-own", "1")], b"own"),
         "starlette": lambda request, verdict: PlainTextResponse("own", status_code=503, headers={"x-own": "1"}),
         "asgi": lambda request, verdict: sending(start, {"type": "http.response.body", "body": b"own"}),
     }
-    app = application(
-        [WebSocketRoute("/ws", echo)], Rule(limits="1/minute", cost=lambda _: 2), rejection=rejections[kind]
-    )
+    app = application(echo, Rule(limits="1/minute", cost=lambda _: 2), rejection=rejections[kind])
     sent = connect(app, extensions=DENIAL)
     assert [message["type"].partition("http")[0] for message in sent] == ["websocket."] * 2
     assert (sent[0]["status"], sent[1]["body"]) == (503, b"own")
     assert {b"x-own", b"ratelimit-policy"} <= {name for name, _ in sent[0]["headers"]}
-
-
-def _rejection() -> Any:
-    from ratelimit_mw.http.rejection import Rejection
-
-    return Rejection(503, [("x-own", "1")], b"own")
 
 
 def test_a_handler_for_http_requests_is_not_called_for_handshakes() -> None:
@@ -106,8 +98,8 @@ def test_a_handler_for_http_requests_is_not_called_for_handshakes() -> None:
     async def handler(request: Any, error: Any) -> Any:
         raise AssertionError("never called")
 
-    app = Starlette(routes=[WebSocketRoute("/ws", echo)], exception_handlers={RateLimitExceeded: handler})
-    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="1/minute", cost=lambda _: 2)]))
+    app = application(echo, Rule(limits="1/minute", cost=lambda _: 2))
+    app.add_exception_handler(RateLimitExceeded, handler)
     assert connect(app, extensions=DENIAL)[0]["status"] == 429
 
 
@@ -143,27 +135,33 @@ def test_a_hidden_limit_is_an_error_with_its_reason(mark: Any) -> None:
         await marked(websocket)
 
     with pytest.raises(MissingMiddlewareError, match=r"echo is limited .* functools\.wraps"):
-        connect(application([WebSocketRoute("/ws", hiding)], Rule(limits="9/minute")))
+        connect(application(hiding, Rule(limits="9/minute")))
+
+
+def limiter_of(limits: str, **rule: Any) -> Limiter:
+    return Limiter([Rule(name="ws", limits=limits, **rule)], clock=ManualClock(1_000_000.0))
+
+
+def left(limiter: Limiter) -> int:
+    return limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining
 
 
 def test_a_slot_is_held_until_the_connection_ends() -> None:
     """A limit on concurrent connections counts a connection from its handshake to its end, however it ends."""
-    limiter = Limiter([Rule(limits="1 concurrent")], clock=ManualClock(1_000_000.0))
-    results: list[bool] = []
+    limiter = limiter_of("1 concurrent")
+    results: list[int] = []
 
     async def view(websocket: Any) -> None:
         await websocket.accept()
-        results.append(limiter.peek({"ip": "192.0.2.7"}).allowed)
+        results.append(left(limiter))
         if websocket.query_params:
             raise ValueError("broken")
 
-    app = Starlette(routes=[WebSocketRoute("/ws", view)])
-    app.add_middleware(RateLimitMiddleware, limiter=limiter)
+    app = application(view, limiter=limiter)
     connect(app)
     with pytest.raises(ValueError, match="broken"):
         connect(app, query_string=b"x=1")
-    assert results == [False, False]
-    assert limiter.peek({"ip": "192.0.2.7"}).allowed
+    assert (results, left(limiter)) == ([0, 0], 1)
 
 
 @each(("outcome", "remaining"), [("accept", 1), ("close", 0), ("deny", 0)])
@@ -171,20 +169,15 @@ def test_only_named_outcomes_count(outcome: str, remaining: int) -> None:
     """A rule for failures counts only a handshake that the view rejects."""
 
     async def view(websocket: Any) -> None:
-        if outcome == "accept":
-            await websocket.accept()
-        elif outcome == "close":
-            await websocket.close()
-        else:
+        if outcome == "deny":
             await websocket.receive()
             await PlainTextResponse("no", status_code=403)(websocket.scope, websocket.receive, websocket._send)
+        else:
+            await getattr(websocket, outcome)()
 
-    rule = Rule(limits="1/minute", count_when={"status": 403})
-    limiter = Limiter([rule], clock=ManualClock(1_000_000.0))
-    app = Starlette(routes=[WebSocketRoute("/ws", view)])
-    app.add_middleware(RateLimitMiddleware, limiter=limiter)
-    connect(app, extensions=DENIAL)
-    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == remaining
+    limiter = limiter_of("1/minute", count_when={"status": 403})
+    connect(application(view, limiter=limiter), extensions=DENIAL)
+    assert left(limiter) == remaining
 
 
 @each("marks", [True, False])
@@ -194,13 +187,12 @@ def test_a_view_marks_the_connection_that_counts(marks: bool) -> None:
 
     async def view(websocket: Any) -> None:
         await websocket.accept()
-        seen.append(limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining)
+        seen.append(left(limiter))
         if marks:
             websocket.state.ratelimit["ws"].count()
 
-    limiter = Limiter([Rule(name="ws", limits="1/minute", count_when={"marked": True})], clock=ManualClock(1_000_000.0))
-    app = Starlette(routes=[WebSocketRoute("/ws", view)])
-    app.add_middleware(RateLimitMiddleware, limiter=limiter)
+    limiter = limiter_of("1/minute", count_when={"marked": True})
+    app = application(view, limiter=limiter)
     connect(app)
     assert seen == [0]
     assert kinds(connect(app))[0] == (1008 if marks else "accept")
@@ -223,11 +215,8 @@ def test_a_connection_that_matches_no_rule_is_passed_through() -> None:
 
 def test_a_connection_is_decided_once_by_two_middlewares() -> None:
     """The same limiter outside and inside consumes once per handshake."""
-    limiter = Limiter([Rule(limits="2/minute")], clock=ManualClock(1_000_000.0))
-    inner = Starlette(routes=[WebSocketRoute("/ws", echo)])
-    inner.add_middleware(RateLimitMiddleware, limiter=limiter)
-    outer = Starlette(routes=[Mount("/in", app=inner)])
-    outer.add_middleware(RateLimitMiddleware, limiter=limiter)
+    limiter = limiter_of("2/minute")
+    outer = application([Mount("/in", app=application(echo, limiter=limiter))], limiter=limiter)
     assert [kinds(connect(outer, "/in/ws")) for _ in range(3)] == [["accept"], ["accept"], [1008]]
 
 
@@ -242,7 +231,7 @@ def test_a_rejection_raised_by_a_view_closes_the_connection(steps: list[str], ex
             await getattr(websocket, step)()
         own.hit({}, cost=2).raise_for_limit()
 
-    app = application([WebSocketRoute("/ws", view)], Rule(limits="9/minute"))
+    app = application(view, Rule(limits="9/minute"))
 
     async def noting(scope: Any, receive: Any, send: Any) -> None:
         async def receive_noted() -> Any:
@@ -259,15 +248,11 @@ def test_a_rejection_raised_by_a_view_closes_the_connection(steps: list[str], ex
 def test_any_asgi_websocket_application_is_limited() -> None:
     """Rules on paths and async feature functions limit an application without a framework."""
 
-    async def plain(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        await send({"type": "websocket.accept"})
-
     async def token(request: Any) -> str:
         return request.headers["host"]  # type: ignore[no-any-return]
 
-    limiter = Limiter([Rule(limits="1/minute", key="token")], clock=ManualClock(1_000_000.0))
-    app = RateLimitMiddleware(plain, limiter=limiter, features={"token": token})
+    plain = sending({"type": "websocket.accept"})
+    app = RateLimitMiddleware(plain, limiter=limiter_of("1/minute", key="token"), features={"token": token})
     hosts = [b"a", b"b", b"a"]
     assert [kinds(connect(app, headers=[(b"host", host)])) for host in hosts] == [["accept"], ["accept"], [1008]]
 
@@ -275,7 +260,7 @@ def test_any_asgi_websocket_application_is_limited() -> None:
 def test_a_queue_delays_handshakes() -> None:
     """A leaky-bucket queue delays a handshake like a request."""
     queue = Rule(limits="1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
-    app = application([WebSocketRoute("/ws", echo)], queue)
+    app = application(echo, queue)
     delays: list[float] = []
 
     async def noted(delay: float) -> None:
@@ -297,7 +282,7 @@ def test_a_rule_in_a_connection_may_count_by_method(calls: Any) -> None:
         await calls(websocket, "named")
         await websocket.send_text("fine")
 
-    assert kinds(connect(application([WebSocketRoute("/ws", view)], rule))) == ["accept", "fine"]
+    assert kinds(connect(application(view, rule))) == ["accept", "fine"]
 
 
 @each("extensions", [None, DENIAL])
@@ -311,7 +296,5 @@ def test_the_status_of_a_rejection_in_a_view_is_the_outcome(extensions: Any) -> 
     async def view(websocket: Any) -> None:
         await check(websocket, "named", user="eve")
 
-    app = Starlette(routes=[WebSocketRoute("/ws", view)])
-    app.add_middleware(RateLimitMiddleware, limiter=rate)
-    connect(app, extensions=extensions)
-    assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 8
+    connect(application(view, limiter=rate), extensions=extensions)
+    assert left(rate) == 8

@@ -8,7 +8,7 @@ from typing import Any
 
 from calls import http_scope
 from starlette.applications import Starlette
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
 from ratelimit_mw import Limiter, Rule
@@ -25,9 +25,12 @@ async def echo(websocket: Any) -> None:
             await websocket.send_text(await websocket.receive_text())
 
 
-def application(routes: list[BaseRoute], *rules: Rule, clock: Any = None, **options: Any) -> Starlette:
-    app = Starlette(routes=routes)
-    limiter = Limiter(rules, clock=clock or ManualClock(1_000_000.0))
+def application(
+    routes: list[BaseRoute] | Any, *rules: Rule, clock: Any = None, limiter: Limiter | None = None, **options: Any
+) -> Starlette:
+    """Return an application with these routes, or with one view at ``/ws``."""
+    app = Starlette(routes=routes if isinstance(routes, list) else [WebSocketRoute("/ws", routes)])
+    limiter = limiter or Limiter(rules, clock=clock or ManualClock(1_000_000.0))
     app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
     return app
 
