@@ -23,6 +23,18 @@ def schema_of(app: Any, path: str = "/openapi.json") -> dict[str, Any]:
     return ask(app, path).json()  # type: ignore[no-any-return]
 
 
+def documented(app: Any) -> dict[str, Any]:
+    """Return the documented 429 of ``/``."""
+    return schema_of(app)["paths"]["/"]["get"]["responses"]["429"]  # type: ignore[no-any-return]
+
+
+def app_of(**options: Any) -> FastAPI:
+    """Return an application with one limited view."""
+    app = FastAPI()
+    app.get("/", **options)(limit("1/minute")(view))
+    return app
+
+
 def limited_operations(schema: dict[str, Any]) -> set[str]:
     """Return the operations that document a 429."""
     return {
@@ -67,10 +79,8 @@ def test_limited_operations_document_a_429() -> None:
 )
 def test_the_documented_headers_are_those_of_the_response(families: list[str], expected: set[str]) -> None:
     """The documented 429 has the same headers as the response."""
-    app = FastAPI()
-    app.get("/")(limit("1/minute")(view))
-    limited(app, headers=families)
-    response = schema_of(app)["paths"]["/"]["get"]["responses"]["429"]
+    app = limited(app_of(), headers=families)
+    response = documented(app)
     assert set(response["headers"]) == expected | {"Retry-After"}
     rejected = [ask(app) for _ in range(2)][-1]
     assert {name.lower() for name in response["headers"]} <= set(rejected.headers)
@@ -78,25 +88,21 @@ def test_the_documented_headers_are_those_of_the_response(families: list[str], e
     assert set(properties) == set(rejected.json())
 
 
-def test_a_custom_rejection_has_no_documented_body() -> None:
+@each("handled", [RateLimitExceeded, 429, 403, None])
+def test_a_custom_rejection_has_no_documented_body(handled: Any) -> None:
     """When the application makes the rejection itself, the description has no body for it."""
-    for handled in (RateLimitExceeded, 429, 403, None):
-        app = FastAPI()
-        app.get("/")(limit("1/minute")(view))
-        if handled is not None:
-            app.add_exception_handler(handled, lambda request, error: PlainTextResponse("wait"))
-            limited(app)
-        else:
-            limited(app, rejection=lambda request, verdict: PlainTextResponse("wait"))
-        assert ("content" in schema_of(app)["paths"]["/"]["get"]["responses"]["429"]) == (handled == 403)
+    app, options = app_of(), dict[str, Any]()
+    if handled is None:
+        options["rejection"] = lambda request, verdict: PlainTextResponse("wait")
+    else:
+        app.add_exception_handler(handled, lambda request, error: PlainTextResponse("wait"))
+    assert ("content" in documented(limited(app, **options))) == (handled == 403)
 
 
 def test_a_documented_429_of_the_application_stays() -> None:
     """A 429 that the application documents itself stays unchanged."""
-    app = FastAPI()
-    app.get("/", responses={429: {"description": "Slow down"}})(limit("1/minute")(view))
-    limited(app)
-    assert schema_of(app)["paths"]["/"]["get"]["responses"]["429"] == {"description": "Slow down"}
+    app = limited(app_of(responses={429: {"description": "Slow down"}}))
+    assert documented(app) == {"description": "Slow down"}
 
 
 def test_mounted_applications_describe_their_own_limits() -> None:
@@ -113,32 +119,24 @@ def test_mounted_applications_describe_their_own_limits() -> None:
 
 def test_a_custom_openapi_function_is_kept() -> None:
     """The description of a replaced ``openapi`` function gains the limits."""
-    app = FastAPI()
-    app.get("/")(limit("1/minute")(view))
+    app = app_of()
     described = app.openapi
-
-    def own() -> dict[str, Any]:
-        return described() | {"x-own": True}
-
-    app.openapi = own  # type: ignore[method-assign]
-    limited(app)
-    schema = schema_of(app)
+    app.openapi = lambda: described() | {"x-own": True}  # type: ignore[method-assign]
+    schema = schema_of(limited(app))
     assert (schema["x-own"], limited_operations(schema)) == (True, {"get /"})
 
 
-def test_the_limits_are_documented_after_the_start() -> None:
+@each("early", [False, True])
+def test_the_limits_are_documented_after_the_start(early: bool) -> None:
     """The limits are there before any request, even when code calls ``openapi`` too early."""
-    for early in (False, True):
-        app, operations = FastAPI(), list[set[str]]()
-        app.get("/")(limit("1/minute")(view))
-        limited(app)
-        assert not early or limited_operations(app.openapi()) == set()
+    app, operations = limited(app_of()), list[set[str]]()
+    assert not early or limited_operations(app.openapi()) == set()
 
-        async def describe(app: FastAPI = app, operations: list[set[str]] = operations) -> None:
-            operations.append(limited_operations(app.openapi()))
+    async def describe() -> None:
+        operations.append(limited_operations(app.openapi()))
 
-        asyncio.run(run_lifespan(app, [], describe))
-        assert operations == [{"get /"}]
+    asyncio.run(run_lifespan(app, [], describe))
+    assert operations == [{"get /"}]
 
 
 def test_routes_added_later_are_documented() -> None:
@@ -154,9 +152,6 @@ def test_routes_added_later_are_documented() -> None:
 @each(("reset", "text"), [("delta", "Seconds until"), ("epoch", "in seconds since 1970")])
 def test_the_description_says_what_the_numbers_are(reset: Any, text: str) -> None:
     """The reset follows the setting, and ``t`` of a rejection is the time to wait."""
-    app = FastAPI()
-    app.get("/")(limit("1/minute")(view))
-    limited(app, reset=reset)
-    headers = schema_of(app)["paths"]["/"]["get"]["responses"]["429"]["headers"]
+    headers = documented(limited(app_of(), reset=reset))["headers"]
     assert text in headers["X-RateLimit-Reset"]["description"]
     assert "the seconds to wait (t)" in headers["RateLimit"]["description"]

@@ -113,14 +113,6 @@ def test_the_index_agrees_with_fastapi(plan: Any, requests: list[str], method: s
 # -- templates ---------------------------------------------------------------------------------------------
 
 
-def test_included_routers_have_their_prefixes() -> None:
-    """The template has the prefixes of the router, of the including router and of the include."""
-    app, v1 = FastAPI(), APIRouter(prefix="/v1")
-    v1.include_router(items(), prefix="/shop")
-    app.include_router(v1, prefix="/api")
-    assert template_of(app, "/api/v1/shop/items/7") == "/api/v1/shop/items/{id}"
-
-
 def test_a_router_that_is_included_twice_has_two_templates() -> None:
     """Two includes of one router have separate counts by endpoint, and one count without endpoint."""
     for key, expected in ((["endpoint"], [200, 200, 429, 200]), ([], [200, 200, 429, 429])):
@@ -133,16 +125,18 @@ def test_a_router_that_is_included_twice_has_two_templates() -> None:
 
 @each("outer", [FastAPI, Starlette])
 def test_mounted_applications_have_whole_templates(outer: Any) -> None:
-    """The template of a mounted application follows that of its mount, even with a parameter."""
-    inner = FastAPI()
-    inner.include_router(items(["endpoint"]), prefix="/v1")
+    """It follows the template of the mount, even with a parameter, and has the prefixes of all routers and includes."""
+    inner, v1 = FastAPI(), APIRouter(prefix="/v1")
+    v1.include_router(items(["endpoint"]), prefix="/shop")
+    inner.include_router(v1, prefix="/api")
     app = outer()
     app.mount("/plain", inner)
     app.router.routes.append(Mount("/t/{tenant}", app=inner))
-    assert template_of(app, "/plain/v1/items/7") == "/plain/v1/items/{id}"
-    assert template_of(app, "/t/acme/v1/items/7") == "/t/{tenant}/v1/items/{id}"
+    below = "api/v1/shop/items"
+    assert template_of(app, f"/plain/{below}/7") == f"/plain/{below}/{{id}}"
+    assert template_of(app, f"/t/acme/{below}/7") == f"/t/{{tenant}}/{below}/{{id}}"
     limited(app)
-    paths = ["/t/a/v1/items/1", "/t/b/v1/items/2", "/t/c/v1/items/3", "/plain/v1/items/1"]
+    paths = [f"/t/a/{below}/1", f"/t/b/{below}/2", f"/t/c/{below}/3", f"/plain/{below}/1"]
     assert statuses(app, *paths) == [200, 200, 429, 200]
 
 
