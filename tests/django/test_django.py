@@ -12,7 +12,7 @@ from django.http import HttpResponse
 from django.test import AsyncRequestFactory
 from django.urls import path
 from django.views.decorators.http import require_POST
-from django_calls import CLIENT, LOG, MIDDLEWARE, ahello, hello, one_rule, project, still
+from django_calls import CLIENT, LOG, MIDDLEWARE, ahello, hello, one_rule, project
 from shared_store import SharedStore
 from tables import each
 
@@ -64,28 +64,6 @@ def test_a_name_with_underscores_is_not_that_of_the_proxy(
     settings = {"limiter": one_rule("1/minute", **options), "trusted_proxies": [CLIENT], "region_header": "x-country"}
     with project(settings, is_async=True, middleware=["django_calls.joining", *MIDDLEWARE]) as served:
         assert served.statuses(times=5) == [200, 429, 429, 429, 429]
-
-
-def test_a_middleware_listed_twice_checks_the_lists_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first middleware has no user, so the second applies the deny list. No rule counts twice."""
-
-    def signing_in(get_response: Any) -> Any:
-        def sign_in(request: Any) -> Any:
-            request.who = request.headers.get("x-user")
-            return get_response(request)
-
-        return sign_in
-
-    monkeypatch.setattr("django_calls.signing_in", signing_in, raising=False)
-    settings = {"rules": [{"name": "api", "limits": "5/minute"}], "lists": {"deny": {"user": ["eve"]}}}
-    limits = {"limiter": still(settings), "features": {"user": lambda request: getattr(request, "who", None)}}
-    middleware = [*MIDDLEWARE, "django_calls.signing_in", *MIDDLEWARE]
-    view = path("", lambda request: HttpResponse(str(request.ratelimit.rules)))
-    with project(limits, view, middleware=middleware) as served:
-        assert served.ask(headers={"x-user": "eve"}).status_code == 403
-        responses = [served.ask(headers={"x-user": "ann"}) for _ in range(2)]
-        assert [each.content for each in responses] == [b"('api',)"] * 2
-        assert [each["x-ratelimit-remaining"] for each in responses] == ["3", "2"]
 
 
 def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

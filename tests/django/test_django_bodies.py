@@ -72,15 +72,8 @@ def test_a_field_is_found_after_another_middleware_read_the_body(
 @each("kind", ["parts", "form"])
 def test_a_consumed_body_is_invalid_and_not_missing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a middleware outside consumes the stream, all such requests share one count."""
-
-    def throwing_away(get_response: Any) -> Any:
-        def middleware(request: Any) -> Any:
-            request.read()
-            return get_response(request)
-
-        return middleware
-
-    monkeypatch.setattr("django_calls.reading", throwing_away, raising=False)
+    reading = lambda get_response: lambda request: (request.read(), get_response(request))[1]  # noqa: E731
+    monkeypatch.setattr("django_calls.reading", reading, raising=False)
     listed = ["django_calls.reading", *MIDDLEWARE]
     with project(one_rule("1/minute", key=["form:email"]), middleware=listed) as served:
         assert [served.ask(method="POST", **bodies(email)[kind]).status_code for email in "ab"] == [200, 429]

@@ -18,14 +18,14 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit, usage
+from ratelimit_mw.django.apps import check_deployment, check_project
 from ratelimit_mw.http.warnings import warn
 from ratelimit_mw.testing import ManualClock
 
 
 def ids(deploy: bool = False) -> list[str]:
     """Return the ids of the messages that the checks of this package report."""
-    messages = run_checks(include_deployment_checks=deploy)
-    return [message.id for message in messages if message.id.startswith("ratelimit_mw.")]
+    return [message.id for check in [check_project] + [check_deployment] * deploy for message in check()]
 
 
 NO_MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from django.test import Client
 from django.urls import include, path, re_path
 from django.utils.translation import override
 from django.views import View
-from django_calls import MIDDLEWARE, hello, project, still, urls
+from django_calls import MIDDLEWARE, hello, one_rule, project, still, urls
 from tables import each
 
 from ratelimit_mw.django import exempt, limit
@@ -37,20 +38,8 @@ class Items(View):
 
 def shop() -> Any:
     """Open a project with limits and routes."""
-    rules = [
-        {"name": "everyone", "limits": "100/minute", "key": ["user|ip"]},
-        {
-            "name": "login",
-            "limits": ["5/minute", "20/hour"],
-            "match": {"path": "/login", "methods": "POST"},
-            "unrouted": True,
-        },
-        {"overrides": "home", "limits": "7/minute"},
-    ]
     inner = urls(path("<int:pk>/", Items.as_view()), re_path(r"^health/$", exempt(hello)))
-    return project(
-        still({"rules": rules}), path("", limit("5/minute", name="home")(hello)), path("items/", include(inner))
-    )
+    return project(one_rule(key=["user|ip"]), path("items/", include(inner)))
 
 
 def run(*words: str) -> list[str]:
@@ -72,42 +61,23 @@ def test_a_client_is_found_and_unlocked(tmp_path: Path) -> None:
         assert any("store: lmdb://" in line for line in run("check", "--connect"))
 
 
-@each("command", ["check", "rules"])
-def test_the_rules_are_listed_with_their_routes(command: str) -> None:
-    """manage.py ratelimit check shows the source, place and key of each rule, and the exempt views."""
-    with shop():
-        lines = run(command)
-    for line in (
-        "rule source applies to key limits algorithm mode cost",
-        "everyone settings all user|ip 100/minute sliding-window enforce 1",
-        "login settings POST /login ip 5/minute sliding-window enforce 1",
-        "20/hour unrouted = true",
-        "post @limit POST /items/{pk}/ ip 3/minute sliding-window enforce 1",
-        "home @limit and settings / ip 7/minute sliding-window enforce 1",
-        "exempt: /items/health/ from every rule",
-    ):
-        assert line in lines
-
-
-def explained(*words: str) -> dict[str, str]:
-    """Explain a request as JSON: the key of each rule that applies, or the reason why it does not apply."""
-    result = json.loads("\n".join(run("explain", *words, "--json")))
-    rules = {rule["rule"]: rule["key"] if rule["applies"] else rule["reason"] for rule in result["rules"]}
-    return {"endpoint": result["features"]["endpoint"], **rules}
-
-
-def test_a_request_is_explained() -> None:
-    """manage.py ratelimit explain shows the key of each rule that applies, and why each other rule does not."""
-    with shop():
-        assert explained("get", "/items/7/", "--feature", "user=ann") == {
-            "endpoint": "/items/{pk}/",
-            "everyone": "{user=ann}",
-            "login": "path: not /login",
-            "post": "it is on POST /items/{pk}/",
-            "home": "it is on /",
-        }
-        assert explained("POST", "/login")["endpoint"] == "unmatched"
-        assert explained("POST", "/items/7/")["post"] == "{ip=unknown}"
+@each(
+    ("method", "path", "expected"),
+    [
+        ("get", "/items/7/", ["/items/{pk}/", "{user=ann}", "it is on POST /items/{pk}/"]),
+        ("POST", "/items/7/", ["/items/{pk}/", "{user=ann}", "{ip=unknown}"]),
+        ("POST", "/login", ["unmatched", "{user=ann}", "it is on POST /items/{pk}/"]),
+        ("GET", "/items/health/", ["/items/health/", "the view is exempt", "it is on POST /items/{pk}/"]),
+    ],
+)
+def test_a_request_is_explained(method: str, path: str, expected: list[str]) -> None:
+    """manage.py ratelimit explain shows the route, and the key of each rule or why it does not apply."""
+    out = io.StringIO()
+    with shop(), suppress(CommandError):  # no rule applies to the exempt view
+        call_command("ratelimit", "explain", method, path, "--feature", "user=ann", "--json", stdout=out)
+    result = json.loads(out.getvalue())
+    reasons = [rule["key"] if rule["applies"] else rule["reason"] for rule in result["rules"]]
+    assert [result["features"]["endpoint"], *reasons] == expected
 
 
 def test_a_translated_route_is_explained() -> None:
@@ -140,35 +110,29 @@ def test_invalid_settings_end_the_command_with_a_message() -> None:
     assert "minit" in json.loads(out.getvalue())["error"]
 
 
-def test_the_command_shows_the_system_checks() -> None:
-    """An error is a problem, and so is a warning about limits without an effect."""
-    out = io.StringIO()
-    with (
-        project({"rules": [{"name": "everyone", "limits": "100/minute"}]}, middleware=OTHERS),
-        pytest.raises(CommandError, match="see the problems above"),
-    ):
-        call_command("ratelimit", "check", stdout=out)
-    assert "problem: MIDDLEWARE does not list RateLimitMiddleware" in out.getvalue()
-    routes = path("", limit("5/minute", name="home")(hello))
-    out = io.StringIO()
-    with project({}, routes, middleware=OTHERS), pytest.raises(CommandError, match="see the problems above"):
-        call_command("ratelimit", "check", stdout=out)
-    assert "problem: Decorators limit views, but MIDDLEWARE does not list" in " ".join(out.getvalue().split())
+LIMITED = path("", limit("5/minute", name="home")(hello))
+SITE = {"name": "site", "limits": "100/minute"}
+BY_USER = "A rule counts by user, but RateLimitMiddleware runs before"
 
 
-@each(("key", "word"), [("user", "problem"), ("user|ip", "note")])
-def test_a_rule_of_an_unknown_user(key: str, word: str) -> None:
-    """Before the authentication, a rule by user never applies, and one by "user|ip" counts by IP address."""
+@each(
+    ("rules", "patterns", "middleware", "expected"),
+    [
+        ([SITE], [], OTHERS, "problem: MIDDLEWARE does not list RateLimitMiddleware"),
+        ([], [LIMITED], OTHERS, "problem: Decorators limit views, but MIDDLEWARE does not list"),
+        ([{**SITE, "key": ["user"]}], [], MIDDLEWARE, f"problem: {BY_USER}"),
+        ([{**SITE, "key": ["user|ip"]}], [], MIDDLEWARE, f"note: {BY_USER}"),
+    ],
+)
+def test_the_command_shows_the_system_checks(rules: Any, patterns: Any, middleware: Any, expected: str) -> None:
+    """An error is a problem, and so is a warning about limits without an effect. Others are notes."""
     out = io.StringIO()
-    with project({"rules": [{"name": "everyone", "key": [key], "limits": "100/minute"}]}, middleware=MIDDLEWARE):
-        if word == "problem":
-            with pytest.raises(CommandError, match="see the problems above"):
-                call_command("ratelimit", "check", stdout=out)
-        else:
+    with project({"rules": rules}, *patterns, middleware=middleware):
+        with nullcontext() if expected.startswith("note") else pytest.raises(CommandError, match="see the problems"):
             call_command("ratelimit", "check", stdout=out)
-            with pytest.raises(CommandError, match="see the"):
-                call_command("ratelimit", "check", "--strict", stdout=io.StringIO())
-    assert f"{word}: A rule counts by user, but RateLimitMiddleware runs before" in " ".join(out.getvalue().split())
+        with pytest.raises(CommandError, match="see the"):
+            call_command("ratelimit", "check", "--strict", stdout=io.StringIO())
+    assert expected in " ".join(out.getvalue().split())
 
 
 def test_the_command_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +160,6 @@ urlpatterns = []
 @each(
     "words",
     [
-        ["ratelimit", "--settings=shop_settings", "check"],
         ["ratelimit", "check", "--settings", "shop_settings"],
         ["help", "ratelimit", "--settings=shop_settings"],
     ],

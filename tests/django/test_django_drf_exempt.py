@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.urls import path
-from django_calls import project, still
+from django_calls import project
+from rest_framework.decorators import api_view, throttle_classes
+from rest_framework.response import Response
+from rest_framework.viewsets import ViewSet
+from rest_views import ALL, UPLOADS, Uploads, ruled, view_of
 from tables import each
 
 from ratelimit_mw.django import exempt
 from ratelimit_mw.django.drf import Throttle
 
-# REST framework reads Django's settings on import. The import of django_calls configures them.
-from rest_framework.authentication import BaseAuthentication  # isort: skip
-from rest_framework.decorators import api_view, throttle_classes  # isort: skip
-from rest_framework.response import Response  # isort: skip
-from rest_framework.views import APIView  # isort: skip
-from rest_framework.viewsets import ViewSet  # isort: skip
-
-UPLOADS = {"name": "uploads", "limits": "2/minute", "match": {"scope": "uploads"}, "key": ["user|ip"]}
-ALL = {"name": "all", "limits": "9/minute"}
-
-
-class Uploads(APIView):
-    permission_classes = ()
-    throttle_classes = (Throttle,)
-    throttle_scope = "uploads"
-
-    def get(self, request: Any) -> Response:
-        return Response({})
-
-    def post(self, request: Any) -> Response:
-        return Response({})
-
-
-class Tokens(BaseAuthentication):
-    def authenticate(self, request: Any) -> Any:
-        name = request.headers.get("x-token")
-        return (SimpleNamespace(pk=name, is_authenticated=True), None) if name else None
-
-
-class Partly(Uploads):
-    @exempt
-    def get(self, request: Any) -> Response:
-        return Response({})
+PARTLY = view_of(base=Uploads, get=exempt(Uploads.get)).as_view()
+NAMED = exempt("uploads")(view_of(base=Uploads)).as_view()
+OTHER = exempt("all")(view_of(base=Uploads)).as_view()
 
 
 @api_view(["GET", "POST"])
@@ -69,35 +42,34 @@ class Actions(ViewSet):
 
 
 BY_ACTION = Actions.as_view({"get": "list", "post": "create"})
-NAMED = exempt("uploads")(type("Free", (Uploads,), {}))
 
 
 @each("is_async", [False, True])
-@each("view", [exempt(Uploads.as_view()), NAMED.as_view(), Partly.as_view(), exempted, BY_ACTION])
+@each("view", [exempt(Uploads.as_view()), NAMED, PARTLY, exempted, BY_ACTION])
 def test_an_exempt_view_is_exempt_from_its_throttle(view: Any, is_async: bool) -> None:
     """@exempt by name or from all rules, on a view, class, method, action or function, applies to the throttle."""
-    with project(still({"rules": [UPLOADS]}), path("", view), is_async=is_async) as served:
+    with project(ruled(UPLOADS), path("", view), is_async=is_async) as served:
         response = served.ask()
         assert (response.has_header("ratelimit"), served.statuses()) == (False, [200] * 3)
 
 
-@each("view", [Partly.as_view(), BY_ACTION, exempt("all")(type("Other", (Uploads,), {})).as_view()])
+@each("view", [PARTLY, BY_ACTION, OTHER])
 def test_an_exemption_of_another_method_or_rule_leaves_the_throttle(view: Any) -> None:
     """The throttle still applies to other methods and other rules."""
-    with project(still({"rules": [UPLOADS, ALL]}), path("", view)) as served:
+    with project(ruled(UPLOADS, ALL), path("", view)) as served:
         assert served.statuses(method="POST") == [200, 200, 429]
 
 
 def test_a_deny_list_takes_precedence_over_an_exemption_from_a_throttle() -> None:
     """A client on a deny list that only the throttle can read is rejected by an exempt view, too."""
-    view = exempt(type("Free", (Uploads,), {"authentication_classes": (Tokens,)})).as_view()
-    with project(still({"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}}}), path("", view)) as served:
+    view = exempt(view_of(base=Uploads)).as_view()
+    with project(ruled(UPLOADS, lists={"deny": {"user": ["bob"]}}), path("", view)) as served:
         assert [served.ask(headers={"x-token": token}).status_code for token in ("bob", "ann")] == [403, 200]
 
 
 def test_explain_agrees_with_the_throttle(capsys: pytest.CaptureFixture[str]) -> None:
     """The command and the throttle agree on which views are exempt."""
-    with project(still({"rules": [UPLOADS, ALL]}), path("", Partly.as_view())):
+    with project(ruled(UPLOADS, ALL), path("", PARTLY)):
         with pytest.raises(CommandError, match="no rule limits this request"):
             call_command("ratelimit", "explain", "GET", "/")
         call_command("ratelimit", "explain", "POST", "/")

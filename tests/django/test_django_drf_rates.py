@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,45 +11,27 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 from django.urls import include, path
 from django_calls import hello, project, still
+from rest_framework.decorators import action, api_view, throttle_classes
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.viewsets import ViewSet
+from rest_views import rates, ruled, view_of
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.django import RateLimitMiddleware, exempt, limiter, usage
 from ratelimit_mw.django.apps import check_project
-from ratelimit_mw.django.drf import (
-    AnonRateThrottle,
-    ScopedRateThrottle,
-    UserRateThrottle,
-)
+from ratelimit_mw.django.drf import AnonRateThrottle, ScopedRateThrottle, UserRateThrottle
 from ratelimit_mw.settings import load_settings
 from ratelimit_mw.testing import ManualClock
 
-# REST framework reads Django's settings on import. The import of django_calls configures them.
-from rest_framework.authentication import BaseAuthentication  # isort: skip
-from rest_framework.decorators import action, api_view, throttle_classes  # isort: skip
-from rest_framework.response import Response  # isort: skip
-from rest_framework.routers import SimpleRouter  # isort: skip
-from rest_framework.views import APIView  # isort: skip
-from rest_framework.viewsets import ViewSet  # isort: skip
-
-LOG = {"defaults": {"algorithm": "sliding-window-log"}}
+ANN: dict[str, Any] = {"headers": {"x-token": "ann"}}
+BY_USER = view_of(UserRateThrottle)
 
 
-class Tokens(BaseAuthentication):
-    def authenticate(self, request: Any) -> Any:
-        name = request.headers.get("x-token")
-        return (SimpleNamespace(pk=name, is_authenticated=True), None) if name else None
-
-
-class Items(APIView):
-    permission_classes = ()
-    authentication_classes = (Tokens,)
-
-    def get(self, request: Any, **_: Any) -> Response:
-        return Response({})
-
-    def post(self, request: Any, **_: Any) -> Response:
-        return Response({})
+def own(**members: Any) -> type:
+    """Return a throttle with these members."""
+    return type("Own", (UserRateThrottle,), members)
 
 
 def run(*words: str) -> list[str]:
@@ -59,24 +40,16 @@ def run(*words: str) -> list[str]:
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
-def view_of(*throttles: type, **more: Any) -> Any:
-    return type("View", (Items,), {"throttle_classes": throttles, **more})
-
-
-def rates(**by_scope: Any) -> dict[str, Any]:
-    return {"REST_FRAMEWORK": {"DEFAULT_THROTTLE_RATES": by_scope}}
-
-
 def timed() -> tuple[Limiter, ManualClock]:
     clock = ManualClock(999_960.0)
-    return Limiter.from_settings(load_settings(LOG), clock=clock), clock
+    return Limiter.from_settings(load_settings({"defaults": {"algorithm": "sliding-window-log"}}), clock=clock), clock
 
 
 def test_the_rates_of_the_settings_are_read() -> None:
     """Users count by their key, other clients by address; the headers show the rates with the names of their scopes."""
     view = view_of(AnonRateThrottle, UserRateThrottle).as_view()
     with project(still(), path("", view), **rates(anon="1/day", user="2/hour")) as served:
-        ann = [served.ask(headers={"x-token": "ann"}) for _ in range(3)]
+        ann = [served.ask(**ANN) for _ in range(3)]
         assert [response.status_code for response in ann] == [200, 200, 429]
         assert ann[0]["ratelimit-policy"] == '"user";q=2;w=3600'
         assert (ann[2]["retry-after"], ann[2]["cache-control"]) == ("3600", "no-store")
@@ -119,44 +92,26 @@ def test_throttles_of_functions_and_actions_are_known() -> None:
 
     router = SimpleRouter()
     router.register("things", Things, basename="thing")
-    with project(
-        still(), path("", function), path("", include(router.urls)), **rates(user="2/min", export="1/min")
-    ) as served:
+    routes = path("", function), path("", include(router.urls))
+    with project(still(), *routes, **rates(user="2/min", export="1/min")) as served:
         assert [served.ask(where).status_code for where in ("/", "/things/", "/")] == [200, 200, 429]
         assert served.statuses("/things/export/", 2) == [200, 429]
 
 
 def test_a_rate_of_the_class_precedes_the_settings() -> None:
-    """A rate of None in the settings does not limit."""
-    own = type("Own", (UserRateThrottle,), {"rate": "1/min"})
-    paths = path("own", view_of(own).as_view()), path("none", view_of(UserRateThrottle, AnonRateThrottle).as_view())
-    with project(still(), *paths, **rates(user=None, anon=None)) as served:
-        assert [served.statuses(where, 2) for where in ("/own", "/none")] == [[200, 429], [200, 200]]
-
-
-def test_two_rates_of_one_scope_are_two_limits() -> None:
-    """Throttles that inherit a scope and set a rate count separately where their periods differ."""
-    burst = type("Burst", (UserRateThrottle,), {"rate": "2/min"})
-    sustained = type("Sustained", (UserRateThrottle,), {"rate": "3/day"})
+    """A rate of None in the settings does not limit. Two rates of one scope count separately."""
     rate, clock = timed()
-    with project(rate, path("", view_of(burst, sustained).as_view()), **rates(user="9/min")) as served:
-        assert served.statuses() == [200, 200, 429]
+    routes = {
+        "own": view_of(own(rate="1/min")),
+        "none": view_of(UserRateThrottle, AnonRateThrottle),
+        "two": view_of(own(rate="2/min"), own(rate="3/day")),
+    }
+    paths = [path(name, view.as_view()) for name, view in routes.items()]
+    with project(rate, *paths, **rates(user=None, anon=None)) as served:
+        assert [served.statuses(where, 2) for where in ("/own", "/none")] == [[200, 429], [200, 200]]
+        assert served.statuses("/two") == [200, 200, 429]
         clock.advance(60)
-        assert served.statuses(times=2) == [200, 429]
-
-
-def test_a_rejection_refunds_the_other_throttles_and_waits_for_all() -> None:
-    """All or nothing: a rejected request consumes nothing, in either order. Retry-After is the longest wait."""
-    few, many = type("Few", (UserRateThrottle,), {"scope": "few"}), type("Many", (UserRateThrottle,), {"scope": "many"})
-    for classes in ((few, many), (many, few)):
-        rate, clock = timed()
-        paths = path("", view_of(*classes).as_view()), path("many", view_of(many).as_view())
-        with project(rate, *paths, **rates(few="1/min", many="2/hour")) as served:
-            assert served.statuses(times=4) == [200, 429, 429, 429]
-            assert served.ask("/many")["x-ratelimit-remaining"] == "0"
-            assert served.ask()["retry-after"] == "3600"
-            clock.advance(3600)
-            assert served.ask().status_code == 200
+        assert served.statuses("/two", times=2) == [200, 429]
 
 
 def test_the_key_of_an_own_throttle_is_counted() -> None:
@@ -186,7 +141,7 @@ def test_an_own_key_may_extend_that_of_the_class() -> None:
 
     with project(still(), path("", view_of(ButBoss).as_view()), **rates(user="1/min")) as served:
         assert served.statuses(times=2, headers={"x-token": "boss"}) == [200, 200]
-        assert served.statuses(times=2, headers={"x-token": "ann"}) == [200, 429]
+        assert served.statuses(times=2, **ANN) == [200, 429]
         sent = [served.ask(headers={"x-forwarded-for": f"203.0.113.{number}"}).status_code for number in range(2)]
         assert sent == [200, 429]
 
@@ -195,10 +150,10 @@ def test_an_own_key_may_extend_that_of_the_class() -> None:
 def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
     """A rate is a rule, so code of a subclass cannot compute it for each request."""
     with pytest.raises(ConfigError, match=f"Own: {name} would have no effect"):
-        type("Own", (UserRateThrottle,), {name: None})
+        own(**{name: None})
 
 
-@pytest.mark.parametrize(
+@each(
     ("view", "given", "error"),
     [
         (
@@ -206,14 +161,14 @@ def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
             {"uploads": "1/min"},
             r"'uplods'. Did you mean 'uploads'",
         ),
-        (view_of(UserRateThrottle), {"user": "5/minut"}, r"cannot parse quota '5/minut'"),
-        (view_of(UserRateThrottle), {"user": "0/min"}, r"expected the amount .* got 0"),
-        (view_of(UserRateThrottle), {"user": ["5/min"]}, r"expected AMOUNT/PERIOD"),
-        (view_of(UserRateThrottle), {"user": "5 concurrent"}, r"expected AMOUNT/PERIOD"),
-        (view_of(UserRateThrottle), {"user": "5/min burst 2"}, r"expected AMOUNT/PERIOD"),
+        (BY_USER, {"user": "5/minut"}, r"cannot parse quota '5/minut'"),
+        (BY_USER, {"user": "0/min"}, r"expected the amount .* got 0"),
+        (BY_USER, {"user": ["5/min"]}, r"expected AMOUNT/PERIOD"),
+        (BY_USER, {"user": "5 concurrent"}, r"expected AMOUNT/PERIOD"),
+        (BY_USER, {"user": "5/min burst 2"}, r"expected AMOUNT/PERIOD"),
     ],
 )
-def test_a_rate_that_cannot_work_stops_django(view: Any, given: dict[str, str], error: str) -> None:
+def test_a_rate_that_cannot_work_stops_django(view: Any, given: dict[str, Any], error: str) -> None:
     """The error names the throttle, and the nearest scope."""
     with project(still(), path("", view.as_view()), **rates(**given)), pytest.raises(ConfigError, match=error):
         RateLimitMiddleware(hello)
@@ -221,7 +176,7 @@ def test_a_rate_that_cannot_work_stops_django(view: Any, given: dict[str, str], 
 
 def test_a_throttle_that_only_a_request_shows_is_checked_then() -> None:
     """``get_throttles`` of a view may name one. An unknown scope fails the request, as in REST framework."""
-    late, unknown = (type("Late", (UserRateThrottle,), {"scope": scope}) for scope in ("late", "unknown"))
+    late, unknown = (own(scope=scope) for scope in ("late", "unknown"))
 
     def throttles(self: Any) -> list[Any]:
         return [unknown() if "unknown" in self.request.query_params else late()]
@@ -232,17 +187,10 @@ def test_a_throttle_that_only_a_request_shows_is_checked_then() -> None:
 
 def test_settings_override_a_rate() -> None:
     """Operators change a scope as they change the rule of a decorator: its limits, and those of single users."""
-    change = {"overrides": "user", "per": {"user": {"ann": ["3/min"]}}}
-    with project(
-        still({"rules": [change]}), path("", view_of(UserRateThrottle).as_view()), **rates(user="1/min")
-    ) as served:
-        assert served.statuses(times=4, headers={"x-token": "ann"}) == [200, 200, 200, 429]
-        assert served.statuses(times=2, headers={"x-token": "bob"}) == [200, 429]
-    less = {"overrides": "user", "limits": "2/min"}
-    with project(
-        still({"rules": [less]}), path("", view_of(UserRateThrottle).as_view()), **rates(user="9/min")
-    ) as served:
-        assert served.statuses() == [200, 200, 429]
+    change = {"overrides": "user", "limits": "2/min", "per": {"user": {"ann": ["3/min"]}}}
+    with project(ruled(change), path("", BY_USER.as_view()), **rates(user="1/min")) as served:
+        assert served.statuses(times=4, **ANN) == [200, 200, 200, 429]
+        assert served.statuses(headers={"x-token": "bob"}) == [200, 200, 429]
 
 
 def test_a_rate_is_a_rule_for_usage_reset_and_exempt() -> None:
@@ -253,25 +201,24 @@ def test_a_rate_is_a_rule_for_usage_reset_and_exempt() -> None:
         shown.append(usage(request, "user")["user"]["remaining"])
         return Response({})
 
-    view = view_of(UserRateThrottle, get=get)
-    free = exempt("user")(view_of(UserRateThrottle))
-    lists = {"lists": {"allow": {"user": ["boss"]}, "deny": {"user": ["eve"]}}}
-    paths = path("", view.as_view()), path("free", free.as_view())
-    with project(still(lists), *paths, **rates(user="1/min")) as served:
-        ann = {"headers": {"x-token": "ann"}}
-        assert served.statuses(times=2, **ann) == [200, 429]
+    paths = (
+        path("", view_of(base=BY_USER, get=get).as_view()),
+        path("free", exempt("user")(view_of(base=BY_USER)).as_view()),
+    )
+    lists = {"allow": {"user": ["boss"]}, "deny": {"user": ["eve"]}}
+    with project(ruled(lists=lists), *paths, **rates(user="1/min")) as served:
+        assert served.statuses(times=2, **ANN) == [200, 429]
         limiter().reset("user", {"user": "ann"})
-        assert served.statuses(times=2, **ann) == [200, 429]
+        assert served.statuses(times=2, **ANN) == [200, 429]
         assert shown == [0, 0]
-        assert served.statuses("/free", **ann) == [200] * 3
+        assert served.statuses("/free", **ANN) == [200] * 3
         assert served.statuses(headers={"x-token": "boss"}) == [200] * 3
         assert served.ask(headers={"x-token": "eve"}).status_code == 403
 
 
 def test_the_command_shows_rates_with_their_views() -> None:
     """``check`` lists a scope with its routes, and ``explain`` says which requests it applies to."""
-    view = view_of(UserRateThrottle).as_view()
-    with project(still(), path("items", view), path("free", hello), **rates(user="2/hour")):
+    with project(still(), path("items", BY_USER.as_view()), path("free", hello), **rates(user="2/hour")):
         rows = run("check")
         assert any(row.startswith("user throttle ") and "/items" in row and "2/hour" in row for row in rows), rows
         explained = run("explain", "GET", "/items", "--feature", "user=ann")
@@ -283,8 +230,7 @@ def test_the_command_shows_rates_with_their_views() -> None:
 
 def test_overridden_rates_apply_from_the_next_request_on() -> None:
     """Tests override the setting of REST framework, which reads its own rates only once."""
-    view = view_of(UserRateThrottle).as_view()
-    with project({"rules": []}, path("", view), **rates(user="1/day")) as served:
+    with project({"rules": []}, path("", BY_USER.as_view()), **rates(user="1/day")) as served:
         assert served.statuses(times=2) == [200, 429]
         with override_settings(**rates(user="2/day")):
             assert served.statuses() == [200, 200, 429]
@@ -292,7 +238,6 @@ def test_overridden_rates_apply_from_the_next_request_on() -> None:
 
 def test_the_counts_are_exact_across_threads() -> None:
     """Two hundred requests at once: the limit is never exceeded."""
-    view = view_of(UserRateThrottle).as_view()
-    with project(still(), path("", view), **rates(user="50/day")) as served, ThreadPoolExecutor(8) as pool:
+    with project(still(), path("", BY_USER.as_view()), **rates(user="50/day")) as served, ThreadPoolExecutor(8) as pool:
         codes = list(pool.map(lambda _: served.ask().status_code, range(200)))
     assert codes.count(200) == 50

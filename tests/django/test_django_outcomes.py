@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
+from django.utils.deprecation import MiddlewareMixin
 from django_calls import CLIENT, MIDDLEWARE, one_rule, project
 from shared_store import SharedStore
 from tables import each
@@ -32,14 +32,14 @@ def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException],
     async def afail(request: Any) -> None:
         raise error
 
-    with project(limiter):
+    def serve() -> None:
         if is_async:
-            request: Any = AsyncRequestFactory().get("/")
-            with pytest.raises(error):
-                asyncio.run(catch(middleware.RateLimitMiddleware(afail), request))
+            asyncio.run(catch(middleware.RateLimitMiddleware(afail), AsyncRequestFactory().get("/")))
         else:
-            with pytest.raises(error):
-                middleware.RateLimitMiddleware(fail)(RequestFactory().get("/"))
+            middleware.RateLimitMiddleware(fail)(RequestFactory().get("/"))
+
+    with project(limiter), pytest.raises(error):
+        serve()
     verdict = limiter.peek({"ip": "127.0.0.1"})
     assert [decision.allowed for decision in verdict.decisions] == [error is ZeroDivisionError, True]
 
@@ -76,35 +76,20 @@ def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
 def failing_middleware(where: str) -> Any:
     """Build a middleware that fails before the view, after the view, or in process_view."""
 
-    class Breaking:
-        sync_capable = async_capable = True
+    def fail_at(place: str) -> None:
+        if place == where:
+            raise ZeroDivisionError
 
-        def __init__(self, get_response: Any) -> None:
-            self.get_response = get_response
-            if iscoroutinefunction(get_response):
-                markcoroutinefunction(self)
-
-        def __call__(self, request: Any) -> Any:
-            return self._acall(request) if iscoroutinefunction(self) else self._call(request)
-
-        def _call(self, request: Any) -> Any:
+    class Breaking(MiddlewareMixin):
+        def process_request(self, request: Any) -> None:
             fail_at("before")
-            response = self.get_response(request)
-            fail_at("after")
-            return response
-
-        async def _acall(self, request: Any) -> Any:
-            fail_at("before")
-            response = await self.get_response(request)
-            fail_at("after")
-            return response
 
         def process_view(self, request: Any, *_: Any) -> None:
             fail_at("view")
 
-    def fail_at(place: str) -> None:
-        if place == where:
-            raise ZeroDivisionError
+        def process_response(self, request: Any, response: Any) -> Any:
+            fail_at("after")
+            return response
 
     return Breaking
 

@@ -9,6 +9,7 @@ from django.conf.urls.i18n import i18n_patterns
 from django.http import HttpResponse
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, include, path, re_path
 from django.urls.resolvers import RoutePattern
+from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import lazy
 from django.utils.translation import get_language, override
 from django_calls import MIDDLEWARE, hello, one_rule, project, urls
@@ -19,7 +20,7 @@ from tables import each
 from ratelimit_mw.django import limit
 from ratelimit_mw.django.routes import NO_ROUTE, URLRoutes, route_template
 
-both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+both = each("is_async", [False, True])
 LOCALE = ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]
 
 
@@ -123,14 +124,13 @@ def test_a_resolver_of_your_own_may_choose_other_views() -> None:
 
 def test_nested_includes_have_the_whole_template() -> None:
     """Prefixes of any depth and kind are part of the endpoint, and two includes of one URLconf are two endpoints."""
-    parts = [path("parts/<int:part>/", hello)]
-    items = [re_path(r"^items/(?P<item>\d+)/", include(parts))]
+    items = [re_path(r"^items/(?P<item>\d+)/", include([path("parts/<int:part>/", hello)]))]
     tenants = (path("v1/", include(items)), path("v2/<slug:tenant>/", include(items)))
     with project(one_rule("1/minute", key=["endpoint"]), *tenants) as served:
         paths = ("/v1/items/1/parts/2/", "/v1/items/3/parts/4/", "/v2/a/items/1/parts/2/", "/v2/b/items/1/parts/9/")
         assert [served.ask(where).status_code for where in paths] == [200, 429, 200, 429]
-        verdict = served.ask(paths[0]).wsgi_request.ratelimit
-        assert verdict.decisions[0].hit[1].endswith("{endpoint=/v1/items/%7Bitem%7D/parts/%7Bpart%7D/}")
+        endpoint = served.ask(paths[0]).wsgi_request.ratelimit.decisions[0].hit[1]
+        assert endpoint.endswith("{endpoint=/v1/items/%7Bitem%7D/parts/%7Bpart%7D/}")
 
 
 LANGUAGES = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE": "en", "USE_I18N": True}
@@ -169,7 +169,7 @@ def test_a_rule_without_language_applies_to_all_languages(prefixed: bool) -> Non
 
 
 @both
-@pytest.mark.parametrize(
+@each(
     ("given", "expected"),
     [
         ({}, [200, 200, 200]),
@@ -188,18 +188,20 @@ def test_the_host_is_that_of_django(is_async: bool, given: dict[str, Any], expec
         assert [response.status_code for response in sent] == expected
 
 
+def switching(other: Any) -> Any:
+    """Return a middleware that sets the URLconf of each request."""
+
+    class Switching(MiddlewareMixin):
+        def process_request(self, request: Any) -> None:
+            request.urlconf = other
+
+    return Switching
+
+
 def test_limits_of_a_urlconf_that_is_set_too_late_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """When an inner middleware switches the URLconf, limits of its decorators are errors, and others are unmatched."""
     other = urls(path("", hello), path("limited", limit("1/minute")(view())))
-
-    def switching(get_response: Any) -> Any:
-        def middleware(request: Any) -> Any:
-            request.urlconf = other
-            return get_response(request)
-
-        return middleware
-
-    monkeypatch.setattr("django_calls.switching", switching, raising=False)
+    monkeypatch.setattr("django_calls.switching", switching(other), raising=False)
     listed = [*MIDDLEWARE, "django_calls.switching"]
     with project(one_rule(key=["endpoint"]), path("<slug:page>", view()), middleware=listed) as served:
         assert served.ask().status_code == 200
@@ -210,17 +212,8 @@ def test_limits_of_a_urlconf_that_is_set_too_late_are_errors(monkeypatch: pytest
 def test_a_urlconf_of_the_request_is_read(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """When an outer middleware sets request.urlconf, the views of that URLconf have their limits, too."""
     other = urls(path("", limit("1/minute", name="other")(hello)))
-
-    def switching(get_response: Any) -> Any:
-        def middleware(request: Any) -> Any:
-            request.urlconf = other
-            return get_response(request)
-
-        return middleware
-
-    monkeypatch.setattr("django_calls.switching", switching, raising=False)
-    listed = ["django_calls.switching", "ratelimit_mw.django.RateLimitMiddleware"]
-    with project(None, path("", hello), is_async=is_async, middleware=listed) as served:
+    monkeypatch.setattr("django_calls.switching", switching(other), raising=False)
+    with project(None, is_async=is_async, middleware=["django_calls.switching", *MIDDLEWARE]) as served:
         assert served.statuses(times=2) == [200, 429]
 
 

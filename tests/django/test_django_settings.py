@@ -111,12 +111,15 @@ def test_lines_that_old_releases_of_django_join_are_read_alike() -> None:
         assert DjangoRequest(native).header_lines("x-tier") == lines
 
 
-def test_overridden_settings_apply() -> None:
-    """Settings that a test overrides apply from the next request, with their own counts."""
-    with project({"rules": [{"limits": "1/minute", **LOG}]}) as served:
+@both
+def test_overridden_settings_apply(is_async: bool) -> None:
+    """They apply from the next request, with their own counts. ``limiter()`` returns the limiter that decides."""
+    with project({"rules": [{"name": "api", "limits": "1/minute", **LOG}]}, is_async=is_async) as served:
         assert served.statuses(times=2) == [200, 429]
         with override_settings(RATELIMIT_MW=TWICE):
             assert served.statuses() == [200, 200, 429]
+        assert served.statuses(times=2) == [200, 429]
+        limiter().reset("api", {"ip": CLIENT})
         assert served.statuses(times=2) == [200, 429]
 
 
@@ -143,15 +146,6 @@ def test_the_store_of_overridden_settings_is_closed(tmp_path: Path) -> None:
             assert file.exists()
         assert served.ask()["x-ratelimit-remaining"] == "0"
         assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 0
-
-
-@both
-def test_the_limiter_is_available(is_async: bool) -> None:
-    """``limiter()`` returns the limiter that decides, so a test can call ``reset``."""
-    with project(TWICE, is_async=is_async) as served:
-        assert served.statuses() == [200, 200, 429]
-        limiter().reset("api", {"ip": CLIENT})
-        assert served.statuses() == [200, 200, 429]
 
 
 REPLACED = {"rules": [{"overrides": "home", "limits": "3/minute"}, {"name": "all", "limits": "9/minute"}]}

@@ -55,15 +55,6 @@ async def ignore(message: Any) -> None:
     pass
 
 
-async def astream_view(request: Any) -> StreamingHttpResponse:
-    async def chunks() -> AsyncIterator[str]:
-        yield "some "
-        request.ratelimit.settle(6)
-        yield "words"
-
-    return StreamingHttpResponse(chunks())
-
-
 def sending(request: Any) -> FileResponse:
     return FileResponse(io.BytesIO(b"some words"))
 
@@ -88,63 +79,68 @@ def test_a_file_holds_its_slot_until_it_is_closed() -> None:
         assert by_wsgi()[0] == 200
 
 
+async def disconnect(gone: asyncio.Event) -> None:
+    """Send a request, and disconnect when the event is set."""
+    serving = asyncio.ensure_future(ASGIHandler()(http_scope(), client_until(gone), ignore))
+    if django.VERSION < (5, 0):  # it does not listen for a disconnect; servers may cancel it
+        await gone.wait()
+        serving.cancel()
+    await asyncio.wait([serving])
+    gc.collect()
+
+
 @pytest.mark.usefixtures("closed_bodies")
 @each("when", ["view", "stream"])
-def test_a_disconnect_releases_the_slot(when: str) -> None:
-    """An ASGI client that disconnects during the view or the stream releases its slot."""
+def test_a_disconnect_is_settled(when: str) -> None:
+    """A client that disconnects during the view or the stream releases its slot, and pays what the stream states."""
 
-    async def scenario() -> int:
+    async def scenario() -> None:
         gone = asyncio.Event()
 
-        async def chunks() -> AsyncIterator[str]:
-            yield "a"
-            gone.set()
-            await asyncio.sleep(3600)
+        async def chunks(request: Any) -> AsyncIterator[str]:
+            try:
+                yield "a"
+                gone.set()
+                await asyncio.sleep(3600)
+            finally:
+                request.ratelimit.settle(4)
 
         async def view(request: Any) -> StreamingHttpResponse:
             if when == "view":
                 gone.set()
                 await asyncio.sleep(3600)
-            return StreamingHttpResponse(chunks())
+            return StreamingHttpResponse(chunks(request))
 
-        with project(one_rule("1 concurrent"), path("", view), path("other", hello)):
-            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), client_until(gone), ignore))
-            if django.VERSION < (5, 0):  # it does not listen for a disconnect; servers may cancel it
-                await gone.wait()
-                serving.cancel()
-            await asyncio.wait([serving])
-            gc.collect()
-            return (await aask(ASGIHandler(), "/other")).status_code
+        with project(limiter, path("", view), path("other", hello)):
+            await disconnect(gone)
+            assert (await aask(ASGIHandler(), "/other")).status_code == 200
 
-    assert asyncio.run(scenario()) == 200
+    limiter = one_rule(["10/minute", "1 concurrent"])
+    asyncio.run(scenario())
+    assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - (4 if when == "stream" else 1) - 2
 
 
-def failing_stream(request: Any) -> StreamingHttpResponse:
-    def chunks() -> Iterator[str]:
-        yield "some "
-        request.ratelimit.settle(3)
-        raise ZeroDivisionError
-
-    return StreamingHttpResponse(chunks())
-
-
-async def afailing_stream(request: Any) -> StreamingHttpResponse:
-    async def chunks() -> AsyncIterator[str]:
-        yield "some "
-        request.ratelimit.settle(3)
-        raise ZeroDivisionError
-
-    return StreamingHttpResponse(chunks())
+def chunks_of(request: Any) -> Iterator[str]:
+    yield "some "
+    request.ratelimit.settle(3)
+    raise ZeroDivisionError
 
 
 @pytest.mark.usefixtures("closed_bodies")
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 @each("served", [by_asgi, by_wsgi])
-@each("view", [failing_stream, afailing_stream])
-def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
+@each("is_async", [True, False])
+def test_a_failing_stream_is_settled(served: Any, is_async: bool) -> None:
     """Django does not close a failing stream under ASGI. Its slot is released and its cost is settled anyway."""
+
+    async def achunks(request: Any) -> AsyncIterator[str]:
+        for chunk in chunks_of(request):
+            yield chunk
+
+    chunks = achunks if is_async else chunks_of
     limiter = Limiter([Rule(name="api", limits="10/minute", **LOG), Rule(name="slots", limits="1 concurrent")])
-    with project(limiter, path("", view)), pytest.raises(ZeroDivisionError):
+    view = path("", lambda request: StreamingHttpResponse(chunks(request)))
+    with project(limiter, view), pytest.raises(ZeroDivisionError):
         served()
     gc.collect()
     verdict = limiter.peek({"ip": CLIENT})
@@ -155,23 +151,22 @@ def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
 def test_a_stream_that_never_starts_releases_its_slot() -> None:
     """When the server cannot send the headers, Django drops the response. Its garbage collection releases the slot."""
 
-    async def scenario() -> int:
-        waiting: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
+    async def words() -> AsyncIterator[str]:
+        yield "word"
 
-        async def receive() -> Any:
-            return waiting.pop() if waiting else await asyncio.sleep(3600)
+    async def send(message: Any) -> None:
+        raise ConnectionResetError
 
-        async def send(message: Any) -> None:
-            raise ConnectionResetError
-
-        with project(one_rule("1 concurrent"), path("", astream_view), path("other", hello)):
+    async def scenario() -> None:
+        with project(limiter, path("", lambda request: StreamingHttpResponse(words()))):
             with pytest.raises(ConnectionResetError):
-                await ASGIHandler()(http_scope(), receive, send)
+                await ASGIHandler()(http_scope(), client_until(asyncio.Event()), send)
             gc.collect()
-            await asyncio.sleep(0.01)
-            return (await aask(ASGIHandler(), "/other")).status_code
+            while not limiter.peek({"ip": CLIENT}):
+                await asyncio.sleep(0)
 
-    assert asyncio.run(scenario()) == 200
+    limiter = one_rule("1 concurrent")
+    asyncio.run(scenario())
 
 
 def test_a_stream_may_be_any_async_iterable() -> None:
@@ -194,34 +189,3 @@ def test_a_stream_may_be_any_async_iterable() -> None:
 
     with project(one_rule("1 concurrent"), path("", view)):
         assert [by_asgi() for _ in range(2)] == [(200, b"word word ")] * 2
-
-
-@pytest.mark.usefixtures("closed_bodies")
-def test_a_cost_stated_in_finally_counts() -> None:
-    """After an early disconnect, the cost is the one that the stream states in its finally block."""
-
-    async def scenario() -> None:
-        gone = asyncio.Event()
-
-        async def view(request: Any) -> StreamingHttpResponse:
-            async def words() -> AsyncIterator[str]:
-                try:
-                    yield "word "
-                    gone.set()
-                    await asyncio.sleep(3600)
-                finally:
-                    request.ratelimit.settle(4)
-
-            return StreamingHttpResponse(words())
-
-        with project(limiter, path("", view)):
-            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), client_until(gone), ignore))
-            await gone.wait()
-            if django.VERSION < (5, 0):
-                serving.cancel()
-            await asyncio.wait([serving])
-
-    limiter = one_rule("10/minute")
-    asyncio.run(scenario())
-    gc.collect()
-    assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - 4 - 1
