@@ -75,7 +75,7 @@ $(OLDEST)/.installed $(OLDEST)-137/.installed: pyproject.toml tests/support/lowe
 	@touch $@
 
 topology: $(STAMP) ## change a Redis Cluster under load, and print the counts: over the limit, failed, refunded, lost
-	$(BIN)/python tests/support/topology_scene.py
+	$(BIN)/python -m pytest -q -s -m thorough tests/stores/redis/test_redis_topology.py
 
 check: $(STAMP) ## types, lint with insecure calls, format, import rules, words
 	$(BIN)/mypy

@@ -16,7 +16,6 @@ from deployed import (
     AMOUNT,
     COMMANDS,
     Site,
-    accepts,
     copy_files,
     deployed,
     new_address,
@@ -24,7 +23,7 @@ from deployed import (
     replace,
     statuses,
 )
-from http_servers import free_port
+from http_servers import free_port, reachable
 from servers import PATIENCE, redis_running, wait_for
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -124,7 +123,7 @@ def test_a_slow_request_is_sent_once(tmp_path: Path) -> None:
         application.listen()
         nginx = stack.enter_context(subprocess.Popen(nginx_command(tmp_path), cwd=tmp_path))
         stack.callback(nginx.terminate)
-        wait_for(lambda: accepts(port), "nginx")
+        wait_for(lambda: reachable(port), "nginx")
         assert httpx.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE).status_code == 504
         application.setblocking(False)
         application.accept()[0].close()

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 from decision_service import PROGRAM, WITH_TOKEN, token_options
-from deployed import accepts
 from folders import page_of
 from gateway_site import stop
+from http_servers import reachable
 from servers import PATIENCE, free_port, wait_for
 
 pytestmark = pytest.mark.thorough
@@ -95,7 +95,7 @@ def test_the_metrics_of_two_workers_are_exact(tmp_path: Path) -> None:
             for name, command in commands.items()
         }
         stack.callback(stop, processes)
-        wait_for(lambda: accepts(scraped), "the exporter")
+        wait_for(lambda: reachable(scraped), "the exporter")
         wait_for(lambda: (tmp_path / "output").read_text().count("startup complete") == 2, "two workers")
         question = {"features": {"ip": "192.0.2.7"}}
         for _ in range(REQUESTS):

@@ -1,6 +1,6 @@
 """Forks while threads use a limiter, in a separate program, because pytest's threads and tracers do not survive a fork.
 
-`python busy_forks.py SCENE REDIS`. REDIS is the URL of a server. The exit code is 0 when the scene holds.
+`python busy_forks.py SCENE STORE`. STORE is the URL of a store. The exit code is 0 when the scene holds.
 """
 
 import ctypes
@@ -13,10 +13,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ratelimit_mw import Limiter, Rule, forksafe
+from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.heartbeat import Heartbeat
-from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import MemoryStore, Store, open_store
 
 CLIENT = {"ip": "192.0.2.7"}
 OTHER = {"ip": "198.51.100.2"}
@@ -62,9 +65,16 @@ def served(work: Callable[[], object]) -> bool:
         return [exit_code(work) for _ in range(40)] == [0] * 40
 
 
-def refunds(_: str) -> bool:
+def limiter_on(store: Store | str, limits: str = "10000000/300 days", timeout_us: int = 20_000_000) -> Limiter:
+    """Return a limiter that allows nothing without its store."""
+    rule = Rule(name=f"busy-{os.getpid()}", limits=limits, algorithm="fixed-window", on_store_error="deny")
+    opened = open_store(store, timeout_us) if isinstance(store, str) else store
+    return Limiter([rule], opened, settings=Settings(fleet_size=1))
+
+
+def refunds(store: str) -> bool:
     """Hits and refunds."""
-    limiter = Limiter([Rule(name="busy", limits="100000000/hour")])
+    limiter = limiter_on(store)
 
     def work() -> bool:
         verdict = limiter.hit(CLIENT)
@@ -104,7 +114,7 @@ def stuck(_: str) -> bool:
     forksafe._SECONDS = 0.02  # type: ignore[misc]
     inside, over = threading.Event(), threading.Event()
     store = MemoryStore()
-    limiter = Limiter([Rule(name="busy", limits="2/hour")], store)
+    limiter = limiter_on(store, "2/300 days")
     limiter.hit(CLIENT)
 
     def within() -> None:
@@ -126,7 +136,7 @@ def stuck(_: str) -> bool:
 
 def twice(_: str) -> bool:
     """Fork in several threads at the same time."""
-    limiter = Limiter([Rule(name="busy", limits="100000000/hour")])
+    limiter = limiter_on(MemoryStore())
     codes: list[int] = []
 
     def work() -> None:
@@ -138,21 +148,47 @@ def twice(_: str) -> bool:
     return not any(codes) and limiter.hit(CLIENT).allowed
 
 
-def without_hooks(address: str) -> bool:
-    """Fork in C code like uWSGI: Python's hooks do not run, and the child opens its own connections."""
-    rule = Rule(name=f"hooks-{os.getpid()}", limits="100/hour", algorithm="sliding-window-log")
-    limiter = Limiter([rule], open_store(address, timeout_us=20_000_000))
-    limiter.hit(CLIENT)
-    fork = ctypes.PyDLL(None).fork
-    codes = [exit_code(lambda: limiter.hit(CLIENT).allowed, fork) for _ in range(3)]
-    return codes == [0] * 3 and limiter.hit(CLIENT).decisions[0].remaining == 95
+def waiting(store: str) -> bool:
+    """Fork while a thread is in its transaction for longer than a fork waits. The child is allowed or rejected."""
+    forksafe._SECONDS = 0.02  # type: ignore[misc]
+    inside, over = threading.Event(), threading.Event()
+    decide = FixedWindow.decide
+
+    def decide_late(self: FixedWindow, *arguments: Any) -> Any:
+        if threading.current_thread() is thread:
+            inside.set()
+            over.wait(20)
+        return decide(self, *arguments)
+
+    FixedWindow.decide = decide_late  # type: ignore[method-assign]
+    limiter = limiter_on(store, "2/300 days", 50_000)
+    thread = threading.Thread(target=limiter.hit, args=(OTHER,))
+    thread.start()
+    try:
+        inside.wait(20)
+        threading.Timer(0.2, over.set).start()
+        code = exit_code(lambda: limiter.hit(CLIENT) is not None)
+    finally:
+        over.set()
+        thread.join()
+    until(lambda: limiter.peek(OTHER, cost=0).decisions[0].remaining == 1)
+    return code == 0
+
+
+def without_hooks(store: str) -> bool:
+    """Fork in C code like uWSGI: Python's hooks do not run, and the child opens the store itself."""
+    limiter = limiter_on(store, "100/300 days")
+    hits = [limiter.hit(CLIENT).decisions[0].hit]
+    works = (lambda: limiter.hit(CLIENT).allowed, lambda: limiter.store.apply(hits)[0].allowed)
+    codes = [exit_code(work, ctypes.PyDLL(None).fork) for work in works]
+    return codes == [0, 0] and limiter.hit(CLIENT).decisions[0].remaining == 96
 
 
 def killed(address: str) -> bool:
     """Kill a parent that holds a slot. The parent's slot ends, and the child renews its own slot."""
     now = multiprocessing.RawValue("q", 1_700_000_000_000_000)
     rule = Rule(name=f"killed-{os.getpid()}", limits="1 concurrent")
-    limiter = Limiter([rule], open_store(address), clock=lambda: now.value)
+    limiter = Limiter([rule], open_store(address, timeout_us=20_000_000), clock=lambda: now.value)
     limiter.slots.renewed = Heartbeat(limiter.slots._renew, interval=0.01)
     reads, writes = os.pipe()
     parent = os.fork()
@@ -186,7 +222,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-SCENES = {each.__name__: each for each in (refunds, slots, away, stuck, twice, without_hooks, killed)}
+SCENES = {each.__name__: each for each in (refunds, slots, away, stuck, twice, waiting, without_hooks, killed)}
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import httpx
 from folders import ROOT
-from http_servers import connected, free_port
+from http_servers import free_port, reachable
 from servers import PATIENCE, program, wait_for
 
 FILES = ROOT / "examples" / "deploying"
@@ -79,8 +79,8 @@ def deployed(folder: Path, command: Sequence[str], store: str, more_rules: str =
         server = subprocess.Popen([sys.executable, "-m", *command], cwd=folder, env=environment, stdout=log, stderr=log)
         nginx = subprocess.Popen(nginx_command(folder), cwd=folder, stdout=log, stderr=log)
         try:
-            wait_for(lambda: server.poll() is not None or accepts(socket_path), f"{command}: {folder}")
-            wait_for(lambda: nginx.poll() is not None or accepts(port), f"nginx: {folder}")
+            wait_for(lambda: server.poll() is not None or reachable(socket_path), f"{command}: {folder}")
+            wait_for(lambda: nginx.poll() is not None or reachable(port), f"nginx: {folder}")
             assert server.poll() is None, (folder / "server.log").read_text()
             assert nginx.poll() is None, (folder / "server.log").read_text()
             site = Site(f"http://127.0.0.1:{port}", server, nginx, folder / "server.log")
@@ -120,14 +120,6 @@ def nginx_command(folder: Path) -> list[str]:
     user = "user root;" if os.geteuid() == 0 else ""
     globals_ = f"daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log; {user}"
     return [program("nginx", "nginx"), "-c", str(folder / "nginx.conf"), "-g", globals_]
-
-
-def accepts(target: str | int) -> bool:
-    try:
-        connected(target).close()
-    except OSError:
-        return False
-    return True
 
 
 def statuses(site: Site, requests: int, address: str, headers: dict[str, str] | None = None) -> list[int]:

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 from decision_service import GATEWAY_FILES, PROGRAM, WITH_TOKEN, token_options
-from deployed import NGINX_FOLDERS, accepts, nginx_command, replace
+from deployed import NGINX_FOLDERS, nginx_command, replace
+from http_servers import reachable
 from servers import PATIENCE, free_port, program, wait_for
 
 APPLICATION = """
@@ -57,7 +58,7 @@ class GatewaySite(NamedTuple):
         port = port or self.service_port
         command = [str(PROGRAM), "serve", "ratelimit.toml", "--port", str(port), *self.options]
         process = self.processes[name] = start(self.folder, command)
-        wait_for(lambda: accepts(port) or process.poll() is not None, "the service")
+        wait_for(lambda: reachable(port) or process.poll() is not None, "the service")
         assert process.poll() is None, (self.folder / "servers.log").read_text()[-2000:]
 
     def stop_service(self, signal_: int = signal.SIGTERM, name: str = "service") -> None:
@@ -105,7 +106,7 @@ def site_of(
         site.processes["application"] = start(folder, application(application_port) if application else uvicorn)
         site.start_service()
         site.processes[gateway] = start(folder, command)
-        wait_for(lambda: accepts(application_port) and accepts(port), f"{gateway} and the application: {folder}")
+        wait_for(lambda: reachable(application_port) and reachable(port), f"{gateway} and the application: {folder}")
         yield site
 
 
