@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from asgi_checker import Message, Receive, Scope, Send
 from body_clients import DISCONNECT, LIMIT, Client, Reader, chunks, post, remaining, with_middleware
-from calls import BODY, START, sending
+from calls import BODY, START, on_loop, sending
 
 from ratelimit_mw.asgi.body import ReadAhead
 from ratelimit_mw.asgi.middleware import RateLimitMiddleware
@@ -94,28 +94,25 @@ def test_two_readers_never_receive_the_same_message() -> None:
     assert sorted(map(repr, received)) == sorted(map(repr, [first, last, DISCONNECT]))
 
 
-def test_an_unused_read_is_cancelled() -> None:
+@on_loop
+async def test_an_unused_read_is_cancelled() -> None:
     """An application that responds without reading leaves no task behind, whether it returns or raises."""
-
-    async def run() -> None:
-        reported: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
-        for app in (sending(START, BODY), failing):
-            client = Client(*chunks(b"{", more=True), None, OSError("too late"))
-            limited_app = with_middleware(app, body_timeout="10ms")
-            with pytest.raises(ValueError, match="broken") if app is failing else pytest.MonkeyPatch.context():
-                await limited_app(post(), client.receive, client.send)
-            await asyncio.sleep(0)
-            assert client.cancelled == 1
-        stubborn = Stubborn(*chunks(b"{", more=True), None)
-        await with_middleware(sending(START, BODY), body_timeout="10ms")(post(), stubborn.receive, stubborn.send)
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    for app in (sending(START, BODY), failing):
+        client = Client(*chunks(b"{", more=True), None, OSError("too late"))
+        limited_app = with_middleware(app, body_timeout="10ms")
+        with pytest.raises(ValueError, match="broken") if app is failing else pytest.MonkeyPatch.context():
+            await limited_app(post(), client.receive, client.send)
         await asyncio.sleep(0)
-        assert stubborn.cancelled == 1
-        gc.collect()
-        assert reported == []
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(run())
+        assert client.cancelled == 1
+    stubborn = Stubborn(*chunks(b"{", more=True), None)
+    await with_middleware(sending(START, BODY), body_timeout="10ms")(post(), stubborn.receive, stubborn.send)
+    await asyncio.sleep(0)
+    assert stubborn.cancelled == 1
+    gc.collect()
+    assert reported == []
+    assert len(asyncio.all_tasks()) == 1
 
 
 async def failing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,21 +129,18 @@ class Stubborn(Client):
             raise OSError("cancelled") from None
 
 
-def test_a_request_cancelled_during_its_body_leaves_no_task() -> None:
+@on_loop
+async def test_a_request_cancelled_during_its_body_leaves_no_task() -> None:
     """When the server cancels the request, the read of the body ends, too."""
-
-    async def run() -> None:
-        client = Client(*chunks(b"{", more=True), None)
-        request = asyncio.create_task(with_middleware(Reader())(post(), client.receive, client.send))
-        while client.receive_calls < 2:
-            await asyncio.sleep(0)
-        request.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await request
+    client = Client(*chunks(b"{", more=True), None)
+    request = asyncio.create_task(with_middleware(Reader())(post(), client.receive, client.send))
+    while client.receive_calls < 2:
         await asyncio.sleep(0)
-        assert (client.cancelled, client.sent) == (1, [])
-
-    asyncio.run(run())
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    await asyncio.sleep(0)
+    assert (client.cancelled, client.sent) == (1, [])
 
 
 def test_a_dripping_body_has_one_timeout() -> None:

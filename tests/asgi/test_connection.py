@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from calls import BODY, START, http_scope
+from calls import BODY, START, http_scope, on_loop
 from limiter_ways import waiting
 from tables import each
 
@@ -89,124 +89,104 @@ def test_a_request_whose_client_leaves_ends() -> None:
     asyncio.run(scenario({"type": "websocket.connect"}, type="websocket"))
 
 
-def test_the_application_receives_what_was_read_meanwhile() -> None:
+@on_loop
+async def test_the_application_receives_what_was_read_meanwhile() -> None:
     """All messages in their order, and later the end of the connection."""
-
-    async def scenario() -> None:
-        scene = Scene()
-        first = {"type": "http.request", "body": b"first", "more_body": True}
-        request = scene.start(first)
-        await turn_until(lambda: scene.is_waiting and scene.sends.empty())
-        scene.free()
-        await turn_until(lambda: scene.received)
-        scene.sends.put_nowait(LAST)
-        scene.sends.put_nowait(LEFT)
-        await request
-        assert scene.received == [first, LAST, LEFT]
-        assert [message["type"] for message in scene.sent] == ["http.response.start", "http.response.body"]
-
-    asyncio.run(scenario())
+    scene = Scene()
+    first = {"type": "http.request", "body": b"first", "more_body": True}
+    request = scene.start(first)
+    await turn_until(lambda: scene.is_waiting and scene.sends.empty())
+    scene.free()
+    await turn_until(lambda: scene.received)
+    scene.sends.put_nowait(LAST)
+    scene.sends.put_nowait(LEFT)
+    await request
+    assert scene.received == [first, LAST, LEFT]
+    assert [message["type"] for message in scene.sent] == ["http.response.start", "http.response.body"]
 
 
-def test_a_websocket_connects_after_its_wait() -> None:
+@on_loop
+async def test_a_websocket_connects_after_its_wait() -> None:
     """The application receives the first message."""
-
-    async def scenario() -> None:
-        scene = Scene()
-        request = scene.start({"type": "websocket.connect"}, type="websocket")
-        await turn_until(lambda: scene.is_waiting)
-        scene.free()
-        await request
-        assert scene.received == [{"type": "websocket.connect"}]
-
-    asyncio.run(scenario())
+    scene = Scene()
+    request = scene.start({"type": "websocket.connect"}, type="websocket")
+    await turn_until(lambda: scene.is_waiting)
+    scene.free()
+    await request
+    assert scene.received == [{"type": "websocket.connect"}]
 
 
 @each("count", [1, 64])
-def test_a_long_body_is_not_kept(count: int) -> None:
+@on_loop
+async def test_a_long_body_is_not_kept(count: int) -> None:
     """The middleware then stops to read. It does not notice that the client leaves."""
     part = {"type": "http.request", "body": b"x" * (2000 if count == 1 else 1), "more_body": True}
-
-    async def scenario() -> None:
-        scene = Scene(body_limit="1KiB")
-        request = scene.start(*[part] * count, LAST, LEFT)
-        await turn_until(lambda: scene.is_waiting and scene.sends.qsize() == 2)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert scene.sends.qsize() == 2
-        assert not request.done()
-        scene.free()
-        await request
-        assert len(scene.received) == count + 2
-
-    asyncio.run(scenario())
+    scene = Scene(body_limit="1KiB")
+    request = scene.start(*[part] * count, LAST, LEFT)
+    await turn_until(lambda: scene.is_waiting and scene.sends.qsize() == 2)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert scene.sends.qsize() == 2
+    assert not request.done()
+    scene.free()
+    await request
+    assert len(scene.received) == count + 2
 
 
-def test_an_error_of_the_server_is_left_to_the_application() -> None:
+@on_loop
+async def test_an_error_of_the_server_is_left_to_the_application() -> None:
     """The wait continues."""
-
-    async def scenario() -> None:
-        scene = Scene()
-        request = scene.start(OSError("broken"))
-        await turn_until(lambda: scene.is_waiting and scene.sends.empty())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not request.done()
-        scene.free()
-        with pytest.raises(OSError, match="broken"):
-            await request
-
-    asyncio.run(scenario())
-
-
-def test_a_body_that_a_rule_needs_is_read_once() -> None:
-    """The same messages are kept for the wait."""
-
-    async def scenario() -> None:
-        scene = Scene()
-        rule = Rule(name="form", key=["json:name"], limits="1 concurrent", wait=3600)
-        scene.limiter = Limiter([rule])
-        scene.limited = RateLimitMiddleware(scene._app, limiter=scene.limiter)
-        scene.taken = scene.limiter.hit({"json:name": "ann"})
-        body = {"type": "http.request", "body": b'{"name": "ann"}', "more_body": False}
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"15")]
-        request = scene.start(body, method="POST", headers=headers)
-        await turn_until(lambda: scene.is_waiting)
-        scene.free()
-        scene.sends.put_nowait(LEFT)
+    scene = Scene()
+    request = scene.start(OSError("broken"))
+    await turn_until(lambda: scene.is_waiting and scene.sends.empty())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not request.done()
+    scene.free()
+    with pytest.raises(OSError, match="broken"):
         await request
-        assert scene.received == [body, LEFT]
-
-    asyncio.run(scenario())
 
 
-def test_an_own_timeout_of_a_feature_is_an_error() -> None:
+@on_loop
+async def test_a_body_that_a_rule_needs_is_read_once() -> None:
+    """The same messages are kept for the wait."""
+    scene = Scene()
+    rule = Rule(name="form", key=["json:name"], limits="1 concurrent", wait=3600)
+    scene.limiter = Limiter([rule])
+    scene.limited = RateLimitMiddleware(scene._app, limiter=scene.limiter)
+    scene.taken = scene.limiter.hit({"json:name": "ann"})
+    body = {"type": "http.request", "body": b'{"name": "ann"}', "more_body": False}
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"15")]
+    request = scene.start(body, method="POST", headers=headers)
+    await turn_until(lambda: scene.is_waiting)
+    scene.free()
+    scene.sends.put_nowait(LEFT)
+    await request
+    assert scene.received == [body, LEFT]
+
+
+@on_loop
+async def test_an_own_timeout_of_a_feature_is_an_error() -> None:
     """It does not mean that the client has left."""
 
     async def user(request: Any) -> str:
         raise TimeoutError("slow")
 
-    async def scenario() -> None:
-        limiter = Limiter([Rule(name="jobs", key=["user"], limits="1 concurrent", wait=3600)])
-        scene = Scene()
-        scene.limited = RateLimitMiddleware(scene._app, limiter=limiter, features={"user": user})
-        with pytest.raises(TimeoutError, match="slow"):
-            await scene.start(LAST)
-
-    asyncio.run(scenario())
+    limiter = Limiter([Rule(name="jobs", key=["user"], limits="1 concurrent", wait=3600)])
+    scene = Scene()
+    scene.limited = RateLimitMiddleware(scene._app, limiter=limiter, features={"user": user})
+    with pytest.raises(TimeoutError, match="slow"):
+        await scene.start(LAST)
 
 
-def test_a_request_that_is_cancelled_stops_to_read() -> None:
+@on_loop
+async def test_a_request_that_is_cancelled_stops_to_read() -> None:
     """As a server cancels it that stops."""
-
-    async def scenario() -> None:
-        scene = Scene()
-        request = scene.start(LAST)
-        await turn_until(lambda: scene.is_waiting)
-        request.cancel()
-        await asyncio.wait([request])
-        assert request.cancelled()
-        assert not scene.is_waiting
-        await turn_until(lambda: len(asyncio.all_tasks()) == 1)
-
-    asyncio.run(scenario())
+    scene = Scene()
+    request = scene.start(LAST)
+    await turn_until(lambda: scene.is_waiting)
+    request.cancel()
+    await asyncio.wait([request])
+    assert request.cancelled()
+    assert not scene.is_waiting
+    await turn_until(lambda: len(asyncio.all_tasks()) == 1)
