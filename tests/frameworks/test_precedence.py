@@ -12,7 +12,7 @@ import pytest
 import sites
 from command_line import run as run_command
 from django.core.management import CommandError, call_command
-from sites import CLIENT, PLAIN, SITES, Build, DependencySite, LateDependencySite, Site, exempt, limited
+from sites import CLIENT, DECORATED, PLAIN, Build, LateDependencySite, Site, exempt, limited
 from tables import each
 
 from ratelimit_mw.testing import limits_off
@@ -49,13 +49,11 @@ REQUESTS = {
     ("OPTIONS", "/report"): [],  # Flask and Starlette respond automatically; Django calls the function
 }
 """Which limits apply to each request, and with which amounts."""
-KINDS: dict[str, Any] = {name: kind for name, kind in SITES.items() if name not in PLAIN}
-KINDS |= {"dependencies": DependencySite, "late dependencies": LateDependencySite}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=DECORATED)
 def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    with KINDS[request.param](SETTINGS, VIEWS) as found:
+    with DECORATED[request.param](SETTINGS, VIEWS) as found:
         monkeypatch.setattr(sites, "shown", found.app, raising=False)
         yield found
 

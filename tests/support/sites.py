@@ -267,6 +267,10 @@ class Site:
         """Send the same request several times, one after another."""
         return [self.call(method, path, **request).status_code for _ in range(times)]
 
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run what a view awaits, outside a request."""
+        raise NotImplementedError
+
     def at_once(self, times: int, method: str = "GET", path: str = "/", **request: Any) -> list[int]:
         """Send requests at the same time, in threads or on one event loop, and return the sorted statuses."""
         self._expected, self._met = times, 0
@@ -396,6 +400,9 @@ class ASGISite(Site):
     def loop(self) -> asyncio.Runner:
         return self.stack.enter_context(asyncio.Runner())
 
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run(coroutine)
+
     def call(self, method: str = "GET", path: str = "/", client: str | None = CLIENT, **request: Any) -> httpx.Response:
         return self._at_once(1, (method, path), {"client": client, **request})[0]
 
@@ -468,6 +475,9 @@ class WSGISite(Site):
 
     def inside(self, outer: dict[str, Any], between: Any) -> Any:
         return of_wsgi.RateLimitMiddleware(between(self.app) if between else self.app, **outer)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return run(coroutine)
 
     def see(self, native: Any) -> Call:
         def body() -> bytes:
@@ -766,6 +776,9 @@ SITES: dict[str, type[Site]] = {
     "async django": AsyncDjangoSite,
 }
 PLAIN, BY_ASGI = {"asgi", "wsgi"}, {"asgi", "starlette", "fastapi", "async django"}
+DECORATED: dict[str, type[Site]] = {name: kind for name, kind in SITES.items() if name not in PLAIN}
+DECORATED |= {"dependencies": DependencySite, "late dependencies": LateDependencySite}
+"""The sites whose views have limits of their own."""
 
 
 @dataclass
