@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from shared_store import SharedStore
-from sites import Build, Site, act
+from sites import CLIENT, NOW, Build, Reply, Site, act
 from tables import each
 
-from ratelimit_mw import Rule
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.http.warnings import warn
-from ratelimit_mw.testing import limits_off
+from ratelimit_mw.testing import ManualClock, limits_off
 
 HEADER = "x-tokens-used"
 TOKENS: Any = {"cost": "header:x-estimate|40", "cost_from": {"header": "X-Tokens-Used"}, "unit": "tokens"}
@@ -75,3 +75,12 @@ def test_while_limits_are_off_nothing_is_settled(site: Build) -> None:
     with limits_off():
         headers = served.call(path="/?used=150").headers
     assert (HEADER in headers, headers["x-other"]) == (False, "kept")
+
+
+def test_outer_limits_settle_by_a_header_that_inner_ones_remove(site: Build) -> None:
+    """Two limiters around one application have the same true cost: the largest of several lines."""
+    outer = Limiter([Rule(**{**RULE, "name": "outer"}, **REMOVED)], clock=ManualClock(NOW))
+    served = site(Rule(**RULE, **REMOVED), Reply(headers=[(HEADER, "20"), ("X-Tokens-Used", "150")]), outer=outer)
+    assert HEADER not in served.call().headers
+    left = [limiter.peek({"ip": CLIENT}, cost=0).decisions[0].remaining for limiter in (outer, served.limiter)]
+    assert left == [850, 850]

@@ -135,24 +135,7 @@ def test_your_own_rejection_is_sent(site: Build, is_async: bool) -> None:
     served = site(Rule(**DOUBLE), rejection=areject if is_async else reject)
     rejected = served.call(headers={"x-who": "ann"})
     assert (rejected.status_code, rejected.text, "ratelimit" in rejected.headers) == (420, "ann", True)
-
-
-@each("is_async", [False, True])
-def test_functions_receive_the_request_of_the_framework(site: Build, is_async: bool) -> None:
-    """Functions of features and costs read its headers. Plain WSGI cannot await one."""
-
-    def plan(request: Any) -> str | None:
-        return request.headers.get("x-plan")  # type: ignore[no-any-return]
-
-    async def aplan(request: Any) -> str | None:
-        return plan(request)
-
-    if is_async and site.name == "wsgi":
-        return
-    rule = Rule(limits="10/minute", key=["plan"], cost=lambda request: int(request.headers["X-Cost"]))
-    served = site(rule, features={"plan": aplan if is_async else plan})
-    sent = [served.call(headers={"x-plan": plan, "x-cost": cost}) for plan, cost in (("pro", "7"), ("free", "1"))]
-    assert [response.headers["x-ratelimit-remaining"] for response in sent] == ["3", "9"]
+    assert served.call("HEAD", headers={"x-who": "ann"}).content == b""
 
 
 def test_a_failing_function_allows_no_request(site: Build) -> None:
@@ -178,6 +161,24 @@ def test_rules_of_settings_and_view_need_one_call_of_the_store(site: Build) -> N
     assert store.calls == 3
     assert responses[1].headers["ratelimit"] == '"all";r=7;t=60, "view";r=0;t=60'
     assert served.left() == [7, 0]
+
+
+FEATURES = {
+    "method": "GET",
+    "path": "/a b",
+    "host": "testserver",
+    "header:x-api-key": "k1",
+    "cookie:session": "s1",
+    "query:q": "\u00e9",
+    "ip": CLIENT,
+}
+
+
+@each("name", FEATURES)
+def test_all_frameworks_make_the_same_key(site: Build, name: str) -> None:
+    served = site(Rule(limits="9/minute", key=[name]))
+    served.call(path="/a%20b?q=%C3%A9", headers={"x-api-key": "k1", "cookie": "session=s1"})
+    assert served.left(**{name: FEATURES[name]}) == [8]
 
 
 def test_every_spelling_of_an_ip_address_shares_a_limit(site: Build) -> None:
@@ -249,12 +250,25 @@ def test_the_inner_middleware_checks_the_lists_again(site: Build) -> None:
 
 
 def test_two_different_limiters_both_decide(site: Build) -> None:
-    """The outer one writes the headers, except those of a rejection."""
-    served = site(ONCE, outer=Limiter([Rule(name="outer", limits="9/minute")]))
-    responses = [served.call() for _ in range(2)]
-    assert [response.status_code for response in responses] == [200, 429]
-    assert [response.headers.get_list("x-ratelimit-limit") for response in responses] == [["9"], ["1"]]
-    assert responses[1].headers["retry-after"] == "60"
+    """The outer one writes the headers, except those of a rejection, which its numbers would contradict."""
+    for headers, inner in (["x-ratelimit", "ratelimit"], ["1"]), (["ratelimit"], []):
+        served = site(ONCE, headers=headers, outer=Limiter([Rule(name="outer", limits="9/minute")]))
+        responses = [served.call() for _ in range(2)]
+        assert [response.status_code for response in responses] == [200, 429]
+        assert [response.headers.get_list("x-ratelimit-limit") for response in responses] == [["9"], inner]
+        assert responses[1].headers["retry-after"] == "60"
+        assert responses[1].headers["ratelimit"] == '"api";r=0;t=60'
+
+
+def test_limiters_with_equal_rules_are_not_the_same(site: Build) -> None:
+    """Each counts for itself."""
+    outer = Limiter([TWICE])
+    served = site(TWICE, outer=outer)
+    assert served.statuses(1) == [200]
+    assert [limiter.peek({"ip": CLIENT}, cost=0).decisions[0].remaining for limiter in (outer, served.limiter)] == [
+        1,
+        1,
+    ]
 
 
 def test_an_inner_middleware_without_a_match_keeps_the_outer_verdict(site: Build) -> None:

@@ -7,15 +7,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import flask
 import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from calls import ask, ask_wsgi
 from django.http import HttpResponse
 from django_calls import MIDDLEWARE
-from sites import SITES, Call
+from sites import BY_ASGI, CLIENT, NOW, SITES, Build, Call, Reply, Site, limited, only
+from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
 from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from tables import each, expect_error
 
 from ratelimit_mw import Limiter, wsgi
+from ratelimit_mw import flask as of_flask
+from ratelimit_mw import starlette as of_starlette
+from ratelimit_mw.testing import ManualClock
 
 SETTINGS: Any = {
     "rules": [
@@ -100,14 +109,19 @@ BETWEEN: dict[str, Any] = {
 }
 
 
+def two_stages(kind: str, settings: Any, view: Any) -> Site:
+    """Open a site with a middleware outside its authentication, and one inside."""
+    limiter = Limiter.from_settings(settings, clock=ManualClock(NOW))
+    options: dict[str, Any] = {"middleware": [*MIDDLEWARE, f"{__name__}.authenticates", *MIDDLEWARE]}
+    if kind in BETWEEN:
+        options = {"outer": {"limiter": limiter, "before_user": True}, "between": BETWEEN[kind]}
+    return SITES[kind](limiter, view, **options)
+
+
 @pytest.fixture(params=SITES)
 def served(request: pytest.FixtureRequest) -> Iterator[Ask]:
     TRIED.clear()
-    limiter = Limiter.from_settings(SETTINGS)
-    options: dict[str, Any] = {"middleware": [*MIDDLEWARE, f"{__name__}.authenticates", *MIDDLEWARE]}
-    if request.param in BETWEEN:
-        options = {"outer": {"limiter": limiter, "before_user": True}, "between": BETWEEN[request.param]}
-    with SITES[request.param](limiter, shown, **options) as site:
+    with two_stages(request.param, SETTINGS, shown) as site:
         yield lambda method, headers: site.call(method, headers=headers)
 
 
@@ -144,8 +158,113 @@ def test_a_response_of_the_authentication_shows_the_outer_stage(served: Ask) -> 
     assert served("POST", login("ann", "wrong")).headers["ratelimit-policy"] == '"attempts";q=5;w=3600'
 
 
+@pytest.mark.parametrize("kind", SITES)
+def test_both_stages_settle_the_true_cost(kind: str) -> None:
+    """The inner one removes the header that has it. The outer one settles its rule by the same number."""
+    true_cost = {"limits": "1000/minute", "cost": 40, "cost_from": {"header": "X-Tokens-Used", "remove": True}}
+    rules = [{"name": key, "key": [key], **true_cost} for key in ("ip", "user")]
+    with two_stages(kind, {"rules": rules}, Reply(headers=[("X-Tokens-Used", "150")])) as site:
+        assert "X-Tokens-Used" not in site.call(headers=login("ann")).headers
+        verdict = site.limiter.peek({"ip": CLIENT, "user": "ann"}, cost=0)
+    assert [decision.remaining for decision in verdict.decisions] == [850, 850]
+
+
 def test_a_request_that_nothing_has_decided_keeps_its_plan() -> None:
     """Django asks for the undecided rest of each plan. A copy would fill the caches that have one entry per plan."""
     limits = wsgi.RateLimitMiddleware(lambda *_: [], settings=SETTINGS).http_limiter.in_force
     plan = limits.rules.plan("GET", "/")
     assert limits.undecided(plan, {}) is plan
+
+
+# -- rules of routes, which the outer middleware does not know -------------------------------------------------
+
+ATTEMPTS = {"name": "attempts", "key": ["ip"], "limits": "5/minute"}
+NO_ROUTES_OUTSIDE = {"flask", "django", "async django"}
+STRANGER, ANN = login("ann", "wrong"), login("ann")
+
+
+def behind(site: Build, settings: Any, **options: Any) -> Site:
+    """Open a site behind authentication, with a middleware of the protocol around both."""
+    limiter = Limiter.from_settings(settings)
+    views = {"/login": limited("login", "9/minute", name="own"), "/items/{id}": "item"}
+    between = partial(AuthenticationMiddleware, backend=Backend()) if site.name in BY_ASGI else Authenticates
+    outer = {"limiter": limiter, "before_user": True}
+    return site(limiter, views, outer=outer, between=between, **options)  # type: ignore[no-any-return]
+
+
+@only(NO_ROUTES_OUTSIDE)
+@each(
+    ("rule", "paths", "expected"),
+    [
+        ({"name": "v", "limits": "1/minute", "match": {"view": "login"}}, "/login /items/1 /login", [200, 200, 429]),
+        ({"name": "p", "limits": "1/minute", "key": ["path:id"]}, "/items/1 /items/2 /items/1", [200, 200, 429]),
+        ({"name": "e", "limits": "1/minute", "key": ["endpoint"]}, "/items/1 /login /items/2", [200, 200, 429]),
+        ({"overrides": "own", "limits": "1/minute"}, "/login /items/1 /login", [200, 200, 429]),
+    ],
+)
+def test_the_inner_middleware_decides_the_rules_of_routes(
+    site: Build, rule: Any, paths: str, expected: list[int]
+) -> None:
+    """The outer one cannot know views, endpoints, parameters and decorators. It decides the rule by IP address."""
+    served = behind(site, {"rules": [ATTEMPTS, rule]})
+    assert [served.call(path=path, headers=ANN).status_code for path in paths.split()] == expected
+    assert served.statuses(3, path="/login", headers=STRANGER) == [400, 400, 429]
+
+
+@only(NO_ROUTES_OUTSIDE - BY_ASGI)
+def test_a_function_of_the_inner_middleware_is_not_needed_outside(site: Build) -> None:
+    """The rule that needs it is left to the inner one. A feature that neither has is still an error."""
+    settings = {"rules": [ATTEMPTS, {"name": "t", "limits": "1/minute", "key": ["tenant"]}]}
+    served = behind(site, settings, features={"tenant": lambda request: "acme"})
+    assert served.statuses(2, path="/login", headers=ANN) == [200, 429]
+    expect_error("the feature 'tenant', but nothing provides it", lambda: behind(site, settings).start())
+
+
+@only(NO_ROUTES_OUTSIDE)
+def test_headers_and_lists_of_both(site: Build) -> None:
+    """A list by a path parameter applies inside. The headers of a response show all rules."""
+    rule = {"name": "v", "limits": "2/minute", "match": {"view": "login"}}
+    served = behind(site, {"rules": [ATTEMPTS, rule], "lists": {"deny": {"path:id": ["7"]}}})
+    policy = served.call(path="/login", headers=ANN).headers["ratelimit-policy"]
+    assert policy == '"attempts";q=5;w=60, "v";q=2;w=60, "own";q=9;w=60'
+    assert [served.call(path=f"/items/{number}", headers=ANN).status_code for number in (7, 8)] == [403, 200]
+
+
+def test_rules_of_routes_without_an_inner_middleware_are_errors() -> None:
+    """Only a middleware with ``before_user`` leaves them to another one."""
+    limiter = Limiter.from_settings({"rules": [{"limits": "1/minute", "match": {"view": "login"}}]})
+    expect_error("have no names", wsgi.RateLimitMiddleware, lambda *_: [], limiter=limiter)
+    assert wsgi.RateLimitMiddleware(lambda *_: [], limiter=limiter, before_user=True)
+
+
+def test_an_extension_of_flask_may_come_after_the_outer_middleware() -> None:
+    """The outer one is then inside its ``wsgi_app``, and still outside the views."""
+    app, limiter = flask.Flask("app"), Limiter.from_settings({"rules": [ATTEMPTS]})
+    app.add_url_rule("/login", "login", of_flask.limit("1/minute", name="own")(lambda: "login"))
+    app.wsgi_app = wsgi.RateLimitMiddleware(Authenticates(app.wsgi_app), limiter=limiter, before_user=True)  # type: ignore[method-assign]
+    of_flask.RateLimiter(app, limiter=limiter)
+    sent = [ask_wsgi(app, "/login", headers=headers).status_code for headers in (ANN, ANN, STRANGER, STRANGER)]
+    assert sent == [200, 429, 400, 400]
+    assert ask_wsgi(app, "/login", headers=STRANGER).headers["ratelimit-policy"] == '"attempts";q=5;w=60'
+
+
+def test_an_entry_of_django_is_the_outer_one_behind_a_middleware_outside() -> None:
+    """Three stages: the first entry of Django still leaves the rules by user to the second one."""
+    limiter = Limiter.from_settings({"rules": [ATTEMPTS, {"name": "u", "key": ["user|ip"], "limits": "1/minute"}]})
+    layers = [*MIDDLEWARE, f"{__name__}.authenticates", *MIDDLEWARE]
+    with SITES["django"](limiter, 200, outer={"limiter": limiter, "before_user": True}, middleware=layers) as served:
+        sent = [served.call(headers=login(user)).status_code for user in ("ann", "bob", "ann")]
+    assert sent == [200, 200, 429]
+
+
+def test_decorators_count_once_without_rules() -> None:
+    """A mounted application has the same limiter as the one around it, and no rules."""
+    limiter = Limiter()
+    view = of_starlette.limit("4/minute", name="v")(lambda request: PlainTextResponse("a"))
+    sub = Starlette(routes=[Route("/a", view)])
+    sub.add_middleware(of_starlette.RateLimitMiddleware, limiter=limiter)
+    app = Starlette(routes=[Mount("/s", sub)])
+    app.add_middleware(of_starlette.RateLimitMiddleware, limiter=limiter)
+    responses = [ask(app, "/s/a") for _ in range(6)]
+    assert [response.status_code for response in responses] == [200, 200, 200, 200, 429, 429]
+    assert responses[0].headers["ratelimit-policy"] == '"v";q=4;w=60'
