@@ -8,17 +8,23 @@ from typing import Any
 import flask
 import pytest
 from calls import ask
-from fastapi import FastAPI
-from sites import CLIENT, PLAIN, Build, only, routed
+from django.urls import include
+from django.urls import path as django_path
+from django_calls import hello, project
+from fastapi import APIRouter, FastAPI
+from sites import CLIENT, NOW, PLAIN, Build, only, routed
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
-from tables import each
+from starlette.routing import Host, Mount, Route
+from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw import fastapi as of_fastapi
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
+from ratelimit_mw.testing import ManualClock
+
+Ask = Callable[[str], int]
 
 
 @only({"starlette", "fastapi", "flask"})  # Django leaves methods to the view
@@ -33,11 +39,71 @@ def test_a_405_counts_under_the_template_of_its_path(site: Build, match: Any) ->
 
 
 @routed
-def test_a_rule_names_a_view(site: Build) -> None:
-    """It holds for all paths of the view, and for no other."""
-    rule = Rule(limits="1/minute", key=[], match={"view": "items-item"})
-    served = site(rule, {"/items/{item}": 200, "/other": 200})
+@each("match", [{"view": "items-item"}, {"view": ["items-item", "other"], "path": "/items/**"}])
+def test_a_rule_names_a_view(site: Build, match: Any) -> None:
+    """It holds for all paths of the view, and for no other. A path has to match, too."""
+    served = site(Rule(limits="1/minute", key=[], match=match), {"/items/{item}": 200, "/other": 200})
     assert [served.call(path=path).status_code for path in ("/items/1", "/items/2", "/other")] == [200, 429, 200]
+
+
+def names_in_starlette(limiter: Limiter) -> Ask:
+    routes = [
+        Mount("/auth", routes=[Route("/login/{id}", items, name="login"), Route("/other", add)], name="auth"),
+        Mount("/unnamed", routes=[Route("/x", items, name="inside")]),
+        Mount("/static", app=lambda scope, receive, send: add(None), name="static"),
+        Host("{shop}.example", app=Starlette(routes=[Route("/y", items, name="inside")]), name="shop"),
+    ]
+    app = Starlette(routes=routes)
+    app.add_middleware(of_starlette.RateLimitMiddleware, limiter=limiter)
+    return lambda path: ask(app, path).status_code
+
+
+def names_in_fastapi(limiter: Limiter) -> Ask:
+    auth, inner, app = APIRouter(prefix="/auth"), FastAPI(), FastAPI()
+    auth.get("/login/{number}", name="login")(lambda number: "")
+    inner.get("/x", name="inside")(lambda: "")
+    app.include_router(auth)
+    app.mount("/inner", inner, name="inner")
+    app.add_middleware(of_fastapi.RateLimitMiddleware, limiter=limiter)
+    return lambda path: ask(app, path).status_code
+
+
+def names_in_flask(limiter: Limiter) -> Ask:
+    app, auth = flask.Flask("app"), flask.Blueprint("auth", "auth", url_prefix="/auth")
+    auth.add_url_rule("/login/<number>", "login", lambda number: "")
+    auth.add_url_rule("/signin", "login", defaults={"number": "1"})
+    app.add_url_rule("/other", "other", lambda: "")
+    app.register_blueprint(auth)
+    of_flask.RateLimiter(app, limiter=limiter)
+    return lambda path: app.test_client().get(path).status_code
+
+
+def names_in_django(limiter: Limiter) -> Ask:
+    account = [django_path("login/<int:number>", hello, name="login"), django_path("other", hello)]
+
+    def status(path: str) -> int:
+        with project(limiter, django_path("auth/", include((account, "auth"), "members"))) as served:
+            return int(served.ask(path).status_code)
+
+    return status
+
+
+@each(
+    ("serve", "view", "limited", "other"),
+    [
+        (names_in_starlette, "auth:login", ["/auth/login/1", "/auth/login/2"], "/auth/other"),
+        (names_in_starlette, "inside", ["/unnamed/x"], "/auth/other"),
+        (names_in_fastapi, "login", ["/auth/login/1", "/auth/login/2"], "/inner/x"),
+        (names_in_fastapi, "inner:inside", ["/inner/x"], "/auth/login/1"),
+        (names_in_flask, "auth.login", ["/auth/login/2", "/auth/signin"], "/other"),
+        (names_in_django, "members:login", ["/auth/login/1", "/auth/login/2"], "/auth/other"),
+    ],
+)
+def test_a_name_has_the_namespaces_of_its_view(serve: Any, view: str, limited: list[str], other: str) -> None:
+    """As the framework writes it when it builds URLs."""
+    status = serve(Limiter([Rule(limits="1/minute", key=[], match={"view": view})], clock=ManualClock(NOW)))
+    assert [status(path) for path in limited * 2] == [200, *[429] * (2 * len(limited) - 1)]
+    assert [status(other) for _ in range(2)] == [200, 200]
 
 
 @routed
@@ -109,8 +175,11 @@ def test_two_functions_of_one_path_are_two_views(build: Callable[[dict[str, Any]
 @only(PLAIN)
 def test_without_routes_a_view_is_an_error_at_the_start(site: Build) -> None:
     """The error says what to write. A function of yours provides the feature everywhere."""
-    with pytest.raises(ConfigError, match="key: the views of this application have no names"):
-        site(Rule(limits="1/minute", key=["view", "ip"])).start()
+    for options, message in (
+        ({"key": ["view", "ip"]}, "key: the views of this application have no names"),
+        ({"match": {"view": "login"}}, r"match\.view: the views of this application have no names\. Write match\.path"),
+    ):
+        expect_error(message, lambda options=options: site(Rule(limits="1/minute", **options)).start())
     assert site(Rule(limits="1/minute", key=["view"]), features={"view": lambda _: "all"}).statuses(2) == [200, 429]
 
 

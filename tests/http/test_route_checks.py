@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import flask
 import pytest
 from calls import ask
 from django.conf.urls.i18n import i18n_patterns
+from django.http import HttpResponse
 from django.urls import include, path, re_path
 from django.urls.converters import register_converter
 from django.utils.functional import lazy
 from django.utils.translation import get_language
 from django.views import View
 from django_calls import MIDDLEWARE, hello, project
-from fastapi import APIRouter, FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
@@ -26,11 +26,11 @@ from starlette_apps import application
 from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, Rule
-from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.routes import Route as Described
 from ratelimit_mw.http.routes import check_parameters, check_routes
 from ratelimit_mw.rules.access_lists import AccessLists
+from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import ViewMarks
 from ratelimit_mw.rules.match import METHODS
 from ratelimit_mw.rules.paths import PathTree, overlap
@@ -144,6 +144,16 @@ def test_several_routes_that_are_close_are_named() -> None:
     routes = [route("/admin/login/", name="admin:login"), route("/accounts/login/", name="login"), route("/logins")]
     assert "Did you mean '/admin/login/' or '/accounts/login/'?" in problem({"path": "/login"}, *routes)
     assert "Did you mean 'admin:login' or 'login'?" in problem({"view": "auth.login"}, *routes)
+    assert problem({"methods": "PUT"}, LOGIN).startswith("rule 'r': match.methods: no route has the method PUT.")
+
+
+def test_options_that_name_routes_are_checked_when_built() -> None:
+    """A view has a name, and a decorated view needs none."""
+    expect_error("unrouted: expected true or false; got 'yes'", Rule, limits="1/s", unrouted="yes")
+    for view in (None, 7, []):
+        expect_error(r"match\.view", Rule, limits="1/s", match={"view": view})
+    with pytest.raises(ConfigError, match=r"match\.view: a decorated view has the view of its route\. Remove"):
+        limit("1/s", match={"view": "home"})(hello)
 
 
 @each(
@@ -173,17 +183,6 @@ def test_a_parameter_is_looked_for_on_the_routes_of_the_rule(options: dict[str, 
     ]
     message = problem(options.pop("match", {}), *routes, **options)
     assert message == (f"rule 'r': key: the rule never applies: {expected}" if expected else "")
-
-
-def test_a_method_that_no_route_has_is_an_error() -> None:
-    """A rule may have only methods."""
-    assert problem({"methods": "PUT"}, LOGIN).startswith("rule 'r': match.methods: no route has the method PUT.")
-
-
-def test_unrouted_is_true_or_false() -> None:
-    """The option takes no other value."""
-    with pytest.raises(ConfigError, match="unrouted: expected true or false; got 'yes'"):
-        Rule(limits="1/s", unrouted="yes")  # type: ignore[arg-type]
 
 
 # -- patterns ----------------------------------------------------------------------------------------------
@@ -250,60 +249,35 @@ DEEP: list[BaseRoute] = [
 def test_paths_of_starlette_are_found(where: str) -> None:
     """Mounts, convertors, applications without routes and WebSockets: their paths are known or left open."""
     starlette(DEEP[:2] + DEEP[3:], path=where)
+    with pytest.raises(ConfigError, match="no route has the path '/a/in/item'"):
+        starlette(DEEP[:2], path="/a/in/item")
 
 
 def test_paths_that_cannot_be_known_are_no_error() -> None:
     """A host, a foreign route, a default of the router and a foreign application may serve any path."""
+    starlette([], path="/anything")
     starlette(DEEP, path="/anything")
     starlette([Foreign()], path="/anything", methods="PUT")
     starlette([Mount("/in", routes=[Mount("/", app=Router(default=shown)), Route("/", shown)])], path="/anything")
     starlette([Route("/class", HTTPEndpoint)], path="/class", methods="PUT")
 
 
-@each("match", [{"path": "/a/in/item"}, {"path": "/a/in/items/7", "methods": "GET"}, {"view": "no"}])
-def test_starlette_does_not_start_with_an_unrouted_rule(match: dict[str, Any]) -> None:
-    """The routes are read when the server starts, and without a lifespan at the first request."""
-    with pytest.raises(ConfigError, match="rule 'r': match"):
-        starlette(DEEP[:2], **match)
-
-
-def test_fastapi_does_not_start_with_an_unrouted_rule() -> None:
-    """Included routers have their prefixes."""
-    router = APIRouter(prefix="/items")
-    router.get("/{id}")(lambda id: id)  # noqa: A006 - the name of the parameter
-    for where, is_found in {"/v1/items/7": True, "/docs": True, "/items/7": False}.items():
-        app = FastAPI()
-        app.include_router(router, prefix="/v1")
-        app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "1/s", "match": {"path": where}}]})
-        if is_found:
-            assert ask(app, "/v1/items/7").status_code == 200
-        else:
-            with pytest.raises(ConfigError, match="no route has the path '/items/7'"):
-                ask(app, "/v1/items/7")
-
-
 @each(
     ("match", "expected"),
     [
-        ({"path": "/items/7"}, ""),
+        ({"path": ["/items/7", "/files/a/b", "/static/a.css"]}, ""),
         ({"path": "/files/a/b", "methods": "GET"}, ""),
-        ({"path": "/static/a.css"}, ""),
-        ({"view": "item"}, ""),
         ({"path": "/items/7/a"}, "no route has the path '/items/7/a'"),
         ({"path": "/items/7", "methods": "DELETE"}, "has GET or HEAD or OPTIONS, and not DELETE"),
-        ({"view": "itm"}, "Did you mean 'item'"),
     ],
 )
 def test_flask_does_not_serve_with_an_unrouted_rule(match: dict[str, Any], expected: str) -> None:
-    """``RateLimiter.check`` and the first request find it."""
+    """Paths with converters are found."""
     app = flask.Flask("app")
     limiter = RateLimiter(app, {"rules": [{"limits": "1/s", "match": match}]})
-    app.add_url_rule("/items/<int:id>", "item", lambda **_: "item")
-    app.add_url_rule("/files/<path:name>", "file", lambda **_: "file")
-    if not expected:
-        limiter.check(app)
-        return
-    with pytest.raises(ConfigError, match=expected):
+    app.add_url_rule("/items/<int:id>", "item", hello)
+    app.add_url_rule("/files/<path:name>", "file", hello)
+    with pytest.raises(ConfigError, match=expected) if expected else nullcontext():
         limiter.check(app)
 
 
@@ -330,15 +304,22 @@ PATTERNS_OF_DJANGO = [
 ]
 
 
+def django(rule: dict[str, Any], expected: str, *patterns: Any, **options: Any) -> None:
+    """Check the error of the first request to a project with one rule, "" for none."""
+    with (
+        project(
+            {"rules": [{"limits": "9/s", **rule}]}, path("", lambda _: HttpResponse()), *patterns, **options
+        ) as served,
+        pytest.raises(ConfigError, match=expected) if expected else nullcontext(),
+    ):
+        assert served.ask().status_code == 200
+
+
 @each(
     ("match", "expected"),
     [
-        ({"path": "/items/7"}, ""),
-        ({"path": "/files/a/b"}, ""),
-        ({"path": "/wide/a/b"}, ""),
-        ({"path": "/shop/articles/2024"}, ""),
+        ({"path": ["/items/7", "/files/a/b", "/wide/a/b", "/shop/articles/2024", "/old/a/page"]}, ""),
         ({"path": "/shop/articles/{year}"}, ""),
-        ({"path": "/old/a/page"}, ""),
         ({"view": "shop:year"}, ""),
         ({"path": "/class", "methods": "HEAD"}, ""),
         ({"path": "/items/7/a"}, "no route has the path"),
@@ -349,33 +330,20 @@ PATTERNS_OF_DJANGO = [
 )
 def test_django_does_not_start_with_an_unrouted_rule(match: dict[str, Any], expected: str) -> None:
     """Converters, expressions and includes: paths that cannot be known are left open."""
-    with project({"rules": [{"limits": "9/s", "match": match}]}, *PATTERNS_OF_DJANGO) as served:
-        if not expected:
-            assert served.ask("/items/7/").status_code == 200
-            return
-        with pytest.raises(ConfigError, match=expected):
-            served.ask("/items/7/")
+    django({"match": match}, expected, *PATTERNS_OF_DJANGO)
 
 
 def test_django_knows_the_views_of_tables() -> None:
     """A view has the name of the first of its routes, or of its class. A typo stops the start."""
     names = {"item": "1/s", f"{Items.__module__}.Items": "1/s"}
-    for wrong in ({}, {"itm": "1/s"}):
-        settings: Any = {"rules": [{"limits": "9/s", "per": {"view": {**names, **wrong}}}]}
-        with project(settings, *PATTERNS_OF_DJANGO) as served:
-            if not wrong:
-                assert served.ask("/items/7/").status_code == 200
-                continue
-            with pytest.raises(ConfigError, match=r"Did you mean .item."):
-                served.ask("/items/7/")
+    django({"per": {"view": names}}, "", *PATTERNS_OF_DJANGO)
+    django({"per": {"view": {**names, "itm": "1/s"}}}, r"Did you mean .item.", *PATTERNS_OF_DJANGO)
 
 
 def test_a_rule_may_name_the_paths_of_one_language() -> None:
     """The language of a URL is known with the request only, and the default language may have no prefix."""
-    for where in ("/de/page", "/page"):
-        patterns = i18n_patterns(path("page", hello), prefix_default_language=False)
-        with project({"rules": [{"limits": "9/s", "match": {"path": where}}]}, *patterns) as served:
-            assert served.ask("/page").status_code == 200
+    patterns = i18n_patterns(path("page", hello), prefix_default_language=False)
+    django({"match": {"path": ["/de/page", "/page"]}}, "", *patterns)
 
 
 def test_a_rule_may_name_the_path_of_any_language() -> None:
@@ -384,21 +352,9 @@ def test_a_rule_may_name_the_path_of_any_language() -> None:
     shop = lazy(lambda: {"de": "laden/", "fr": "magasin/"}.get(get_language() or "", "shop/"), str)()
     patterns = i18n_patterns(path(login, hello), path(shop, include([re_path(login, hello)])))
     languages = {"LANGUAGES": [("en", "English"), ("de", "Deutsch"), ("fr", "Francais")], "LANGUAGE_CODE": "en"}
-    for where in (
-        "/de/anmelden",
-        "/en/login",
-        "/{language}/anmelden",
-        "/de/laden/anmelden",
-        "/fr/magasin/login",
-        "/de/abmelden",
-    ):
-        settings = {"rules": [{"limits": "9/s", "match": {"path": where}}]}
-        with project(settings, *patterns, middleware=LOCALE, **languages) as served:
-            if where != "/de/abmelden":
-                assert served.ask("/en/login").status_code == 200
-                continue
-            with pytest.raises(ConfigError, match="no route has the path '/de/abmelden'"):
-                served.ask("/en/login")
+    found = ["/de/anmelden", "/en/login", "/{language}/anmelden", "/de/laden/anmelden", "/fr/magasin/login"]
+    for where, expected in ((found, ""), ("/de/abmelden", "no route has the path '/de/abmelden'")):
+        django({"match": {"path": where}}, expected, *patterns, middleware=LOCALE, **languages)
 
 
 @each(
@@ -418,28 +374,4 @@ def test_a_rule_may_name_the_path_of_any_language() -> None:
 )
 def test_an_expression_may_match_what_django_finds(expression: str, where: str, is_found: bool) -> None:
     """Django searches an expression anywhere in the path, unless it begins with ^ or a whole one ends with $."""
-    settings = {"rules": [{"limits": "9/s", "match": {"path": where}}]}
-    with project(settings, path("", hello), re_path(expression, hello)) as served:
-        if is_found:
-            assert served.ask().status_code == 200
-            return
-        with pytest.raises(ConfigError, match="no route has the path"):
-            served.ask()
-
-
-def test_routes_are_not_checked_where_they_are_not_known() -> None:
-    """An application of Starlette without any route does not say which paths it has."""
-    app = Starlette()
-    app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "1/s", "match": {"path": "/a"}}]})
-    assert ask(app, "/a").status_code == 404
-
-
-@each("rule", [{"limits": "5/minute"}, {"per": {"plan": {"free": "5/minute"}}, "limits": "9/minute"}])
-def test_a_cost_above_a_limit_stops_the_start(rule: dict[str, Any]) -> None:
-    """Every request would be rejected. A cost from a function is known with the request only."""
-    app: Any = RateLimitMiddleware
-    features: Any = {"plan": lambda request: "free"}
-    with pytest.raises(
-        ConfigError, match="rule 'r': cost: the cost 6 is above the limit 5/minute, so every request is rejected"
-    ):
-        app(shown, settings={"rules": [{"name": "r", "cost": 6, **rule}]}, features=features)
+    django({"match": {"path": where}}, "" if is_found else "no route has the path", re_path(expression, hello))
