@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import flask
 import pytest
 from shared_store import SharedStore
 from sites import BY_ASGI, CLIENT, SITES, Build, Call, Reply, Site, only
 from starlette.requests import Request
 from tables import each
 
-from ratelimit_mw import Limiter, MissingMiddlewareError, RateLimitExceeded, Rejection, Rule, load_settings
+from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, RateLimitExceeded, Rejection, Rule, load_settings
+from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
 from ratelimit_mw.testing import limits_off
 
@@ -145,36 +148,22 @@ def test_a_rejection_of_another_limiter_is_a_429(ask: Ask) -> None:
     assert int(rejected.headers["Retry-After"]) > 1000
 
 
-def test_without_limits_nothing_is_decided(ask: Ask) -> None:
-    """In tests, limits_off turns off checks and usage too."""
-    with limits_off():
-        assert [ask("/raise").status_code, ask("/reset?thread=7").status_code] == [200, 200]
-
-
-@with_usage
-def test_switched_off_settings_need_no_features_and_no_store(site: Build) -> None:
-    """With `enabled = false`, check, reset and usage of a rule whose key is missing do nothing."""
-    store = SharedStore()
-    served = open_site(site, Limiter(RULES, store, settings=load_settings({"enabled": False})))
-    for path in ("/reset", "/reset?thread=7", "/usage?rules=post"):
-        assert served.call(path=path).status_code == 200
-    assert served.call(path="/usage").text == "{}"
-    assert store.calls == 0
-
-
-@with_usage
-def test_without_limits_no_check_uses_functions_or_the_store(site: Build) -> None:
-    """A test of a view needs neither Redis nor the database that has the limits."""
+@each("is_test", [True, False])
+def test_without_limits_nothing_is_decided(site: Build, is_test: bool) -> None:
+    """With ``limits_off`` in tests, or ``enabled = false``, nothing uses features, functions or the store."""
     store, keys = SharedStore(), list[str]()
 
     def limits_of(key: str) -> str:
         keys.append(key)
         return "2/minute"
 
-    served = open_site(site, Rule(name="post", key=["thread"], limits=limits_of, match=IN_VIEWS), store=store)
-    with limits_off():
-        for path in ("/reset", "/usage"):
-            assert served.call(path=f"{path}?thread=7").status_code == 200
+    rules = [*RULES, Rule(name="found", key=["thread"], limits=limits_of, match=IN_VIEWS)]
+    served = open_site(site, Limiter(rules, store, settings=load_settings({"enabled": is_test})))
+    usages = [] if site.name == "wsgi" else ["/usage", "/usage?rules=post", "/usage?rules=found&thread=7"]
+    with limits_off() if is_test else nullcontext():
+        for path in ("/reset", "/reset?thread=7", "/reset?rule=found&thread=7", *["/raise"] * is_test, *usages):
+            assert served.call(path=path).status_code == 200, path
+        assert [served.call(path=path).json() for path in usages] == [{}] * len(usages)
     assert (store.calls, keys) == (0, [])
 
 
@@ -229,9 +218,24 @@ def test_a_stream_runs_in_its_request(site: Build) -> None:
 
         return Reply(body=parts())
 
-    served = site([Rule(name="tokens", limits="1000/minute", cost=100), RULES[-1]], view)
+    failed = Rule(name="failures", limits="9/minute", count_when={"status": 401})  # settled before the slots
+    served = site([Rule(name="tokens", limits="1000/minute", cost=100), failed, RULES[-1]], view)
     assert served.call().text == "yes no "
-    assert served.left() == [850, 1]
+    assert served.left() == [850, 9, 1]
+
+
+@only(SITES.keys() - {"flask", "wsgi"})  # their requests have ended then
+def test_a_check_after_the_response_decides_at_once(site: Build) -> None:
+    """A background task finds its request. The slots of such a check are returned at once."""
+    calls: list[Call] = []
+
+    async def view(call: Call) -> int:
+        calls.append(call)
+        return 200
+
+    served = site(RULES, view)
+    assert served.statuses(1) == [200]
+    assert [served.run(calls[0].check("busy")).allowed for _ in range(3)] == [True] * 3
 
 
 # -- many checks in one request --------------------------------------------------------------------------------
@@ -365,10 +369,55 @@ def test_mistakes_in_usage_are_errors(ask: Ask) -> None:
 
 
 @with_usage
-def test_without_limits_there_is_no_usage(ask: Ask) -> None:
-    """In tests, limits_off turns it off."""
+def test_usage_shows_the_rules_of_two_limiters(site: Build) -> None:
+    served = open_site(
+        site, Rule(name="inner", limits="5/minute"), outer=Limiter([Rule(name="outer", limits="5/hour")])
+    )
+    assert {rule: left["remaining"] for rule, left in served.call(path="/usage").json().items()} == {
+        "outer": 4,
+        "inner": 4,
+    }
+
+
+@with_usage
+@each(("error", "statuses"), [(OSError, [200, 500]), (ConfigError, [500, 500])])
+def test_a_rule_that_fails_hides_no_other_rule(site: Build, error: type[Exception], statuses: list[int]) -> None:
+    """The function of a feature may need its own route, and limits may fail. A value of a wrong type is an error."""
+
+    def fail(_: Any) -> str:
+        raise error("no team")
+
+    down = Rule(name="down", limits=fail, match=IN_VIEWS)
+    team = Rule(name="team", limits="1/s", key=["team"], match={"path": "/team"}, unrouted=True)
+    served = open_site(site, [RULES[0], team, *([down] if error is OSError else [])], features={"team": fail})
+    responses = [served.call(path=path) for path in ("/usage", "/usage?rules=team")]
+    assert [response.status_code for response in responses] == statuses
+    if statuses[0] == 200:
+        assert {name: left["remaining"] for name, left in responses[0].json().items()} == {"site": 99, "down": 0}
+
+
+FLASK_CALLS = [of_flask.usage, of_flask.verdict, lambda: of_flask.check("a"), lambda: of_flask.check.reset("a")]
+
+
+@each("call", FLASK_CALLS)
+def test_without_a_middleware_a_call_is_an_error(call: Any) -> None:
+    """A limit is never silently absent. While limits are off, there is none to decide."""
+    with flask.Flask("app").test_request_context("/"):
+        with pytest.raises(MissingMiddlewareError, match="no RateLimitMiddleware handled"):
+            call()
+        with limits_off():
+            assert not getattr(call(), "rules", ())
+
+
+@each("call", [of_starlette.usage, of_starlette.check, of_starlette.check.reset])
+def test_without_limits_an_async_call_decides_nothing(call: Any) -> None:
+    connection = Request({"type": "http", "headers": []})
+
+    async def scenario() -> None:
+        assert not getattr(await call(connection, "post"), "rules", ())
+
     with limits_off():
-        assert ask("/usage").json() == {}
+        asyncio.run(scenario())
 
 
 @only(SITES.keys() - {"asgi"})
@@ -386,10 +435,19 @@ def test_verdict_returns_what_the_framework_shows(site: Build) -> None:
     assert served.call().text == "('site',) ('site', 'post')"
 
 
-def test_verdict_needs_a_middleware() -> None:
-    """A mistake in the set-up is no empty verdict."""
-    connection = Request({"type": "http", "headers": []})
-    with pytest.raises(MissingMiddlewareError, match=r"verdict\(\) returns the verdict of the middleware, but no"):
-        of_starlette.verdict(connection)
-    with limits_off():
-        assert of_starlette.verdict(connection).rules == ()
+@with_usage
+def test_usage_and_reset_need_no_estimate(site: Build) -> None:
+    """They consume nothing, so the body of their own request is not read."""
+    rule = Rule(name="post", limits="1000/minute", cost="json:max_tokens", match={"path": "/write"})
+    served = open_site(site, rule)
+    served.call("POST", "/write", json={"max_tokens": 300})
+    assert served.call(path="/usage").json()["post"]["remaining"] == 700
+    assert served.call(path="/reset").text == "done"
+    assert served.call(path="/usage").json()["post"]["remaining"] == 1000
+
+
+def test_a_view_passes_the_estimate_to_check(site: Build) -> None:
+    """The cost is a feature that only the view knows. Without it, the check is an error."""
+    served = open_site(site, Rule(name="post", limits="100/hour", cost="thread", match=IN_VIEWS))
+    assert [served.call(path=f"/check?thread={pages}").text for pages in (30, 30)] == ["70", "40"]
+    assert [served.call(path=path).status_code for path in ("/check?thread=41", "/check")] == [429, 500]

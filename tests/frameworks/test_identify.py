@@ -8,11 +8,17 @@ from typing import Any, TypedDict
 import django.http
 import flask
 import pytest
-from sites import CLIENT, Build, Call
+from calls import OK, http_scope, limited, send_bare
+from sites import CLIENT, ASGISite, Build, Call
+from starlette.authentication import SimpleUser
 from starlette.requests import HTTPConnection
-from tables import each
+from starlette.routing import WebSocketRoute
+from starlette_apps import application
+from tables import each, expect_error
+from websocket_calls import connect, kinds
 
-from ratelimit_mw import ConfigError, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import starlette as of_starlette
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.wsgi.exchange import WSGIRequest
 
@@ -46,20 +52,26 @@ async def check_post(call: Call) -> int:
     return 200
 
 
-def test_functions_receive_the_request_of_the_framework(site: Build) -> None:
-    """Feature functions, cost functions and your own response receive what views of the framework know."""
+@each("is_async", [False, True])
+def test_functions_receive_the_request_of_the_framework(site: Build, is_async: bool) -> None:
+    """Feature functions, cost functions and your own response receive what views know. Plain WSGI awaits none."""
     seen: list[Any] = []
 
-    def see(request: Any, *_: Any) -> Any:
+    def see(request: Any, *_: Any) -> int:
         seen.append(request)
-        return 1
+        return int(request.headers["x-cost"])
+
+    async def asee(request: Any) -> int:
+        return see(request)
 
     def reject(request: Any, _: Any) -> Any:
-        seen.append(request)
+        see(request)
         raise LookupError
 
-    served = site(plans("tenant", cost=see), features={"tenant": see}, rejection=reject)
-    assert served.statuses(3) == [200, 200, 500]
+    if is_async and site.name == "wsgi":
+        return
+    served = site(plans("tenant", cost=see), features={"tenant": asee if is_async else see}, rejection=reject)
+    assert served.statuses(3, headers={"x-cost": "1"}) == [200, 200, 500]
     assert len(seen) == 7
     assert all(isinstance(request, TYPES[site.name]) for request in seen)
 
@@ -136,3 +148,64 @@ def test_a_feature_that_nothing_declares_stops_the_start(site: Build, options: A
     rules = [Rule(name="site", limits="9/minute", key=["user"]), Rule(name="api", limits="1/minute", **options)]
     with pytest.raises(ConfigError, match=message):
         raise site(rules, features=identify).call().extensions["error"]
+
+
+@each("kind", ["allow", "deny"])
+def test_a_list_by_a_feature_that_nothing_declares_stops_the_start(site: Build, kind: str) -> None:
+    """The list would have no effect."""
+    message = rf"lists.{kind}.tenant: uses the feature 'tenant', but nothing provides it. Annotate the function"
+    with pytest.raises(ConfigError, match=message):
+        raise site({"lists": {kind: {"tenant": ["acme"]}}}, features=known).call().extensions["error"]
+
+
+def test_annotations_are_checked_at_the_start() -> None:
+    """The annotation declares what the function returns: features by name, and none that the request itself has."""
+
+    class Own(TypedDict):
+        ip: str
+
+    def scalar(request: Any) -> str:
+        return "ann"
+
+    def own(request: Any) -> Any: ...
+
+    own.__annotations__["return"] = Own
+    for features, message in (
+        (scalar, r"features: expected a function .* by name; got .* str"),
+        (own, "features: the function cannot return 'ip', which is read from the request"),
+        (7, "features: expected a table of functions by feature, or one function; got 7"),
+    ):
+        expect_error(message, ASGISite, plans("tenant"), features=features)
+
+
+@each(("returned", "statuses"), [({"user": None}, [200, 200, 200]), ({}, [200, 200, 429])])
+def test_none_is_no_user(returned: Any, statuses: list[int]) -> None:
+    """A function that returns None for a feature says that it is missing. One that leaves it out says nothing."""
+    app = limited(OK, Limiter(plans("user")), features=lambda request: returned)
+    assert [send_bare(app, http_scope(user=SimpleUser("ann")))[0]["status"] for _ in range(3)] == statuses
+
+
+def test_a_similar_name_in_a_request_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """No request fails because of what the function returns for one client. The log has the two names once."""
+    with ASGISite(plans("user"), features=lambda request: {"users": 3, "unused": 1}) as site:
+        assert site.statuses(3) == [200] * 3
+    expected = "the function of features returns 'users', but a rule uses 'user'. If one is a typo, fix it"
+    assert [message for message in caplog.messages if "returns" in message] == [expected]
+
+
+def test_a_websocket_and_another_framework_have_a_request() -> None:
+    """A handshake has no Request, only an HTTPConnection. Other frameworks keep an application in the scope, too."""
+    seen: list[Any] = []
+
+    def identify(connection: HTTPConnection) -> Tenant:
+        seen.append(connection)
+        return {"tenant": 7}
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        await of_starlette.check(websocket, "tenant")
+
+    app = application([WebSocketRoute("/ws", view)], *plans("tenant"), features=identify)
+    assert [kinds(connect(app)) for _ in range(2)] == [["accept"], [1008]]
+    send_bare(limited(OK, Limiter(plans("tenant")), features=identify), http_scope(app=object()))
+    assert [type(connection) for connection in seen] == [HTTPConnection, HTTPConnection, ASGIRequest]

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import anyio.from_thread
@@ -14,12 +13,11 @@ import flask
 import flask_calls
 import pytest
 from asgiref.sync import async_to_sync
-from calls import aask, ask, ask_wsgi
+from calls import ask, ask_wsgi
 from django.http import HttpResponse
 from django.urls import path
 from django_calls import project
 from fastapi import FastAPI, Request
-from flask import Flask
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette_apps import application
@@ -27,67 +25,14 @@ from tables import each
 from websocket_calls import connect, kinds
 from wsgi_calls import HEADERS, Served
 
-from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, RateLimitExceeded, Rule
+from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
 from ratelimit_mw import django as in_django
 from ratelimit_mw import flask as in_flask
 from ratelimit_mw import starlette as in_starlette
 from ratelimit_mw import wsgi as in_wsgi
 from ratelimit_mw.http.limits import ADMISSION
 from ratelimit_mw.starlette import check
-from ratelimit_mw.testing import ManualClock, limits_off
-
-
-def test_without_a_middleware_a_check_is_an_error() -> None:
-    """A limit is never silently absent. With limits_off there is none to decide."""
-    app = Flask("app")
-    with app.test_request_context("/"):
-        with pytest.raises(MissingMiddlewareError, match=r"check\('post'\) .* no RateLimitMiddleware handled"):
-            in_flask.check("post")
-        with limits_off():
-            assert in_flask.check("post").rules == ()
-            in_flask.check.reset("post")
-
-
-def test_without_limits_the_async_check_decides_nothing() -> None:
-    """The same holds for async views."""
-
-    async def scenario() -> None:
-        request: Any = SimpleNamespace(scope={})
-        assert await check(request, "post")
-        await check.reset(request, "post")
-
-    with limits_off():
-        asyncio.run(scenario())
-
-
-def test_a_check_after_the_response_decides_at_once() -> None:
-    """A background task finds the admission of its request, whose slots are returned by then."""
-    limiter = Limiter([Rule(name="job", limits="1 concurrent", match={"view": ""})], clock=ManualClock(1_000_000.0))
-    app = flask_calls.app_of(limiter)
-    with app.test_request_context("/", environ_base={"REMOTE_ADDR": "192.0.2.7"}):
-        app.preprocess_request()
-        admission: Any = flask.request.environ[ADMISSION]
-        admission.end(200)
-        assert [in_flask.check("job").allowed for _ in range(3)] == [True] * 3
-
-
-def test_a_background_task_checks_after_the_response() -> None:
-    """The slots of such a check are returned at once."""
-    limiter = Limiter([Rule(name="job", limits="1 concurrent", match={"view": ""})], clock=ManualClock(1_000_000.0))
-    requests: list[Any] = []
-
-    async def view(request: Any) -> PlainTextResponse:
-        requests.append(request)
-        return PlainTextResponse("ok")
-
-    app = application([Route("/", view)], limiter=limiter)
-
-    async def scenario() -> list[bool]:
-        await aask(app)
-        return [(await check(requests[0], "job")).allowed for _ in range(3)]
-
-    assert asyncio.run(scenario()) == [True] * 3
-
+from ratelimit_mw.testing import ManualClock
 
 # -- many checks in one request -------------------------------------------------------------------------------
 

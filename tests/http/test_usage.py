@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Annotated, Any
 
-import flask
-import pytest
 from calls import ask
 from django.urls import path
 from django_calls import project
@@ -16,9 +13,8 @@ from flask_calls import app_of
 from flask_calls import ask as ask_flask
 from starlette.applications import Starlette
 from starlette.routing import Route
-from tables import each
 
-from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw import django as in_django
 from ratelimit_mw import fastapi as in_fastapi
 from ratelimit_mw import flask as in_flask
@@ -81,58 +77,3 @@ def test_a_dependency_of_fastapi_is_the_usage() -> None:
     app.add_route("/ready", in_fastapi.usage.view())
     assert ask(app, "/u").json() == LEFT
     assert ask(app, "/ready").json()["both"]["remaining"] == 8
-
-
-def test_two_limiters_show_all_their_rules() -> None:
-    """An inner middleware with other rules adds them."""
-    app = Starlette(routes=[Route("/u", in_starlette.usage.view())])
-    for name in ("inner", "outer"):
-        rules = Limiter([Rule(name=name, limits="5/minute")])
-        app.add_middleware(in_starlette.RateLimitMiddleware, limiter=rules)
-    assert {rule: left["remaining"] for rule, left in ask(app, "/u").json().items()} == {"outer": 4, "inner": 4}
-
-
-def fail(_: Any) -> str:
-    raise OSError
-
-
-@each("usage", [in_starlette.usage, in_flask.usage])
-def test_a_rule_that_fails_hides_no_other_rule(usage: Any) -> None:
-    """A function of limits fails for one rule, the function of a feature for another, which only its own route has."""
-    down = Rule(name="down", limits=fail, match={"view": ""})
-    team = Rule(name="team", limits="1/s", key=["team"], match={"path": "/team"}, unrouted=True)
-    limiter = Limiter([*RULES, down, team], clock=ManualClock(1_000_000.0))
-    if usage is in_flask.usage:
-        app = flask.Flask("usage")
-        app.add_url_rule("/u", "u", usage.view())
-        app.add_url_rule("/named", "named", usage.view("team"))
-        in_flask.RateLimiter(app, limiter=limiter, features={"team": fail})
-        left, named = json.loads(ask_flask(app, "/u").data), lambda: ask_flask(app, "/named")
-    else:
-        star = Starlette(routes=[Route("/u", usage.view()), Route("/named", usage.view("team"))])
-        star.add_middleware(in_starlette.RateLimitMiddleware, limiter=limiter, features={"team": fail})
-        left, named = ask(star, "/u").json(), lambda: ask(star, "/named")
-    assert {name: each["remaining"] for name, each in left.items()} == {"both": 9, "down": 0}
-    with suppress(OSError):
-        assert named().status_code == 500
-
-
-def test_usage_needs_the_middleware() -> None:
-    """Without it there is nothing to show."""
-    with pytest.raises(MissingMiddlewareError), flask.Flask("app").test_request_context():
-        in_flask.usage()
-
-
-def test_a_value_that_cannot_be_in_a_key_is_not_left_out() -> None:
-    """The error says what the function of the feature returned, even without names."""
-    app = flask.Flask("usage")
-    app.testing = True
-    app.add_url_rule("/u", "u", in_flask.usage.view())
-    rule = Rule(name="team", limits="1/s", key=["team"], match={"path": "/team"}, unrouted=True)
-    in_flask.RateLimiter(app, limiter=Limiter([rule]), features={"team": fail_to_configure})
-    with pytest.raises(ConfigError, match="no team"):
-        ask_flask(app, "/u")
-
-
-def fail_to_configure(_: Any) -> str:
-    raise ConfigError("no team")
