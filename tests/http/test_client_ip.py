@@ -9,9 +9,11 @@ import pytest
 from calls import OK, ask, http_scope, limited, limiter, send_bare
 from hypothesis import given
 from hypothesis import strategies as st
+from sites import ASGISite, WSGISite
 from tables import each
 from wsgi_calls import Served, listing
 
+from ratelimit_mw import Rule
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.keys.ip import embedded_ipv4, ip_key, parse_nat64
 from ratelimit_mw.wsgi import RateLimitMiddleware
@@ -259,31 +261,48 @@ def test_no_client_text_hides_the_address_of_the_proxy(forged: str, proxies: int
 
 
 @pytest.mark.parametrize("options", [{}, {"trusted_proxies": ["192.168.7.0/24"]}])
-@pytest.mark.parametrize("is_asgi", [True, False])
+@pytest.mark.parametrize("kind", [ASGISite, WSGISite])
 def test_a_proxy_that_the_settings_do_not_name_is_reported_once(
-    caplog: pytest.LogCaptureFixture, options: dict[str, Any], is_asgi: bool
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any], kind: Any
 ) -> None:
     """Without the warning, all clients behind the proxy share one limit in silence."""
-    app = limited(OK, limiter("9/minute"), **options)
-    wsgi = RateLimitMiddleware(listing, limiter=limiter("9/minute"), **options)
-
-    def send(client: str, **headers: str) -> None:
-        if is_asgi:
-            ask(app, client=client, headers={name.replace("_", "-"): value for name, value in headers.items()})
-        else:
-            Served(wsgi, REMOTE_ADDR=client, **{f"HTTP_{name.upper()}": value for name, value in headers.items()})
-
-    send("10.0.0.1")
-    send("8.8.8.8", x_forwarded_for="1.1.1.1")
-    send("192.168.7.1" if options else "10.0.0.1", forwarded="for=1.1.1.1")
-    assert not caplog.records
-    for _ in range(3):
-        send("10.0.0.1", x_forwarded_for="1.1.1.1")
+    with kind(Rule(limits="9/minute"), **options) as site:
+        site.call(client="10.0.0.1")
+        site.call(client="8.8.8.8", headers={"x-forwarded-for": "1.1.1.1"})
+        site.call(client="192.168.7.1" if options else "10.0.0.1", headers={"forwarded": "for=1.1.1.1"})
+        assert not caplog.records
+        for _ in range(3):
+            site.call(client="10.0.0.1", headers={"x-forwarded-for": "1.1.1.1"})
     (record,) = caplog.records
     assert record.message == (
         "a request from 10.0.0.1 has the header x-forwarded-for, but 10.0.0.1 is not one of trusted_proxies."
         " If it is your proxy, all clients behind it share one limit by ip. Add it to trusted_proxies"
     )
+
+
+@each("kind", [ASGISite, WSGISite])
+@each(
+    ("header", "value"),
+    [
+        ("forwarded", "for={}"),
+        ("CF-Connecting-IP", "{}"),
+        ("cf-connecting-ip", "{}"),
+        ("x-forwarded-for", "1.1.1.1, {}"),
+    ],
+)
+def test_clients_behind_a_trusted_proxy_have_own_counts(kind: Any, header: str, value: str) -> None:
+    """Only the header that the settings name is read, in any case. Two lines of one address share the invalid count."""
+    other = ("x-real-ip" if header == "x-forwarded-for" else "x-forwarded-for", "192.0.2.99")
+    with kind(Rule(limits="1/minute"), trusted_proxies=PROXIES, forwarded_header=header) as site:
+
+        def status(*clients: str, peer: str = PROXY) -> int:
+            headers = [other, *((header, value.format(client)) for client in clients)]
+            return int(site.call(client=peer, headers=headers).status_code)
+
+        assert [status(REAL), status(REAL), status("203.0.113.10")] == [200, 429, 200]
+        assert [status(f"1.1.1.{number}", peer="198.51.100.1") for number in range(2)] == [200, 429]
+        if value == "{}":
+            assert [status(REAL, f"1.1.1.{number}") for number in range(2)] == [200, 429]
 
 
 @each("peer", ["100.64.0.5", "fd00::7", "169.254.1.1"])
@@ -304,21 +323,6 @@ def test_a_trusted_proxy_is_not_reported(caplog: pytest.LogCaptureFixture) -> No
 
 
 # -- through the middleware --------------------------------------------------------------------------------
-
-
-def test_clients_behind_a_trusted_proxy_have_own_counts_under_wsgi() -> None:
-    """The middleware reads only the header that the settings name."""
-    app = RateLimitMiddleware(
-        listing, limiter=limiter("1/minute"), trusted_proxies=PROXIES, forwarded_header="forwarded"
-    )
-
-    def status(value: str, other: str) -> str:
-        environ = {"REMOTE_ADDR": PROXY, "HTTP_FORWARDED": value, "HTTP_X_FORWARDED_FOR": other}
-        return Served(app, **environ).status[:3]
-
-    assert status(f"for={REAL}", "1.1.1.1") == "200"
-    assert status(f"for={REAL}", "2.2.2.2") == "429"
-    assert status("for=203.0.113.10", "2.2.2.2") == "200"
 
 
 @pytest.mark.parametrize("trusted", [[], ["10.0.0.0/8"]])

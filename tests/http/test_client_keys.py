@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import Any
 
-import httpx
-import pytest
-from calls import OK, ask, ask_wsgi
-from tables import each
+from calls import OK
+from sites import ASGISite, Site, WSGISite
+from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 BAN: Any = {"after": 9, "within": "1m", "for": "1h"}
-Ask = Callable[..., httpx.Response]
 
 
 def limiter_of(**settings: Any) -> Limiter:
@@ -26,21 +22,22 @@ def limiter_of(**settings: Any) -> Limiter:
     return Limiter([rule], clock=ManualClock(1_000_000.0), settings=load_settings(settings))
 
 
-def asgi(limiter: Limiter, **options: Any) -> Ask:
-    app = RateLimitMiddleware(OK, limiter=limiter, **options)
-    return lambda client: ask(app, client=client)
+def check_verbs(site: Site, limiter: Limiter, clients: list[str], named: str) -> None:
+    """Check that the methods of a limiter mean the client of requests that come from these addresses."""
+    features = {"ip": named}
+    assert site.statuses(3, client=clients[0]) == [200, 200, 429]
+    assert [decision.remaining for decision in limiter.clients.inspect("api", features).decisions] == [0]
+    limiter.reset("api", features)
+    assert site.statuses(1, client=clients[-1]) == [200]
+    limiter.clients.ban("api", features)
+    assert site.call(client=clients[0]).headers["retry-after"] == "3600"
+    assert limiter.clients.unban("api", features)
+    limiter.clients.override("api", features, "9/minute")
+    assert site.call(client=clients[-1]).headers["x-ratelimit-limit"] == "9"
+    assert limiter.clients.remove_override("api", features)
 
 
-def wsgi(limiter: Limiter, **options: Any) -> Ask:
-    def app(environ: Any, start_response: Any) -> list[bytes]:
-        start_response("200 OK", [])
-        return [b"hello"]
-
-    guarded = WSGIMiddleware(app, limiter=limiter, **options)
-    return lambda client: ask_wsgi(guarded, client=client)
-
-
-@each("framework", [asgi, wsgi])
+@each("kind", [ASGISite, WSGISite])
 @each(
     ("settings", "client", "named"),
     [
@@ -52,62 +49,36 @@ def wsgi(limiter: Limiter, **options: Any) -> Ask:
         ({"nat64_prefixes": ["2001:db8:64::/96"]}, "192.0.2.7", "2001:db8:64::c000:207"),
     ],
 )
-def test_a_client_is_that_of_its_requests(framework: Any, settings: dict[str, Any], client: str, named: str) -> None:
+def test_a_client_is_that_of_its_requests(kind: Any, settings: dict[str, Any], client: str, named: str) -> None:
     """You name an IP address in any form, or the network that a table shows."""
-    limiter = limiter_of(**settings)
-    call, features = framework(limiter), {"ip": named}
-    assert [call(client).status_code for _ in range(3)] == [200, 200, 429]
-    assert [decision.remaining for decision in limiter.clients.inspect("api", features).decisions] == [0]
-    limiter.reset("api", features)
-    assert call(client).status_code == 200
-    limiter.clients.ban("api", features)
-    assert call(client).headers["retry-after"] == "3600"
-    assert limiter.clients.unban("api", features)
-    limiter.clients.override("api", features, "9/minute")
-    assert call(client).headers["x-ratelimit-limit"] == "9"
-    assert limiter.clients.remove_override("api", features)
-
-
-def test_an_argument_of_the_middleware_decides() -> None:
-    limiter = limiter_of()
-    call = asgi(limiter, ipv6_prefix=48)
-    limiter.clients.ban("api", {"ip": "2001:db8:0:1::1"})
-    assert call("2001:db8:0:2::1").status_code == 429
-
-
-@each("text", ["192.0.2", "office", "2001:db8::1::2", "x" * 100])
-def test_a_client_without_an_ip_address_is_an_error(text: str) -> None:
-    """A middleware counts no such client, so it would not be banned."""
-    limiter = limiter_of()
-    asgi(limiter)
-    with pytest.raises(ConfigError, match="ip: expected an IP address or a network"):
-        limiter.clients.ban("api", {"ip": text})
-
-
-def test_a_feature_of_your_own_is_taken_as_it_is() -> None:
-    limiter = limiter_of()
-    call = asgi(limiter, features={"ip": lambda _: "2001:db8::1"})
-    limiter.clients.ban("api", {"ip": "2001:db8::1"})
-    assert call("192.0.2.7").status_code == 429
+    with kind(limiter_of(**settings)) as site:
+        check_verbs(site, site.limiter, [client], named)
 
 
 def test_a_limiter_of_settings_means_the_clients_of_a_middleware() -> None:
     """A program without HTTP shares the store and the settings with the middleware."""
     table: Any = {"rules": [{"name": "api", "limits": "2/minute", "ban": BAN}], "ipv6_prefix": 56}
-    clock = ManualClock(1_000_000.0)
-    served = Limiter.from_settings(table, clock)
-    call, program = asgi(served), Limiter.from_settings(table, clock, served.store)
-    features = {"ip": "2001:db8::1"}
-    assert [call("2001:db8:0:7::7").status_code for _ in range(3)] == [200, 200, 429]
-    assert [decision.remaining for decision in program.clients.inspect("api", features).decisions] == [0]
-    program.reset("api", features)
-    assert call("2001:db8::7").status_code == 200
-    program.clients.ban("api", features)
-    assert call("2001:db8:0:ff::7").headers["retry-after"] == "3600"
-    assert program.clients.unban("api", features)
-    program.clients.override("api", features, "9/minute")
-    assert call("2001:db8::7").headers["x-ratelimit-limit"] == "9"
-    assert program.clients.remove_override("api", features)
+    with ASGISite(table) as site:
+        program = Limiter.from_settings(table, site.clock, site.limiter.store)
+        check_verbs(site, program, ["2001:db8:0:7::7", "2001:db8:0:ff::7"], "2001:db8::1")
+
+
+@each(
+    ("options", "banned"),
+    [({"ipv6_prefix": 48}, "2001:db8:0:1::1"), ({"features": {"ip": lambda _: "2001:db8::1"}}, "2001:db8::1")],
+)
+def test_an_argument_of_the_middleware_decides(options: Any, banned: str) -> None:
+    """A function of yours is one, whose value is taken as it is."""
+    with ASGISite(limiter_of(), **options) as site:
+        site.limiter.clients.ban("api", {"ip": banned})
+        assert site.statuses(1, client="2001:db8:0:2::1") == [429]
+
+
+@each("text", ["192.0.2", "office", "2001:db8::1::2", "x" * 100])
+def test_a_client_without_an_ip_address_is_an_error(text: str) -> None:
+    """A middleware counts no such client, so it would not be banned."""
+    with ASGISite(limiter_of()) as site:
+        expect_error("ip: expected an IP address or a network", site.limiter.clients.ban, "api", {"ip": text})
 
 
 FORMS: Any = ["2001:db8::1", "2001:DB8::2%eth0", "[2001:db8::3]:80", "2001:db8::/64", IPv6Address("2001:db8::4")]
@@ -117,7 +88,7 @@ FORMS: Any = ["2001:db8::1", "2001:DB8::2%eth0", "[2001:db8::3]:80", "2001:db8::
 @each("form", FORMS)
 def test_hit_and_ban_of_one_limiter_mean_one_client(form: object, has_middleware: bool) -> None:
     limiter = Limiter.from_settings({"rules": [{"name": "api", "limits": "9/minute", "ban": BAN}]})
-    app = asgi(limiter) if has_middleware else None
+    app = RateLimitMiddleware(OK, limiter=limiter) if has_middleware else None
     limiter.clients.ban("api", {"ip": "2001:db8::9"})
     features = {"ip": form}
     assert limiter.hit(features).banned
@@ -134,17 +105,10 @@ def test_a_limiter_of_settings_bans_clients_only(text: str) -> None:
     """A ban of another text would have no effect. ``hit`` counts it as it is."""
     limiter = Limiter.from_settings({"rules": [{"name": "api", "limits": "9/minute", "ban": BAN}]})
     assert limiter.hit({"ip": text}).decisions[0].client == f"ip={text}"
-    for method in (
-        limiter.clients.ban,
-        limiter.clients.unban,
-        limiter.reset,
-        limiter.clients.inspect,
-        limiter.clients.remove_override,
-    ):
-        with pytest.raises(ConfigError, match="ip: expected an IP address"):
-            method("api", {"ip": text})
-    with pytest.raises(ConfigError, match="ip: expected an IP address"):
-        limiter.clients.override("api", {"ip": text}, "1/minute")
+    clients = limiter.clients
+    for method in (clients.ban, clients.unban, limiter.reset, clients.inspect, clients.remove_override):
+        expect_error("ip: expected an IP address", method, "api", {"ip": text})
+    expect_error("ip: expected an IP address", clients.override, "api", {"ip": text}, "1/minute")
 
 
 def test_a_limiter_without_a_middleware_cuts_no_address() -> None:
@@ -156,7 +120,8 @@ def test_a_limiter_without_a_middleware_cuts_no_address() -> None:
 
 def test_an_email_address_is_normalised() -> None:
     limiter = Limiter([Rule(name="mail", key=["email"], limits="2/minute", ban=BAN, match={"view": ""})])
-    asgi(limiter)
+    app = RateLimitMiddleware(OK, limiter=limiter)
     limiter.clients.ban("mail", {"email": "Ann@B\u00dcCHER.example"})
     plan = limiter.rules.plan_named("mail", None)
     assert limiter.decide(plan, {"email": "ann@xn--bcher-kva.example"}).banned
+    del app

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from calls import OK, ask, http_scope, limited, limiter, send_bare
+from calls import OK, ask, limited, limiter
 from tables import each
-from wsgi_calls import Served, listing
 
 from ratelimit_mw import ConfigError, load_settings
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.wsgi import RateLimitMiddleware
 
 PROXIES = ["10.0.0.0/8"]
 PROXY, REAL = "10.0.0.1", "203.0.113.9"
@@ -68,34 +66,6 @@ def test_a_peer_that_is_not_a_proxy_names_no_client() -> None:
     client_ip = ClientIP(PROXIES, "cf-connecting-ip")
     assert client_ip.resolve("198.51.100.1", [REAL]) == "198.51.100.1"
     assert client_ip.resolve(None, [REAL]) is None
-
-
-@each("header", ["CF-Connecting-IP", "cf-connecting-ip"])
-def test_clients_have_own_counts_under_asgi(header: str) -> None:
-    """The name of the header ignores case, and X-Forwarded-For is not read. Two lines share the invalid count."""
-    app = limited(OK, limiter("1/minute"), trusted_proxies=PROXIES, forwarded_header=header)
-
-    def status(*lines: str, peer: str = PROXY) -> int:
-        headers = [(b"CF-Connecting-IP", line.encode()) for line in lines]
-        headers.append((b"x-forwarded-for", b"192.0.2.99"))
-        return int(send_bare(app, http_scope(client=(peer, 1), headers=headers))[0]["status"])
-
-    assert [status(REAL), status(REAL), status("203.0.113.10")] == [200, 429, 200]
-    assert [status(REAL, f"1.1.1.{i}") for i in range(2)] == [200, 429]
-    assert [status(f"1.1.1.{i}", peer="198.51.100.1") for i in range(2)] == [200, 429]
-
-
-def test_clients_have_own_counts_under_wsgi() -> None:
-    """A server joins several lines with commas, and the middleware takes such a text for invalid."""
-    app = RateLimitMiddleware(
-        listing, limiter=limiter("1/minute"), trusted_proxies=PROXIES, forwarded_header="CF-Connecting-IP"
-    )
-
-    def status(value: str, peer: str = PROXY) -> str:
-        return Served(app, REMOTE_ADDR=peer, HTTP_CF_CONNECTING_IP=value).status[:3]
-
-    assert [status(REAL), status(REAL), status("203.0.113.10")] == ["200", "429", "200"]
-    assert [status(f"1.1.1.{i},{REAL}") for i in range(2)] == ["200", "429"]
 
 
 def test_a_header_without_trusted_proxies_stops_the_start() -> None:
