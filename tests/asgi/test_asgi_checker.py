@@ -8,27 +8,6 @@ from calls import BODY, START, http_scope, send_bare, sending
 from tables import each
 
 
-@each(
-    "breaks",
-    [
-        [START, START, BODY],
-        [BODY],
-        [START, BODY, BODY],
-        [START],
-        [{"type": "http.response.start", "status": "200"}, BODY],
-        [{"type": "http.response.start", "status": 200, "headers": [(b"X-A", b"1")]}, BODY],
-        [{"type": "http.response.start", "status": 200, "headers": [("a", "1")]}, BODY],
-        [{"type": "http.response.start", "status": 200, "headers": [(b"a", b"1\r\n2")]}, BODY],
-        [START, {"type": "http.response.trailers", "headers": []}],
-        [START, {"type": "http.response.debug", "info": {}}, BODY],
-    ],
-)
-def test_the_checker_sees_a_broken_response(breaks: list[Message]) -> None:
-    """The checker rejects each sequence of messages that the protocol forbids."""
-    with pytest.raises(ProtocolError):
-        send_bare(checked(lambda inner: inner, sending(*breaks)), http_scope())
-
-
 @each("harm", ["scope", "state", "headers", "swallow", "double", "copy", "read"])
 def test_the_checker_detects_a_harmful_middleware(harm: str) -> None:
     """The checker detects a changed scope, state or header list, and lost, repeated, copied or consumed messages."""

@@ -38,8 +38,9 @@ def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> 
         raise ending
 
     async def call() -> None:
-        with pytest.raises(type(ending)):
+        with pytest.raises(type(ending)) as caught:
             await app_limited(http_scope(), None, None)  # type: ignore[arg-type]
+        assert caught.value is ending
 
     left = [1, 9] if isinstance(ending, Exception) else [1, 8]
     rate = limiter("1 concurrent; 9/minute", count_when={"status": 401})

@@ -13,7 +13,7 @@ from werkzeug.wrappers import Request, Response
 
 from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi import RateLimitMiddleware, check, exempt, limit
+from ratelimit_mw.wsgi import RateLimitMiddleware, exempt, limit
 
 
 def show(request: Request, note: int) -> Response:
@@ -30,33 +30,33 @@ def health(request: Request) -> Response:
     return Response("ok")
 
 
-def vote(request: Request) -> Response:
-    check(request, "vote", poll=request.args["poll"])
-    return Response("voted")
-
-
 URLS = Map(
     [
         URLRule("/notes/<int:note>", endpoint=show, methods=["GET"]),
         URLRule("/notes/<int:note>", endpoint=change, methods=["POST"]),
         URLRule("/health", endpoint=health),
-        URLRule("/vote", endpoint=vote),
         URLRule("/named/<note>", endpoint="named"),
     ]
 )
+ALL = Rule(name="all", limits="3/minute")
 VIEWS = {"named": limit("1/minute", name="named")(show)}
 
 
-@Request.application
-def site(request: Request) -> Any:
-    view, values = URLS.bind_to_environ(request.environ).match()
-    return VIEWS.get(view, view)(request, **values)
+def application(urls: Map = URLS, host: str | None = None) -> Any:
+    """Return an application that calls the endpoints of a map."""
+
+    @Request.application
+    def site(request: Request) -> Any:
+        view, values = urls.bind_to_environ(request.environ, host).match()
+        return VIEWS.get(view, view)(request, **values)
+
+    return site
 
 
-def client(*rules: Rule, **options: Any) -> Client:
+def client(*rules: Rule, urls: Map = URLS, host: str | None = None, **options: Any) -> Client:
     limiter = Limiter(rules, clock=ManualClock(1_000_000.0))
-    options = {"url_map": URLS, "views": VIEWS, **options}
-    return Client(RateLimitMiddleware(site, limiter=limiter, **options))
+    options = {"url_map": urls, "views": VIEWS, **options}
+    return Client(RateLimitMiddleware(application(urls, host), limiter=limiter, **options))
 
 
 def statuses(client: Client, *paths: str, method: str = "GET") -> list[int]:
@@ -119,35 +119,23 @@ def shop(request: Request, tenant: str) -> Response:
     return Response(tenant)
 
 
-def served(urls: Map, host: str | None = None, **options: Any) -> Client:
-    """An application that calls the endpoints of a map."""
-
-    @Request.application
-    def site(request: Request) -> Any:
-        view, values = urls.bind_to_environ(request.environ, host).match()
-        return view(request, **values)
-
-    limiter = Limiter([Rule(name="all", limits="3/minute")], clock=ManualClock(1_000_000.0))
-    return Client(RateLimitMiddleware(site, limiter=limiter, url_map=urls, **options))
-
-
 def test_a_view_is_found_by_its_subdomain() -> None:
     """With the name of the server. Without it no rule would be found, so it is an error."""
     urls = Map([URLRule("/", endpoint=shop, subdomain="<tenant>"), URLRule("/", endpoint=health, subdomain="health")])
-    asked = served(urls, "example.com", server_name="example.com")
+    asked = client(ALL, urls=urls, host="example.com", server_name="example.com")
     hosts = ["a", "a", "b", "health", "health", "health"]
     assert [asked.get("/", base_url=f"http://{host}.example.com").status_code for host in hosts] == [
         *[200, 429, 200],
         *[200, 200, 200],
     ]
     with pytest.raises(ConfigError, match=r"url_map: the rule '/' has the subdomain '<tenant>'\. Pass server_name="):
-        served(urls, "example.com")
+        client(ALL, urls=urls, host="example.com")
 
 
 def test_a_rule_may_be_added_to_the_map_later() -> None:
     """Its view is read at the first request. The counts of the others stay."""
     urls = Map([URLRule("/t/<tenant>", endpoint=shop)])
-    asked = served(urls)
+    asked = client(ALL, urls=urls)
     assert statuses(asked, "/t/a") == [200]
     urls.add(URLRule("/health", endpoint=health))
     urls.add(URLRule("/vote/<note>", endpoint=limit("1/minute", name="vote")(show)))
@@ -172,4 +160,4 @@ def test_a_limited_view_needs_the_middleware() -> None:
     """After a request, the thread no longer has a request."""
     statuses(client(), "/notes/7", method="POST")
     with pytest.raises(MissingMiddlewareError):
-        Client(site).post("/notes/7")
+        Client(application()).post("/notes/7")

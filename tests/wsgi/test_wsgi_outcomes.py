@@ -15,10 +15,9 @@ from calls import limiter
 from flask import Flask
 from limiter_ways import renewed
 from tables import each
-from wsgi_calls import HEADERS, Environ, Served, environ_of, limited, listing, statuses
+from wsgi_calls import HEADERS, Environ, Served, environ_of, listing
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, check
 
 
@@ -199,27 +198,3 @@ def test_a_request_stopped_in_a_queue_holds_no_slot(monkeypatch: pytest.MonkeyPa
         signal.signal(signal.SIGUSR1, before)
     assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [0, 2]
     rate.close()
-
-
-DENIED = {
-    "rules": [
-        {"name": "forbidden", "limits": "9/minute", "count_when": {"status": [403]}},
-        {"name": "named", "limits": "1/minute", "key": ["user"], "match": {"view": ""}},
-    ],
-    "lists": {"deny": {"user": ["eve"]}},
-}
-
-
-@each(("user", "expected", "remaining"), [("eve", [403, 403], 7), ("bob", [200, 429], 9)])
-def test_the_status_of_a_rejection_in_a_generator_is_the_outcome(
-    user: str, expected: list[int], remaining: int
-) -> None:
-    """A 403 of a deny list counts as a 403, and not as a 429."""
-    rate = Limiter.from_settings(DENIED, clock=ManualClock(1_000_000.0))
-
-    def app(environ: Environ, start_response: Any) -> Iterator[bytes]:
-        check(environ, "named", user=user)
-        yield from listing(environ, start_response)
-
-    assert statuses(limited(app, rate), 2) == expected
-    assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == remaining
