@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 from asgi_checker import Message, Receive, Scope, Send
-from calls import BODY, FIELDS, START, http_scope, limited, limiter, names_of, send_bare, sending
+from calls import BODY, FIELDS, OK, START, asend_bare, http_scope, limited, limiter, names_of, send_bare, sending
+from limiter_ways import renewed
+from starlette.routing import WebSocketRoute
 from tables import each
+from websocket_calls import aconnect, application
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.http.limits import ADMISSION
+from ratelimit_mw.rules.guard import current
 
 
 @each("kind", ["mqtt", "websocket.extension"])
@@ -169,3 +175,87 @@ def test_an_invalid_argument_is_rejected_when_built(arguments: dict[str, Any], m
     """A wrong argument raises an error when the application starts, and the error names the expected value."""
     with pytest.raises(ConfigError, match=message):
         RateLimitMiddleware(sending(START, BODY), **arguments)
+
+
+# -- the end of a request --------------------------------------------------------------------------------------
+
+
+NAMED = {"view": ""}
+
+
+class Stop(BaseException):
+    """An error of a server or a library, which is no ``Exception``."""
+
+
+ENDINGS = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), Stop(), ValueError("broken")]
+
+
+@each("ending", ENDINGS)
+def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> None:
+    """Shutdown, cancellation and an error release the slot at once and end the heartbeat of its lease.
+
+    An error is a 500, which does not count here. After a shutdown the outcome is unknown, so the cost is kept.
+    """
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ending
+
+    async def call() -> None:
+        with pytest.raises(type(ending)) as caught:
+            await app_limited(http_scope(), None, None)  # type: ignore[arg-type]
+        assert caught.value is ending
+
+    left = [1, 9] if isinstance(ending, Exception) else [1, 8]
+    rate = limiter("1 concurrent; 9/minute", count_when={"status": 401})
+    app_limited = RateLimitMiddleware(app, limiter=rate)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(call())
+    finally:
+        loop.close()
+    assert [decision.remaining for decision in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions] == left
+    assert renewed(rate) == 0
+    rate.close()
+
+
+def test_a_closed_coroutine_releases_its_slot() -> None:
+    """It can no longer await the store, so the slot is returned by a blocking call."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0)
+
+    rate = limiter("1 concurrent")
+    call: Any = RateLimitMiddleware(app, limiter=rate)(http_scope(), None, None)  # type: ignore[arg-type]
+    copy_context().run(call.send, None)  # the context of a task, as on an event loop
+    assert rate.peek({"ip": "192.0.2.7"}).allowed is False
+    rate.waits = True
+    call.close()
+    assert rate.peek({"ip": "192.0.2.7"}).allowed
+    rate.close()
+
+
+@each("fails", [False, True])
+def test_a_request_is_current_until_its_end(fails: bool) -> None:
+    """The request of the caller in the same task is current again, even after an error. So it is of a WebSocket."""
+    found: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(current.get())
+        if fails:
+            raise ValueError("of the application")
+        await OK(scope, receive, send)
+
+    async def view(websocket: Any) -> None:
+        found.append(current.get())
+        await websocket.accept()
+
+    async def calls() -> None:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="of the application") if fails else nullcontext():
+                await asend_bare(limited(app), http_scope())
+            assert current.get() is None
+        await aconnect(application([WebSocketRoute("/ws", view)]), "/ws", [])
+        assert current.get() is None
+
+    asyncio.run(calls())
+    assert len({id(request) for request in found} - {id(None)}) == 3

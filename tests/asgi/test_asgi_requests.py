@@ -101,35 +101,18 @@ def test_rules_match_the_path_without_the_root_path(scope: dict[str, Any], path:
 # -- features ----------------------------------------------------------------------------------------------
 
 
-class Person(BaseUser):
-    """A user with a unique identity and a display name that other users may share."""
-
-    is_authenticated = True
-    display_name = "John Smith"
-
-    def __init__(self, number: str) -> None:
-        self.number = number
-
-    @property
-    def identity(self) -> str:
-        return self.number
-
-
-class Nameless(BaseUser):
-    is_authenticated = True
-
-
-class Guest(Nameless):
-    identity = ""
-    display_name = "guest"
+def user_with(**attributes: str) -> BaseUser:
+    """Return a user that is signed in. An attribute that is not given is one that ``BaseUser`` does not have."""
+    user: BaseUser = type("User", (BaseUser,), {"is_authenticated": True, **attributes})()
+    return user
 
 
 USERS = {
     "ann": SimpleUser("ann"),
-    "john-1": Person("1"),
-    "john-2": Person("2"),
-    "guest": Guest(),
-    "nameless": Nameless(),
+    "john-1": user_with(identity="1", display_name="John Smith"),
+    "john-2": user_with(identity="2", display_name="John Smith"),
+    "guest": user_with(identity="", display_name="guest"),
+    "nameless": user_with(),
     "anonymous": UnauthenticatedUser(),
 }
 

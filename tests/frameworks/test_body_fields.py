@@ -97,8 +97,15 @@ def test_spellings_of_an_email_address_share_a_count(site: Build, part: str, sen
     assert served.statuses(2, "POST") == [200, 200]
 
 
-@each("part", ["json:email", "field:email", "email", "json:user.email", "email:json:email"])
-@each("body", [[{"email": "ann@b.c"}], [], 7, "ann@b.c", True, {"user": ["x"], "email": {}}])
+@each(
+    ("part", "body"),
+    [
+        *((part, []) for part in ("field:email", "email", "json:user.email", "email:json:email")),
+        *(("json:email", body) for body in ([{"email": "ann@b.c"}], [], 7, "ann@b.c", True)),
+        ("json:user.email", {"user": ["x"]}),
+        ("json:email", {"email": {}}),
+    ],
+)
 def test_json_that_is_no_object_evades_no_rule(site: Build, part: str, body: Any) -> None:
     """All such bodies share one count."""
     served = site(Rule(limits="1/minute", key=[part]))

@@ -6,15 +6,18 @@ import io
 import json
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sites
 from command_line import run as run_command
 from django.core.management import CommandError, call_command
-from sites import CLIENT, DECORATED, PLAIN, Build, LateDependencySite, Site, exempt, limited
+from misplaced import MISTAKES, check_place, settings_file
+from sites import CLIENT, DECORATED, PLAIN, Build, LateDependencySite, Site, exempt, limited, routed
 from tables import each
 
+from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.testing import limits_off
 
 SETTINGS: dict[str, Any] = {
@@ -117,3 +120,26 @@ def test_lists_take_precedence_over_all_rules(site: Build) -> None:
     with limits_off():
         assert respond(served, "GET", "/report", "203.0.113.9") == (200, [])
         assert respond(served, "GET", "/report") == (200, [])
+
+
+# -- the places of mistakes ------------------------------------------------------------------------------------
+
+
+@routed
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("given", ["settings", "limiter"])
+def test_a_mistake_has_its_place(site: Build, mistake: str, given: str, tmp_path: Path) -> None:
+    """The path of the middleware, and a limiter from the file, have the same message."""
+    text, message = MISTAKES[mistake]
+    if mistake == "a method" and "django" in site.name:  # a function has all methods
+        return
+    if mistake == "observers" and given == "limiter":  # it is no mistake of the application
+        return
+    file = settings_file(tmp_path, text)
+
+    def start() -> None:
+        site(Limiter.from_settings(file) if given == "limiter" else file, {"/login": 200}).start()
+
+    with pytest.raises(ConfigError) as caught:
+        start()
+    check_place(str(caught.value).removeprefix("RATELIMIT_MW: "), file, message)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from sites import Build, Call, Reply, act
+from tables import expect_error
 
 from ratelimit_mw import Rule
 from ratelimit_mw.limiter import gates
@@ -125,3 +126,37 @@ def test_an_adaptive_rate_follows_the_responses(site: Build) -> None:
         assert (response.status_code, response.headers["x-ratelimit-limit"]) == (status, "20")
     (rate,) = served.limiter.gates.states().values()
     assert (rate._ended, rate._slow) == (3, 1)
+
+
+# -- the class of a request ------------------------------------------------------------------------------------
+
+
+RESERVING = {"name": "api", "limits": "10/minute", "key": [], "reserve": {"critical": "50%"}}
+HEADER: dict[str, Any] = {"rules": [RESERVING], "priorities": {"header": "x-priority"}}
+
+
+def allowed(served: Any, times: int, **request: Any) -> int:
+    return int(served.statuses(times, **request).count(200))
+
+
+def test_the_header_of_a_trusted_proxy_names_the_class(site: Build) -> None:
+    """That of a client is ignored, and of two lines one may be the client's."""
+    served = site(HEADER, trusted_proxies=["10.0.0.0/8"])
+    assert allowed(served, 9, headers={"X-Priority": "critical"}) == 5
+    assert allowed(served, 1, client="10.0.0.1", headers=[("X-Priority", "critical"), ("X-Priority", "critical")]) == 0
+    assert allowed(served, 9, client="10.0.0.1", headers={"X-Priority": "critical"}) == 5
+
+
+def test_your_function_names_the_class(site: Build) -> None:
+    """It takes precedence over the header."""
+    served = site(HEADER, trusted_proxies=["127.0.0.0/8"], features={"priority": lambda request: "critical"})
+    assert allowed(served, 12) == 10
+
+
+def test_a_reserve_without_a_source_of_classes_is_an_error(site: Build) -> None:
+    """So is a header without a proxy that is trusted to write it."""
+    expect_error(
+        "uses the feature 'priority', but nothing provides it. Set priorities.header",
+        lambda: site(Rule(**RESERVING)).start(),
+    )
+    expect_error(r"priorities\.header: the header is read from trusted proxies only", lambda: site(HEADER).start())

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from body_texts import BOUNDARY, END, FORM, JSON, MULTIPART, body, part
+from calls import ask_wsgi
 from tables import each
+from wsgi_calls import listing
 
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.http.body import Body, parse_multipart
 from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.keys.parts import checked_part
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi import RateLimitMiddleware
 
 # -- JSON --------------------------------------------------------------------------------------------------
 
@@ -312,60 +319,70 @@ def test_json_is_read_under_any_content_type() -> None:
 
 
 @each(
-    ("content", "kind", "value"),
+    ("content", "kind", "field", "email"),
     [
-        ('{"email": "Ann"}', JSON, "Ann"),
-        ('{"email": 7.0}', JSON, "7"),
-        ("email=Ann", FORM, "Ann"),
-        (part("Ann") + END, MULTIPART, "Ann"),
-        ('{"email": "Ann"}', FORM, "Ann"),
-        ("a=1", FORM, None),
-        ("{}", JSON, None),
-        (None, JSON, None),
-        ("email=Ann", JSON, INVALID),
-        ("email=Ann&email=Bob", FORM, INVALID),
-        ('{"email": "Ann", "email": "Bob"}', JSON, INVALID),
-        ('{"email": ["Ann"]}', JSON, INVALID),
-        (part("Ann", more='; filename="a"') + END, MULTIPART, INVALID),
-        ('{"email": "Ann"}', MULTIPART, INVALID),
-        ("email=Ann", "text/plain", INVALID),
-        ('{"email": "Ann"}', "text/plain", INVALID),
-        ('{"email": "Ann", "a": "&email=Bob&"}', FORM, INVALID),
+        ('{"email": " Ann@X.org"}', JSON, " Ann@X.org", "ann@x.org"),
+        ('{"email": 7.0}', JSON, "7", "7"),
+        ("email=Ann%40X.org", FORM, "Ann@X.org", "ann@x.org"),
+        (part("Ann@X.org") + END, MULTIPART, "Ann@X.org", "ann@x.org"),
+        ('{"email": "Ann@X.org"}', FORM, "Ann@X.org", "ann@x.org"),
+        ("email=+", FORM, " ", ""),
+        ("a=1", FORM, None, None),
+        ("{}", JSON, None, None),
+        (None, JSON, None, None),
+        ("email=Ann", JSON, INVALID, INVALID),
+        ("email=Ann&email=Bob", FORM, INVALID, INVALID),
+        ('{"email": "Ann", "email": "Bob"}', JSON, INVALID, INVALID),
+        ('{"email": ["ann@x.org"]}', JSON, INVALID, INVALID),
+        ('{"email": "\\ud800@x.org"}', JSON, INVALID, INVALID),
+        (json.dumps({"email": "a" * 330}), JSON, "a" * 330, INVALID),
+        (part("Ann", more='; filename="a"') + END, MULTIPART, INVALID, INVALID),
+        ('{"email": "Ann"}', MULTIPART, INVALID, INVALID),
+        ("email=Ann", "text/plain", INVALID, INVALID),
+        ('{"email": "Ann"}', "text/plain", INVALID, INVALID),
+        ('{"email": "Ann", "a": "&email=Bob&"}', FORM, INVALID, INVALID),
+        ('{"email": "bob@x.org"', FORM, None, None),
     ],
 )
-def test_a_field_is_read_from_json_and_forms(content: Any, kind: str, value: Any) -> None:
-    """No kind of body hides the field: it has one value in a form and in JSON, or it is invalid."""
-    assert body(content, kind).field("email") == value
+def test_a_field_is_read_from_json_and_forms(content: Any, kind: str, field: Any, email: Any) -> None:
+    """No kind of body hides the field: it has one value in a form and in JSON, or it is invalid.
+
+    As an email address it has one spelling.
+    """
+    assert body(content, kind).field("email") == field
+    assert body(content, kind).email("email") == email
 
 
 # -- email -------------------------------------------------------------------------------------------------
-
-
-@each(
-    ("content", "kind", "spelling"),
-    [
-        ('{"email": " Ann@X.org"}', JSON, "ann@x.org"),
-        ("email=Ann%40X.org", FORM, "ann@x.org"),
-        ("email=bob@x.org&email=Ann@X.org", FORM, INVALID),
-        (part("Ann@X.org") + END, MULTIPART, "ann@x.org"),
-        ('{"email": "Ann@X.org"}', FORM, "ann@x.org"),
-        ("a=1", FORM, None),
-        ("{}", JSON, None),
-        ("email=+", FORM, ""),
-        ('{"email": 7}', JSON, "7"),
-        ('{"email": ["ann@x.org"]}', JSON, INVALID),
-        ('{"email": "\\ud800@x.org"}', JSON, INVALID),
-        (json.dumps({"email": "a" * 330}), JSON, INVALID),
-        ('{"email": "ann@x.org", "a": "&email=bob@x.org&"}', FORM, INVALID),
-        ('{"email": "bob@x.org"', FORM, None),
-    ],
-)
-def test_an_email_is_read_from_json_and_forms(content: Any, kind: str, spelling: Any) -> None:
-    """JSON and forms give the same spelling. A body that parses as both is invalid."""
-    assert body(content, kind).email("email") == spelling
 
 
 def test_the_email_field_may_be_nested() -> None:
     """Dots address nested fields in JSON. In a form the field has this literal name."""
     assert body('{"user": {"mail": "Ann@X.org"}}').email("user.mail") == "ann@x.org"
     assert body("user.mail=Ann@X.org", FORM).email("user.mail") == "ann@x.org"
+
+
+def test_limits_by_value_match_any_spelling() -> None:
+    """Tables and lists of the settings have every spelling."""
+    rule = Rule(limits="2/minute", key=["email:form:username"], per_key={"Ann@B.example": ["3/minute"]})
+    app = RateLimitMiddleware(listing, limiter=Limiter([rule], clock=ManualClock(1_000_000.0)))
+    sent = [ask_wsgi(app, method="POST", data={"username": "ann@b.example"}).status_code for _ in range(4)]
+    assert sent == [200, 200, 200, 429]
+
+
+def test_a_secret_digests_the_address() -> None:
+    """The addresses in all fields are personal."""
+    settings = load_settings(
+        {"secret": "correct horse battery staple", "rules": [{"key": "email:form:username", "limits": "1/minute"}]}
+    )
+    limiter = Limiter.from_settings(settings)
+    keys = limiter.rules.by_name["rule-1"].key.build({"email:form:username": "ann@b.example"})
+    assert keys is not None
+    assert "ann" not in keys
+
+
+@each("text", ["email:", "email:username", "email:email", "email:form:", "email:nope:x"])
+def test_other_names_are_errors(text: str) -> None:
+    """A field needs the place where it is."""
+    with pytest.raises(ConfigError, match="expected a feature"):
+        checked_part(text)

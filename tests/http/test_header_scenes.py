@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
-from calls import BODY, START, http_scope, send_bare, sending
+from calls import OK, http_scope, send_bare
 from folders import ROOT, page_of
 from tables import each
 from wsgi_calls import Served, listing
@@ -89,30 +90,32 @@ SCENES = [
 ]
 
 
-def under_asgi(scene: Scene, settings: Any) -> int:
-    app = RateLimitMiddleware(sending(START, BODY), settings=settings)
+@cache
+def app_denying(build: Any, app: Any, recipe: str, client: str) -> Any:
+    """Return an application with the settings of a recipe and a deny list."""
+    return build(app, settings={**RECIPES[recipe], "lists": {"deny": {"ip": [client]}}})
+
+
+def under_asgi(scene: Scene, client: str) -> int:
+    app = app_denying(RateLimitMiddleware, OK, scene.recipe, client)
     headers = [(name.lower().encode(), value.encode()) for name, value in scene.headers]
     return int(send_bare(app, http_scope(client=(scene.peer, 1), headers=headers))[0]["status"])
 
 
-def under_wsgi(scene: Scene, settings: Any) -> int:
+def under_wsgi(scene: Scene, client: str) -> int:
     environ: dict[str, str] = {"REMOTE_ADDR": scene.peer}
     for name, value in scene.headers:  # servers join the lines of a header
         field = f"HTTP_{name.upper().replace('-', '_')}"
         environ[field] = f"{environ[field]},{value}" if field in environ else value
-    return int(Served(WSGIMiddleware(listing, settings=settings), **environ).status[:3])
+    return int(Served(app_denying(WSGIMiddleware, listing, scene.recipe, client), **environ).status[:3])
 
 
 @each("scene", SCENES)
 @each("status", [under_asgi, under_wsgi])
-def test_the_recipe_finds_the_client(scene: Scene, status: Callable[[Scene, Any], int]) -> None:
+def test_the_recipe_finds_the_client(scene: Scene, status: Callable[[Scene, str], int]) -> None:
     """A deny list of the client rejects the request. One of another client rejects only what is invalid."""
-
-    def denying(client: str) -> dict[str, Any]:
-        return {**RECIPES[scene.recipe], "lists": {"deny": {"ip": [client]}}}
-
-    assert status(scene, denying(scene.client or OTHER)) == 403
-    assert status(scene, denying(OTHER)) == (200 if scene.client else 403)
+    assert status(scene, scene.client or OTHER) == 403
+    assert status(scene, OTHER) == (200 if scene.client else 403)
 
 
 def test_every_recipe_has_its_scenes() -> None:

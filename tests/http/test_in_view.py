@@ -1,23 +1,25 @@
-"""``check`` in a view: outside a request, often, in threads and tasks, in streams, and after the response."""
+"""``check`` in a view, often, in threads, tasks and streams, and ready views with the usage of a client."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated, Any
 
 import anyio.from_thread
-import flask
-import flask_calls
 import pytest
 from asgiref.sync import async_to_sync
 from calls import ask, ask_wsgi
 from django.http import HttpResponse
 from django.urls import path
 from django_calls import project
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
+from flask_calls import app_of
+from flask_calls import ask as ask_flask
+from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette_apps import application
@@ -27,6 +29,7 @@ from wsgi_calls import HEADERS, Served
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
 from ratelimit_mw import django as in_django
+from ratelimit_mw import fastapi as in_fastapi
 from ratelimit_mw import flask as in_flask
 from ratelimit_mw import starlette as in_starlette
 from ratelimit_mw import wsgi as in_wsgi
@@ -98,67 +101,18 @@ def test_threads_of_a_request_lose_no_slot() -> None:
 # -- streams --------------------------------------------------------------------------------------------------
 
 
-RULES = [
-    Rule(name="tokens", limits="1000/minute", cost=100),
-    Rule(name="busy", limits="1 concurrent", match={"view": ""}),
-]
-WHO = {"ip": "192.0.2.7"}
-
-
-def test_a_stream_of_flask_may_run_without_its_context() -> None:
-    """The verdict works. A thread checks in a copy of the context."""
-    limiter = Limiter(RULES, clock=ManualClock(1_000_000.0))
-
-    def view() -> flask.Response:
-        verdict = flask.g.ratelimit
-        check = flask.copy_current_request_context(lambda rule: in_flask.check(rule))
-
-        def parts() -> Iterator[str]:
-            try:
-                for _ in range(2):
-                    try:
-                        check("busy")
-                        yield "yes "
-                    except RateLimitExceeded:
-                        yield "no "
-            finally:
-                verdict["tokens"].settle(150)
-
-        return flask.Response(parts())
-
-    assert flask_calls.ask(flask_calls.app_of(limiter, {"/": view})).text == "yes no "
-    assert limiter.peek(WHO, cost=0).decisions[0].remaining == 850
-
-
 def test_a_stream_that_is_closed_early_returns_its_slots() -> None:
     """The server closes it when its client leaves."""
-    limiter = Limiter(RULES, clock=ManualClock(1_000_000.0))
+    limiter = limited(rule("1 concurrent"))
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", HEADERS)
         for _ in range(9):
-            in_wsgi.check(environ, "busy")
+            in_wsgi.check(environ, "mail")
             yield b"word"
 
-    limited = in_wsgi.RateLimitMiddleware(app, limiter=limiter)
-    assert [Served(limited, chunks=1).body for _ in range(2)] == [b"word"] * 2
-
-
-def test_a_slot_of_a_stream_is_held_after_its_outcome_is_settled() -> None:
-    """The outcome of a stream is settled before its first bytes are sent, its slots are returned when it is closed."""
-    failed = Rule(name="failed", limits="9/minute", count_when={"status": 401})
-    limiter = Limiter([RULES[1], failed], clock=ManualClock(1_000_000.0))
-    busy = limiter.rules.plan_named("busy", None)
-
-    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
-        start_response("200 OK", HEADERS)
-        yield b"first"
-        in_wsgi.check(environ, "busy")
-        assert not limiter.decide(busy, WHO, consume=False)
-        yield b"last"
-
-    assert Served(in_wsgi.RateLimitMiddleware(app, limiter=limiter)).body == b"firstlast"
-    assert limiter.decide(busy, WHO, consume=False)
+    guarded = in_wsgi.RateLimitMiddleware(app, limiter=limiter)
+    assert [Served(guarded, chunks=1).body for _ in range(2)] == [b"word"] * 2
 
 
 # -- tasks and threads ----------------------------------------------------------------------------------------
@@ -246,20 +200,13 @@ def test_a_call_of_identify_that_fails_is_made_again(ending: str) -> None:
     assert len(calls) == 2
 
 
-CALLS: dict[str, Any] = {
-    "check": check,
-    "reset": check.reset,
-    "usage": in_starlette.usage,
-}
-
-
-@each("name", CALLS)
-def test_a_view_that_is_not_async_learns_that_check_is(name: str) -> None:
+@each("call", [check, check.reset, in_starlette.usage])
+def test_a_view_that_is_not_async_learns_that_check_is(call: Any) -> None:
     """Nothing would await the check, so it would limit nothing."""
 
     def view(request: Any) -> PlainTextResponse:
         with pytest.raises(ConfigError, match=r"is not async. Write async def, or call anyio.from_thread.run\("):
-            CALLS[name](request, "post")
+            call(request, "post")
         return PlainTextResponse("ok")
 
     assert ask(application([Route("/", view)], POST)).text == "ok"
@@ -288,3 +235,64 @@ def test_a_view_of_django_awaits_acheck_by_asgiref() -> None:
     source = {"limiter": Limiter([POST], clock=ManualClock(1_000_000.0))}
     with project(source, path("", view)) as served:
         assert [served.ask("/").status_code for _ in range(2)] == [200, 429]
+
+
+# -- usage -----------------------------------------------------------------------------------------------------
+
+
+RULES = [
+    Rule(name="both", limits=["10/minute", "15/hour"]),
+    Rule(name="user", limits="1/minute", key=["user"], when_missing="reject", match={"view": ""}),
+    Rule(name="watched", limits="1/minute", mode="shadow"),
+]
+LEFT = {"both": {"limit": 10, "remaining": 9, "reset_after": 60.0}}
+
+
+def rate() -> Limiter:
+    return Limiter(RULES, clock=ManualClock(1_000_000.0))
+
+
+def check_view(response: Any) -> None:
+    assert json.loads(response.content if hasattr(response, "content") else response.data) == LEFT
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+def test_a_ready_view_responds_with_json() -> None:
+    """It shows the limit with the smallest share left, and neither shadow rules nor rules without a key."""
+    with project(rate(), path("u", in_django.usage.view())) as served:
+        check_view(served.ask("/u"))
+    with project(rate(), path("u", in_django.ausage.view("both")), is_async=True) as served:
+        check_view(served.ask("/u"))
+    app = Starlette(routes=[Route("/u", in_starlette.usage.view())])
+    app.add_middleware(in_starlette.RateLimitMiddleware, limiter=rate())
+    check_view(ask(app, "/u"))
+    check_view(ask_flask(app_of(rate(), {"/u": in_flask.usage.view("both", "watched")}), "/u"))
+
+
+def test_clients_see_no_modules_in_a_ready_view() -> None:
+    """A rule without a name has the name of its view, as in the headers. Your code may use the whole name."""
+    app = FastAPI()
+    app.add_middleware(in_fastapi.RateLimitMiddleware, settings={})
+
+    @app.get("/named")
+    @in_fastapi.limit("5/minute")
+    async def named(request: Request) -> Any:
+        return await in_fastapi.usage(request, f"{__name__}.{named.__qualname__}")
+
+    app.add_route("/ready", in_fastapi.usage.view())
+    assert [*ask(app, "/named").json()] == [f"{__name__}.{named.__qualname__}"]
+    assert [*ask(app, "/ready").json()] == ["named"]
+
+
+def test_a_dependency_of_fastapi_is_the_usage() -> None:
+    """The value may be returned as it is."""
+    app = FastAPI()
+    app.add_middleware(in_fastapi.RateLimitMiddleware, limiter=rate())
+
+    @app.get("/u")
+    async def view(left: Annotated[dict[str, Any], Depends(in_fastapi.Usage("both"))]) -> Any:
+        return left
+
+    app.add_route("/ready", in_fastapi.usage.view())
+    assert ask(app, "/u").json() == LEFT
+    assert ask(app, "/ready").json()["both"]["remaining"] == 8
