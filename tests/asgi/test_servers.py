@@ -24,14 +24,16 @@ ENDS = b"\r\n\r\n"
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Start uvicorn without its own proxy headers, so that the middleware reads them."""
     with served_port(
-        tmp_path_factory, "uvicorn served_apps:asgi --no-proxy-headers --http h11 --log-level warning"
+        tmp_path_factory.mktemp("server") / "log",
+        "uvicorn served_apps:asgi --no-proxy-headers --http h11 --log-level warning",
     ) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with served_port(tmp_path_factory, "gunicorn served_apps:wsgi --threads 24 --log-level warning") as port:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with served_port(log, "gunicorn served_apps:wsgi --threads 24 --log-level warning") as port:
         yield port
 
 

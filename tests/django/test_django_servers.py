@@ -16,13 +16,15 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with served_port(tmp_path_factory, "uvicorn served_django:asgi --log-level critical --lifespan off") as port:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with served_port(log, "uvicorn served_django:asgi --log-level critical --lifespan off") as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with served_port(tmp_path_factory, "gunicorn served_django:wsgi --threads 24 --log-level critical") as port:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with served_port(log, "gunicorn served_django:wsgi --threads 24 --log-level critical") as port:
         yield port
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_servers import free_port, running, say
+from http_servers import say, served_port
 from redis_handles import PATIENT, address
 from servers import HOST, Server, memcached_running, redis_running, wait_for
 from shared_store import RejectingStore, SharedStore
@@ -272,11 +272,9 @@ def body(response: bytes) -> list[str]:
 @pytest.mark.slow
 def test_five_workers_without_redis_allow_ten_and_one_for_each(tmp_path: Path) -> None:
     """They have learned their number from the store."""
-    port = free_port()
     with redis_running(tmp_path) as redis:
         (tmp_path / "application.py").write_text(APP.format(url=address(redis)))
-        command = ["gunicorn", "--workers", "5", "--bind", f"{HOST}:{port}", "application:app"]
-        with running(tmp_path / "output", port, *command, folder=tmp_path):
+        with served_port(tmp_path / "output", "gunicorn --workers 5 application:app", tmp_path) as port:
             learned: dict[str, str] = {}
 
             def all_have_learned() -> bool:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from http_servers import free_port, running, status
+from http_servers import served_port, status
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from servers import wait_for
@@ -80,11 +80,10 @@ def test_no_count_is_lost_at_the_end(tmp_path: Path) -> None:
 def test_no_count_of_a_worker_is_lost(server: str, tmp_path: Path) -> None:
     """The server ends its workers with SIGTERM."""
     (tmp_path / "counted_app.py").write_text(SERVED[server])
-    files, port = tmp_path / "metrics", free_port()
+    files = tmp_path / "metrics"
     files.mkdir()
-    place = ("--port", str(port)) if server == "uvicorn" else ("--bind", f"127.0.0.1:{port}")
-    command = (server, "counted_app:app", *place, "--workers", "2")
-    with running(tmp_path / "log", port, *command, folder=tmp_path, PROMETHEUS_MULTIPROC_DIR=str(files)):
+    command, environment = f"{server} counted_app:app --workers 2", {"PROMETHEUS_MULTIPROC_DIR": str(files)}
+    with served_port(tmp_path / "log", command, tmp_path, **environment) as port:
         assert [status(port, "GET /") for _ in range(20)] == [200] * 20
     assert counted(files) == 20
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from folders import SUPPORT
 from servers import PATIENCE, free_port, wait_for
 
@@ -43,12 +42,12 @@ def running(
 
 
 @contextmanager
-def served_port(folders: pytest.TempPathFactory, command: str) -> Iterator[int]:
+def served_port(output: Path, command: str, folder: Path = SUPPORT, **environment: str) -> Iterator[int]:
     """Run a command of uvicorn or gunicorn on a free port, and yield the port."""
     server, *words = command.split()
     port = free_port()
     place = ("--port", str(port)) if server == "uvicorn" else ("--bind", f"127.0.0.1:{port}")
-    with running(folders.mktemp(server) / "log", port, server, *place, *words):
+    with running(output, port, server, *place, *words, folder=folder, **environment):
         yield port
 
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from http_servers import free_port, running
+from http_servers import served_port
 
 PACE = 4 / 500
 """The seconds between two requests of one of four clients that send 500 requests in a second together."""
 SERVERS = {
-    "uvicorn": ("--workers", "2", "--no-access-log", "--port", "{}"),
-    "gunicorn": ("--workers", "2", "--threads", "4", "--bind", "127.0.0.1:{}"),
+    "uvicorn": "uvicorn --workers 2 --no-access-log app:app",
+    "gunicorn": "gunicorn --workers 2 --threads 4 app:app",
 }
 
 STARLETTE = """
@@ -62,9 +62,7 @@ PROGRAMS = {"uvicorn": STARLETTE, "gunicorn": FLASK}
 def two_workers(server: str, folder: Path) -> Iterator[int]:
     """Run the program of a server in a folder, and yield the port."""
     (folder / "app.py").write_text(PROGRAMS[server])
-    port = free_port()
-    options = [option.format(port) for option in SERVERS[server]]
-    with running(folder / "output", port, server, *options, "app:app", folder=folder):
+    with served_port(folder / "output", SERVERS[server], folder) as port:
         yield port
 
 

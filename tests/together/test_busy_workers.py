@@ -11,15 +11,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from http_servers import running
-from servers import HOST, free_port, memcached_running, redis_running, wait_for
+from http_servers import served_port
+from servers import HOST, memcached_running, redis_running, wait_for
 
 pytestmark = pytest.mark.thorough
 
 LOGINS = 40
 PATIENCE = 300.0  # seconds, on a machine that may be busy itself
-ASGI = ("uvicorn", "busy_apps:asgi", "--log-level", "warning", "--host", HOST)
-WSGI = ("gunicorn", "busy_apps:wsgi", "--log-level", "warning", "--timeout", "0", "--threads", "20")
+ASGI = "uvicorn busy_apps:asgi --log-level warning"
+WSGI = "gunicorn busy_apps:wsgi --log-level warning --timeout 0 --threads 20"
 
 
 @contextmanager
@@ -47,12 +47,10 @@ STORES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 
 
 @contextmanager
-def served(folder: Path, store: str, limits: str, *command: str) -> Iterator[httpx.Client]:
-    port = free_port()
-    place = ("--port", str(port)) if command[0] == "uvicorn" else ("--bind", f"{HOST}:{port}")
+def served(folder: Path, store: str, limits: str, command: str) -> Iterator[httpx.Client]:
     limits_of_client = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     with (
-        running(folder / "output", port, *command, *place, STORE=store, LIMITS=limits),
+        served_port(folder / "output", command, STORE=store, LIMITS=limits) as port,
         httpx.Client(
             base_url=f"http://{HOST}:{port}", trust_env=False, timeout=PATIENCE, limits=limits_of_client
         ) as client,
@@ -92,7 +90,7 @@ def check_logins(client: httpx.Client, folder: Path) -> None:
 @pytest.mark.parametrize("name", STORES)
 def test_busy_event_loop_lets_no_login_pass(name: str, tmp_path: Path) -> None:
     """An async view checks passwords and holds the loop for three times the budget: 5 of 40 logins, not 14."""
-    with STORES[name](tmp_path) as store, served(tmp_path, store, "5/day", *ASGI) as client:
+    with STORES[name](tmp_path) as store, served(tmp_path, store, "5/day", ASGI) as client:
         check_logins(client, tmp_path)
 
 
@@ -100,7 +98,7 @@ def test_four_busy_workers_let_no_login_pass(tmp_path: Path) -> None:
     """CPU-bound views on all of them, and 40 logins against 5 an hour: 5, all decided by Redis."""
     with (
         redis(tmp_path) as store,
-        served(tmp_path, store, "5/hour", *ASGI, "--workers", "4") as client,
+        served(tmp_path, store, "5/hour", f"{ASGI} --workers 4") as client,
         all_busy(client, 4),
     ):
         check_logins(client, tmp_path)
@@ -111,7 +109,7 @@ def test_threads_without_the_gil_let_no_login_pass(name: str, tmp_path: Path) ->
     """Twenty threads of each of two workers, which share one GIL and have views that keep it."""
     with (
         STORES[name](tmp_path) as store,
-        served(tmp_path, store, "5/day", *WSGI, "--workers", "2") as client,
+        served(tmp_path, store, "5/day", f"{WSGI} --workers 2") as client,
         all_busy(client, 2),
     ):
         check_logins(client, tmp_path)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 from folders import page_of
-from http_servers import free_port, running
+from http_servers import served_port
 from redis_handles import address
 from servers import HOST, Server, wait_for
 
@@ -92,9 +92,8 @@ def write_recipe(folder: Path, server: Server) -> None:
 def port(tmp_path: Path, own_server: Server, server: redis.Redis) -> Iterator[int]:
     """Two workers that serve the recipe."""
     write_recipe(tmp_path, own_server)
-    port = free_port()
-    options = ("--workers", "2", "--port", str(port), "--timeout-graceful-shutdown", "5", "served:chat.api")
-    with running(tmp_path / "output", port, "uvicorn", *options, folder=tmp_path):
+    command = "uvicorn --workers 2 --timeout-graceful-shutdown 5 served:chat.api"
+    with served_port(tmp_path / "output", command, tmp_path) as port:
         asyncio.run(both_workers(port))
         yield port
 

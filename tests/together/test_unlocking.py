@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run, start
-from http_servers import free_port, running, status
+from http_servers import served_port, status
 from redis_handles import address
 from servers import Server
 
@@ -45,11 +45,9 @@ def test_two_commands_unlock_a_customer(
     url = f"lmdb://{tmp_path}/db" if store == "lmdb" else address(redis_server, f"?prefix={tmp_path.name}:")
     (tmp_path / "ratelimit.toml").write_text(SETTINGS.format(store=url))
     (tmp_path / "shop.py").write_text(APP)
-    port = free_port()
     ip, customer = "X-Forwarded-For: 192.0.2.7", "X-Customer: 1042"
     monkeypatch.chdir(tmp_path)
-    server = ("uvicorn", "shop:app", "--port", str(port), "--no-proxy-headers", "--workers", "1")
-    with running(tmp_path / "server.log", port, *server, folder=tmp_path):
+    with served_port(tmp_path / "log", "uvicorn shop:app --no-proxy-headers --workers 1", tmp_path) as port:
         for _ in range(2):
             assert status(port, "POST /orders", ip, customer) == 200
         assert status(port, "POST /orders", ip, customer) == 429

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from http_servers import free_port, running, say
+from http_servers import say, served_port
 
 pytestmark = pytest.mark.slow
 
@@ -51,12 +51,8 @@ SPELLINGS = [
 @contextmanager
 def served(name: str, server: str, folder: Path) -> Iterator[int]:
     """Run one application in one server."""
-    port = free_port()
-    if server == "gunicorn":
-        command = ["gunicorn", "--bind", f"127.0.0.1:{port}", "--log-level", "critical", f"served_paths:{name}"]
-    else:
-        command = ["uvicorn", "--http", server, "--port", str(port), "--log-level", "critical", f"served_paths:{name}"]
-    with running(folder / "log", port, *command):
+    command = "gunicorn" if server == "gunicorn" else f"uvicorn --http {server}"
+    with served_port(folder / "log", f"{command} --log-level critical served_paths:{name}") as port:
         yield port
 
 
