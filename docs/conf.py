@@ -5,7 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 from django.conf import settings
+from docutils import nodes
 from pygments.lexers.special import TextLexer
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 settings.configure()  # the modules of Django are imported for their docstrings
@@ -43,6 +45,13 @@ html_theme_options = {
 }
 html_show_sphinx = False
 
+# The search of Sphinx leaves out numbers, but finds entries of the index.
+_STATUSES = {
+    "how-to/operate/operating": {"429": "a-customer-is-blocked"},
+    "reference/headers": {"429": "on-rejected-requests", "403": "on-rejected-requests", "503": "on-rejected-requests"},
+    "how-to/cookbook/cookbook": {"429": "let-a-browser-read-the-429"},
+}
+
 
 def _link_to_repository(_app: Sphinx, name: str, source: list[str]) -> None:
     """Point links to files beside docs/ at the repository, which has no page for them."""
@@ -57,8 +66,15 @@ def _show_examples_as_code(_app: Sphinx, _what: str, _name: str, _object: Any, _
             lines[number : number + 1] = ["Example::", ""]
 
 
+def _index_statuses(app: Sphinx, page: nodes.document) -> None:
+    """Make the statuses of rejections entries of the index."""
+    for status, section in _STATUSES.get(app.env.docname, {}).items():
+        page.insert(0, addnodes.index(entries=[("single", status, section, "", None)]))
+
+
 def setup(app: Sphinx) -> None:
     """Connect the changes above, and show logs and commands of Redis as plain text."""
+    app.connect("doctree-read", _index_statuses)
     app.connect("source-read", _link_to_repository)
     app.connect("autodoc-process-docstring", _show_examples_as_code, priority=400)  # before napoleon
     for language in ("log", "redis"):
