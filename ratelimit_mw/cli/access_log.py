@@ -101,16 +101,11 @@ class LogEntry(NamedTuple):
     format: str = ""
 
 
-def parse_line(line: bytes | str) -> LogEntry:
-    """Parse one line, with or without its line end. Text after the fields of the combined format is ignored.
+def parse_text(prefix: str, host: str, text: str) -> LogEntry:
+    """Parse the parts of a line that ``split_prefix`` returns. Text after the fields of the combined format is ignored.
 
     The exception is a quoted text after the user agent that ends with an IP address: nginx's X-Forwarded-For.
     """
-    return parse_text(*split_prefix(text_of(line)))
-
-
-def parse_text(prefix: str, host: str, text: str) -> LogEntry:
-    """Parse the parts of a line that ``split_prefix`` returns."""
     match = _LINE.match(text)
     if match is None:
         raise NotCommonError("not in the common or combined format")

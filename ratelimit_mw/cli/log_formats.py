@@ -107,7 +107,7 @@ class LineParser:
         self._last = name if name in _PATTERNS else _COMMON[0]
         self.found: set[str] = set()
 
-    def __call__(self, line: bytes) -> LogEntry:
+    def __call__(self, line: bytes | str) -> LogEntry:
         entry = self._parse(text_of(line))
         self.found.update(entry.features, ["host"] if entry.target.host else [])
         return entry

@@ -1,23 +1,17 @@
-"""The parser of access logs reads every field of both formats, and rejects other lines."""
+"""Lines of the common and the combined format: every field is read, and no other line has a wrong client."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from ratelimit_mw.cli.access_log import (
-    FORWARDED_FOR,
-    LONGEST_LINE,
-    InvalidLineError,
-    LogEntry,
-    RequestTarget,
-    parse_line,
-    parse_target,
-)
+from ratelimit_mw.cli.access_log import FORWARDED_FOR, LONGEST_LINE, InvalidLineError, LogEntry, RequestTarget
+from ratelimit_mw.cli.log_formats import LineParser
 from ratelimit_mw.cli.logs import LogFile
 from ratelimit_mw.keys.features import INVALID
 
@@ -25,32 +19,34 @@ COMMON = '192.0.2.7 - alice [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 1
 NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
 
 
-def line(**fields: str) -> str:
-    """A combined line with the given fields."""
-    parts = {
-        "client": "192.0.2.7",
-        "user": "-",
-        "time": "17/May/2015:10:05:03 +0000",
-        "request": "GET / HTTP/1.1",
-        "status": "200",
-        "size": "12",
-        "referer": "-",
-        "agent": "-",
-        **fields,
-    }
-    return '{client} - {user} [{time}] "{request}" {status} {size} "{referer}" "{agent}"'.format(**parts)
+def line(
+    client: str = "192.0.2.7",
+    user: str = "-",
+    time: str = "17/May/2015:10:05:03 +0000",
+    request: str = "GET / HTTP/1.1",
+    status: str = "200",
+    size: str = "12",
+    referer: str = "-",
+    agent: str = "-",
+) -> str:
+    """Return a combined line with the given fields."""
+    return f'{client} - {user} [{time}] "{request}" {status} {size} "{referer}" "{agent}"'
+
+
+def parse(text: bytes | str) -> LogEntry:
+    return LineParser()(text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape"))
 
 
 def why_not(text: bytes | str) -> str:
     with pytest.raises(InvalidLineError) as error:
-        parse_line(text)
+        parse(text)
     return str(error.value)
 
 
 def test_common_format() -> None:
     """All fields of the common format are read."""
     expected = LogEntry("192.0.2.7", "alice", NOON, "GET", RequestTarget("/a"), 200, format="common")
-    assert parse_line(COMMON) == expected
+    assert parse(COMMON) == expected
 
 
 @each(
@@ -67,14 +63,13 @@ def test_common_format() -> None:
         # A line may be truncated within its last field.
         (line(agent="Mozilla/5.0 (compat")[:-1], "user_agent", "Mozilla/5.0 (compat"),
         # Escapes of Apache and nginx, and bytes that are not UTF-8.
-        (line(agent=r"say \"hi\""), "user_agent", 'say "hi"'),
-        (line(agent=r"a\\b"), "user_agent", "a\\b"),
-        (line(agent=r"\x22\x5C"), "user_agent", '"\\'),
-        (line(agent=r"caf\xc3\xa9"), "user_agent", "caf\u00e9"),
-        (line(agent=r"\xff"), "user_agent", "\ufffd"),
-        (line(agent=r"a\tb"), "user_agent", "a\tb"),
-        (line(agent="\udcff\\n"), "user_agent", "\ufffd\ufffd\ufffd\n"),
-        (line(agent="@").encode().replace(b"@", b"\xff"), "user_agent", "\ufffd"),
+        *(
+            (line(agent=written), "user_agent", text)
+            for written, text in (
+                *((r"say \"hi\"", 'say "hi"'), (r"a\\b", "a\\b"), (r"\x22\x5C", '"\\'), (r"caf\xc3\xa9", "caf\u00e9")),
+                *((r"\xff", "\ufffd"), (r"a\tb", "a\tb"), ("\udcff", "\ufffd"), ("\udcff\\n", "\ufffd\n")),
+            )
+        ),
         # Any zone, and a leap second, which becomes the second before.
         (line(time="17/May/2015:12:05:03 +0200"), "time", NOON),
         (line(time="17/May/2015:06:35:03 -0330"), "time", NOON),
@@ -83,114 +78,95 @@ def test_common_format() -> None:
         (line(time="29/Feb/2024:00:00:00 +0000"), "time", 1709164800),
         (line(request="get /a b HTTP/1.0"), "method", "GET"),
         (line(request="get /a b HTTP/1.0"), "target", RequestTarget("/a b")),
+        # The format main of nginx ends with X-Forwarded-For, and the client may have sent its left part.
+        (line() + r' "\x22x, 203.0.113.1" 0.004', "features", {FORWARDED_FOR: '"x, 203.0.113.1'}),
+        (line() + ' "x, 203.0.113.1"', "format", "combined with X-Forwarded-For"),
+        *(
+            (line() + ending, "features", {})
+            for ending in ("", ' "-"', ' "3.20"', ' "unknown"', ' 0.004 "203.0.113.1"', ' "203.0.113.1')
+        ),
     ],
 )
 def test_a_field_of_a_line(text: bytes | str, field: str, value: object) -> None:
-    """Each field is read in all spellings of both servers."""
-    assert getattr(parse_line(text), field) == value
+    """Each field is read in all spellings of both servers. Other text after the user agent changes nothing."""
+    assert getattr(parse(text), field) == value
 
 
 @each(
-    ("before", "client", "host", "name"),
+    ("before", "client", "host", "after"),
     [
-        ("shop.example.org 203.0.113.9", "203.0.113.9", "shop.example.org", "combined after a host name"),
-        ("shop:443 203.0.113.9", "203.0.113.9", "shop", "combined after a host name"),
-        ("localhost [2001:DB8::1]:443", "2001:db8::1", "localhost", "combined after a host name"),
-        ("<13>May  7 10:05:01 web1 nginx[12]: 203.0.113.9", "203.0.113.9", "", "combined after a syslog prefix"),
-        ("2026-05-17T10:05:01.4+00:00 web1 nginx: ::1", "::1", "", "combined after a syslog prefix"),
-        ("2026-05-17T10:05:01Z stderr F 203.0.113.9", "203.0.113.9", "", "combined after a Kubernetes prefix"),
-        ("2026-05-17T10:05:01.123456789Z 203.0.113.9", "203.0.113.9", "", "combined after a time prefix"),
+        ("shop.example.org 203.0.113.9", "203.0.113.9", "shop.example.org", " after a host name"),
+        ("shop:443 203.0.113.9", "203.0.113.9", "shop", " after a host name"),
+        ("localhost [2001:DB8::1]:443", "2001:db8::1", "localhost", " after a host name"),
+        ("<13>May  7 10:05:01 web1 nginx[12]: 203.0.113.9", "203.0.113.9", "", " after a syslog prefix"),
+        ("2026-05-17T10:05:01.4+00:00 web1 nginx: ::1", "::1", "", " after a syslog prefix"),
+        ("2026-05-17T10:05:01Z stderr F 203.0.113.9", "203.0.113.9", "", " after a Kubernetes prefix"),
+        ("2026-05-17T10:05:01.123456789Z 203.0.113.9", "203.0.113.9", "", " after a time prefix"),
         (
             "2026-05-17T10:05:01Z stdout F a.example 203.0.113.9",
-            *("203.0.113.9", "a.example", "combined after a Kubernetes prefix and a host name"),
+            *("203.0.113.9", "a.example", " after a Kubernetes prefix and a host name"),
         ),
-        ("203.0.113.9:4711", "203.0.113.9", "", "combined"),
-        ("[2001:db8::1]", "2001:db8::1", "", "combined"),
-        ("Client.Example.org", "client.example.org", "", "combined"),
-        ("unix:", "unix:", "", "combined"),
-        ("-", None, "", "combined"),
-        ("\ufeff203.0.113.9", "203.0.113.9", "", "combined"),
+        ("203.0.113.9:4711", "203.0.113.9", "", ""),
+        ("[2001:db8::1]", "2001:db8::1", "", ""),
+        ("Client.Example.org", "client.example.org", "", ""),
+        ("unix:", "unix:", "", ""),
+        ("-", None, "", ""),
+        ("\ufeff203.0.113.9", "203.0.113.9", "", ""),
     ],
 )
-def test_words_before_the_client(before: str, client: str | None, host: str, name: str) -> None:
+def test_words_before_the_client(before: str, client: str | None, host: str, after: str) -> None:
     """The client is found after known words, without its port and brackets."""
-    entry = parse_line(line(client=before).encode())
-    assert (entry.client, entry.target.host, entry.format) == (client, host, name)
+    entry = parse(line(before))
+    assert (entry.client, entry.target.host, entry.format) == (client, host, f"combined{after}")
+
+
+BEFORE_THE_TIME = [
+    *("203.0.113.1, 10.0.0.1", "203.0.113.1,10.0.0.1", "10.0.0.9 203.0.113.1", "203.0.113.1:4711 10.0.0.1"),
+    *("[203.0.113.1]x", "fe.example fe.de", "shop 203.0.113.1", "shop.example:443", "shop.example x", "nginx:"),
+    *("May", "May 17 10:05:01 web1", "2026-05-17T10:05:01+00:00", "2026-05-17T10:05:01Z stdout P 203.0.113.1"),
+    *("1715940301.123", "web_1  | 203.0.113.1", "203.0.113.1 - [203.0.113.1]", "<script>", "0.0.0.0"),
+    *("a" * 300 + ".example", "1" * 300),
+]
+USERS = ["Alice B", "- Alice", "203.0.113.1", "x 203.0.113.1 - -"]
+OTHER_FORMATS = [
+    'INFO:     192.0.2.7:5000 - "GET / HTTP/1.1" 200 OK',
+    '[17/May/2026 10:05:01] "GET / HTTP/1.1" 200 12',
+    '127.0.0.1 - - [17/May/2026 10:05:01] "GET / HTTP/1.1" 200 -',
+    "2026-05-17 10:05:01 10.0.0.1 GET / - 443 - 192.0.2.7 curl/8 - 200 0 0 15",
+    "2026-05-17\t10:05:01\tFRA2\t512\t192.0.2.7\tGET\td111.cloudfront.net\t/\t200\t-\tcurl/8\t-\t-\tHit",
+    'o b [17/May/2026:10:05:01 +0000] 192.0.2.7 - 3E57 REST.GET.OBJECT a "GET /a HTTP/1.1" 200 - 1 1 "-" "-" -',
+    '192.0.2.7 - - [17/May/2026:10:05:01 +0000] "shop.example" "GET / HTTP/1.1" 200 512 "-" "curl/8"',
+    '192.0.2.7 - - [17/May/2026:10:05:01 +0000] "GET / HTTP/1.1" 200 0.004 512 "-" "curl/8"',
+    '192.0.2.7 - - [17/May/2026:10:05:01 +0000] 0.004 "GET / HTTP/1.1" 200 512 "-" "curl/8"',
+    '192.0.2.7\t-\t-\t[17/May/2026:10:05:01 +0000]\t"GET / HTTP/1.1"\t200\t512',
+    '{"log":"192.0.2.7 - - [17/May/2026:10:05:01 +0000] ..."}',
+]
+HOSTILE = [
+    "a b " + " [" * 30_000,
+    "a b " + '[x] "' * 12_000,
+    'a b c [17/May/2015:10:05:03 +0000] "' + "\\x" * 30_000,
+    'a b c [17/May/2015:10:05:03 +0000] "GET /' + " HTTP/x" * 9_000 + '" 200 1',
+    '[17/May/2015:10:05:03 +0000] "' * 2_000,
+    " " * 60_000,
+]
 
 
 @each(
-    "before",
+    "lines",
     [
-        "203.0.113.1, 10.0.0.1",
-        "203.0.113.1,10.0.0.1",
-        "10.0.0.9 203.0.113.1",
-        "203.0.113.1:4711 10.0.0.1",
-        "[203.0.113.1]x",
-        "fe.example fe.de",
-        "shop 203.0.113.1",
-        "shop.example:443",
-        "shop.example x",
-        "May",
-        "May 17 10:05:01 web1",
-        "nginx:",
-        "2026-05-17T10:05:01+00:00",
-        "2026-05-17T10:05:01Z stdout P 203.0.113.1",
-        "1715940301.123",
-        "web_1  | 203.0.113.1",
-        "203.0.113.1 - [203.0.113.1]",
-        "<script>",
-        "a" * 300 + ".example",
-        "1" * 300,
-        "0.0.0.0",
+        map(line, BEFORE_THE_TIME),
+        (line(client, user) for user in USERS for client in ("192.0.2.7", "shop.example")),
+        OTHER_FORMATS,
+        HOSTILE,
     ],
 )
-def test_other_words_before_the_time(before: str) -> None:
-    """A line of which another word may be the client is invalid."""
-    assert why_not(line(client=before))
+def test_a_line_that_is_not_understood_is_invalid(lines: Iterable[str]) -> None:
+    """Where another word may be the client, and in linear time: with backtracking, a hostile line would not end.
 
-
-@each("user", ["Alice B", "- Alice", "203.0.113.1", "x 203.0.113.1 - -"])
-def test_user_with_blanks(user: str) -> None:
-    """A user has no blank and is no address: a client that sends such a name cannot become another client."""
-    assert why_not(line(user=user))
-    assert why_not(line(user=user, client="shop.example"))
-
-
-@each(
-    "text",
-    [
-        'INFO:     192.0.2.7:5000 - "GET / HTTP/1.1" 200 OK',
-        '[17/May/2026 10:05:01] "GET / HTTP/1.1" 200 12',
-        '127.0.0.1 - - [17/May/2026 10:05:01] "GET / HTTP/1.1" 200 -',
-        '[2026-05-17 10:05:01 +0000] [1] [INFO] 192.0.2.7:5 - - [17/May/2026:10:05:01 +0000] "GET / 1.1" 200 1 "-" "-"',
-        "2026-05-17 10:05:01 10.0.0.1 GET / - 443 - 192.0.2.7 curl/8 - 200 0 0 15",
-        "2026-05-17\t10:05:01\tFRA2\t512\t192.0.2.7\tGET\td111.cloudfront.net\t/\t200\t-\tcurl/8\t-\t-\tHit",
-        'h2 2026-05-17T10:05:01.1Z app/lb/5 192.0.2.7:2817 10.0.0.1:80 0 0 0 200 200 3 5 "GET / HTTP/2.0" "-"',
-        'o b [17/May/2026:10:05:01 +0000] 192.0.2.7 - 3E57 REST.GET.OBJECT a "GET /a HTTP/1.1" 200 - 1 1 "-" "-" -',
-        "haproxy[1]: 192.0.2.7:33317 [17/May/2026:10:05:01.655] in st/srv1 10/0/30/69/109 200 2750",
-        '192.0.2.7 - - [17/May/2026:10:05:01 +0000] "shop.example" "GET / HTTP/1.1" 200 512 "-" "curl/8"',
-        '192.0.2.7 - - [17/May/2026:10:05:01 +0000] "GET / HTTP/1.1" 200 0.004 512 "-" "curl/8"',
-        '192.0.2.7 - - [17/May/2026:10:05:01 +0000] 0.004 "GET / HTTP/1.1" 200 512 "-" "curl/8"',
-        '192.0.2.7\t-\t-\t[17/May/2026:10:05:01 +0000]\t"GET / HTTP/1.1"\t200\t512',
-        '{"log":"192.0.2.7 - - [17/May/2026:10:05:01 +0000] ..."}',
-    ],
-)
-def test_other_formats_are_invalid(text: str) -> None:
-    """No line of another program becomes a request of a wrong client."""
-    assert why_not(text)
-
-
-@each("ending", ["", ' "-"', ' "3.20"', ' "unknown"', ' 0.004 "203.0.113.1"', ' "203.0.113.1'])
-def test_text_after_the_user_agent(ending: str) -> None:
-    """Other text after the user agent is not X-Forwarded-For."""
-    assert parse_line(line(agent="curl") + ending) == parse_line(line(agent="curl"))
-
-
-def test_forwarded_for_after_the_user_agent() -> None:
-    """The format main of nginx ends with X-Forwarded-For, and the client may have sent its left part."""
-    entry = parse_line(line(agent="curl") + r' "\x22x, 203.0.113.1" 0.004')
-    assert entry.features == {FORWARDED_FOR: '"x, 203.0.113.1'}
-    assert (entry.client, entry.format) == ("192.0.2.7", "combined with X-Forwarded-For")
+    A user with a blank, or with the form of an address, cannot become another client.
+    """
+    for text in lines:
+        assert why_not(text), text
 
 
 @each(
@@ -212,10 +188,7 @@ def test_forwarded_for_after_the_user_agent() -> None:
         (line(request="GET http://[::1/ HTTP/1.1"), "the URL of the request is invalid"),
         *(
             (text, "not in the common or combined format")
-            for text in (
-                *("", "\n", "192.0.2.7", "\x00\x01\x02", line(status="20"), line(size="x"), COMMON[:40]),
-                "#Fields: date time",
-            )
+            for text in ("", "\n", "192.0.2.7", "\x00\x01\x02", line(status="20"), line(size="x"), COMMON[:40])
         ),
     ],
 )
@@ -228,8 +201,8 @@ def test_longest_line() -> None:
     fits = line(agent="x" * (LONGEST_LINE - len(line(agent=""))))
     assert len(fits) == LONGEST_LINE
     for end in ("", "\n", "\r\n"):
-        assert parse_line(fits + end).status == 200
-        assert len(list(LogFile("a", parse_line).read(io.BytesIO((fits + end).encode())))) == 1
+        assert parse(fits + end).status == 200
+        assert len(list(LogFile("a", LineParser()).read(io.BytesIO((fits + end).encode())))) == 1
     assert why_not(fits + "x") == f"longer than {LONGEST_LINE:,} bytes"
 
 
@@ -250,8 +223,7 @@ def test_longest_line() -> None:
 )
 def test_targets(target: str, expected: RequestTarget) -> None:
     """A path is decoded once and separated from its query; URLs and other targets are read, too."""
-    assert parse_target(target) == expected
-    assert parse_line(line(request=f"GET {target} HTTP/2.0")).target == expected
+    assert parse(line(request=f"GET {target} HTTP/2.0")).target == expected
 
 
 def test_query_fields() -> None:
@@ -260,27 +232,11 @@ def test_query_fields() -> None:
     assert RequestTarget("/", "a&" * 2000).fields is None
 
 
-@each(
-    "hostile",
-    [
-        "a b " + " [" * 30_000,
-        "a b " + '[x] "' * 12_000,
-        'a b c [17/May/2015:10:05:03 +0000] "' + "\\x" * 30_000,
-        'a b c [17/May/2015:10:05:03 +0000] "GET /' + " HTTP/x" * 9_000 + '" 200 1',
-        '[17/May/2015:10:05:03 +0000] "' * 2_000,
-        " " * 60_000,
-    ],
-)
-def test_hostile_line_is_parsed_in_linear_time(hostile: str) -> None:
-    """Such a line fails at once; backtracking would not end."""
-    assert why_not(hostile)
-
-
 @given(st.binary(max_size=300) | st.text(max_size=300))
 def test_any_input_is_read_or_rejected(noise: bytes | str) -> None:
     """Any text gives an entry or an ``InvalidLineError``, and no other exception."""
     try:
-        entry = parse_line(noise)
+        entry = LineParser()(noise)  # type: ignore[arg-type] # text of Docker is no bytes
     except InvalidLineError:
         return
     assert entry.time >= 0
@@ -298,7 +254,7 @@ FIELD = st.text(st.characters(codec="utf-8", exclude_characters='"\\\r\n'), min_
 )
 def test_noise_in_fields_moves_no_other_field(user: str, referer: str, agent: str, path: str, status: int) -> None:
     """Clients write user, referer, agent and path, and cannot change another field with them."""
-    text = line(user=f"u{user}", referer=referer, agent=agent, request=f"GET /{path} HTTP/1.1", status=str(status))
-    entry = parse_line(text)
+    entry = parse(line("192.0.2.7", f"u{user}", referer=referer, agent=agent, request=f"GET /{path} HTTP/1.1",
+                       status=str(status)))  # fmt: skip
     assert (entry.client, entry.time, entry.status, entry.method) == ("192.0.2.7", NOON, status, "GET")
     assert entry.user_agent == (None if agent == "-" else agent)

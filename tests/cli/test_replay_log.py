@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import random
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
@@ -22,28 +26,20 @@ from tables import each
 
 from ratelimit_mw.cli import logs
 from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry
-from ratelimit_mw.cli.log_formats import LineParser
 from ratelimit_mw.cli.logs import size_of
 from ratelimit_mw.cli.replay import request_log as of_replay
-from ratelimit_mw.cli.replay.request_log import RequestLog
-
-LOGS = Path(__file__).with_name("logs")
 
 
-def test_lines_that_are_shuffled(rules: Write, log: Write) -> None:
-    """A log in order of completion, or shuffled within each minute, is sorted by time."""
-    settings = rules({"name": "steady", "limits": "1/second", "algorithm": "gcra"})
-    ordered = [line(at=i) for i in range(60)]
-    shuffled = [*ordered[31:], *ordered[:31]]
-    assert replayed(settings, log(ordered))["rejected"] == 0
-    assert replayed(settings, log(shuffled))["rejected"] == 0
-
-
-def test_requests_come_by_time(tmp_path: Path) -> None:
+def test_requests_come_by_time(rules: Write, log: Write) -> None:
     """Those of one second keep the order of their lines. A line with a wrong date in the far future comes last."""
-    path = Files(tmp_path).log([line(f"192.0.2.{i}", at=at) for i, at in enumerate([3, 10**9, 2, 5, 2, 2])])
-    found = request_log(path).requests("replaying")
-    assert [entry.client for _, entry in found] == [f"192.0.2.{i}" for i in (2, 4, 5, 0, 3, 1)]
+    path = log([line(f"192.0.2.{i}", at=at) for i, at in enumerate([3, 10**9, 2, 5, 2, 2])])
+    assert [entry.client for entry in entries(path)] == [f"192.0.2.{i}" for i in (2, 4, 5, 0, 3, 1)]
+    steady, ordered = {"name": "steady", "limits": "1/second", "algorithm": "gcra"}, [line(at=i) for i in range(60)]
+    assert replayed(rules(steady), log([*ordered[31:], *ordered[:31]]))["rejected"] == 0
+
+
+def entries(*paths: Path) -> list[LogEntry]:
+    return [entry for _, entry in request_log(*paths).requests("replaying")]
 
 
 BAD = [
@@ -127,31 +123,6 @@ def test_a_log_that_is_not_understood(rules: Write, log: Write, tmp_path: Path) 
     assert not (tmp_path / "log.db").exists()
 
 
-@each(
-    ("name", "clients", "rejected", "form"),
-    [
-        ("vhost_combined", 6, 0, "combined after a host name"),
-        ("host_first", 6, 0, "combined after a host name"),
-        ("syslog", 6, 0, "combined after a syslog prefix"),
-        ("kubernetes", 1, 3, "combined after a Kubernetes prefix"),
-        ("nginx_main_forwarded", 6, 0, "combined with X-Forwarded-For"),
-    ],
-)
-def test_logs_of_six_requests(rules: Write, name: str, clients: int, rejected: int, form: str) -> None:
-    """Each log has the right clients, and its format is printed."""
-    settings, access_log = rules(SITE, trusted_proxies=["10.0.0.0/8"]), LOGS / f"{name}.log"
-    report = replayed(settings, access_log)
-    assert (report["requests"], report["clients"], report["rejected"]) == (6, clients, rejected)
-    assert report["formats"] == {form: 6}
-    assert f"\nformat: {form}\n" in run("replay", settings, access_log).stdout
-
-
-def test_log_of_lists(rules: Write) -> None:
-    """A text log that begins with X-Forwarded-For is not read: the last address may be a proxy."""
-    result = run("replay", rules(SITE), LOGS / "forwarded_list.log", "--json")
-    assert (result.exit_code, result.stdout.count("203.0.113.1, 10.0.0.1")) == (1, 1)
-
-
 FORWARDED = [
     ("10.0.0.5", "203.0.113.1", "203.0.113.1"),
     ("10.0.0.5", "198.51.100.9, 203.0.113.1, 10.0.0.7", "203.0.113.1"),
@@ -205,14 +176,7 @@ def test_requests_of_a_proxy_alone_are_noted(rules: Write, log: Write, name: str
 
 def test_header_of_the_settings(rules: Write, log: Write) -> None:
     """The header is that of the settings; a malformed one is one shared client, as in the middleware."""
-    record = {
-        "time": START,
-        "ip": "10.0.0.5",
-        "method": "GET",
-        "path": "/",
-        "status": 200,
-        "x_forwarded_for": "192.0.2.9",
-    }
+    record = {"time": START, "ip": "10.0.0.5", "method": "GET", "path": "/", "status": 200, "xff": "192.0.2.9"}
     settings = rules(SITE, trusted_proxies=["10.0.0.0/8"], forwarded_header="forwarded")
     for header, client in (("for=203.0.113.1", "203.0.113.1"), ("for=x y", "(invalid)"), (None, "10.0.0.5")):
         lines = [json.dumps({**record, "http_forwarded": header}) + "\n"] * 4
@@ -226,24 +190,52 @@ def rejected_client(settings: Path, access_log: Path, *args: object) -> str:
     return client
 
 
-def test_gzip_by_its_first_bytes(rules: Write, log: Write) -> None:
-    """The first bytes decide, and not the file name."""
-    lines = "".join([line()] * 5).encode()
-    for name in ("access.log", "access.log.gz"):
-        assert replayed(rules(SITE), log(gzip.compress(lines), name))["requests"] == 5
-        assert replayed(rules(SITE), log(lines, name))["requests"] == 5
-    joined = gzip.compress(lines) + gzip.compress(lines)
-    assert replayed(rules(SITE), log(joined))["requests"] == 10
+PACKED = [gzip.compress, bz2.compress, lzma.compress]
 
 
-def test_stdin(rules: Write) -> None:
-    """ "-" reads the log from stdin, plain or compressed."""
-    lines = "".join([line()] * 5).encode()
-    for content in (lines, gzip.compress(lines)):
-        result = run("replay", rules(SITE), "-", "--json", input=content)
-        assert json.loads(result.stdout)["requests"] == 5
+@each("pack", [bytes, *PACKED, lambda lines: gzip.compress(lines[:99]) + gzip.compress(lines[99:])])
+@each("name", ["access.log", "access.log.gz"])
+def test_a_log_may_be_compressed(rules: Write, log: Write, pack: Callable[[bytes], bytes], name: str) -> None:
+    """The first bytes decide, and not the file name. "-" reads the log from stdin."""
+    packed = pack("".join(line(at=i) for i in range(50)).encode())
+    settings, path = rules(SITE), log(packed, name)
+    assert replayed(settings, path)["requests"] == 50
+    assert json.loads(run("replay", settings, "-", "--json", input=packed).stdout)["requests"] == 50
 
 
+def damaged() -> Iterator[bytes]:
+    """Return files that are cut, have a wrong sum, or only begin as compressed ones do."""
+    whole, *others = (pack(b"".join(line(at=i).encode() for i in range(2000))) for pack in PACKED)
+    yield from (whole[:-100], whole[:20], b"\x1f\x8b", whole[:-8] + struct.pack("<LL", 0, 0), whole + b"trailing")
+    yield from (other[:-9] for other in others)
+    for start in (b"\x1f\x8b", b"\x1f\x8b\x08\x00", b"BZh9", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"):
+        yield start + b"not compressed"
+
+
+@each("content", damaged())
+def test_damaged_compression(rules: Write, log: Write, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 1, and the error names the file, whatever exception the library has. There is no report."""
+
+    class ZstdError(Exception):
+        pass
+
+    def fail(_file: Any) -> Any:
+        raise ZstdError("it is damaged")
+
+    monkeypatch.setitem(sys.modules, "compression.zstd", SimpleNamespace(open=fail))
+    result = run("replay", rules(SITE), log(content))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "access.log: cannot read the compressed file to its end: " in result.stderr
+
+
+def test_zst_without_its_package_has_a_hint(rules: Write, log: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("compression.zstd", "zstandard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = run("replay", rules(SITE), log(b"\x28\xb5\x2f\xfd\x00", "access.log.zst"))
+    assert (result.exit_code, "zstdcat FILE | ratelimit-mw" in result.stderr) == (1, True)
+
+
+@pytest.mark.slow
 def test_pipe(rules: Write) -> None:
     """A pipe may be stdin or a file name."""
     content = gzip.compress("".join([line()] * 1200).encode())
@@ -254,28 +246,7 @@ def test_pipe(rules: Write) -> None:
         assert json.loads(done.stdout)["requests"] == 1200
 
 
-def damaged() -> list[bytes]:
-    whole = gzip.compress(b"".join(line(at=i).encode() for i in range(2000)))
-    wrong_sum = whole[:-8] + struct.pack("<LL", 0, 0)
-    return [whole[:-100], whole[:20], b"\x1f\x8b", wrong_sum, whole + b"trailing", b"\x1f\x8b\x08\x00" + b"\xff" * 50]
-
-
-@each("number", range(6))
-def test_damaged_compression(rules: Write, log: Write, number: int) -> None:
-    """A truncated or corrupt file gives exit code 1, a message, and no report."""
-    result = run("replay", rules(SITE), log(damaged()[number]))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "access.log: cannot read the compressed file to its end: " in result.stderr
-
-
-def test_log_that_is_not_there(rules: Write, tmp_path: Path) -> None:
-    """A missing log, and a folder in its place, give exit code 2."""
-    for path in (tmp_path / "nothing.log", tmp_path):
-        result = run("replay", rules(SITE), path)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "Invalid value for 'ACCESS_LOG...'" in result.stderr
-
-
+@pytest.mark.slow
 def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:
     """stderr is empty without a terminal, and stdout is the same."""
     args = [str(PROGRAM), "replay", str(rules(SITE)), str(log([line()] * 600))]
@@ -292,11 +263,6 @@ def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:
 
 
 # -- several files ----------------------------------------------------------------------------------------------
-
-
-def entries(*paths: Path) -> list[LogEntry]:
-    log = RequestLog([str(path) for path in paths], LineParser({}, ()))
-    return [entry for _, entry in log.requests("replaying")]
 
 
 def times(*paths: Path) -> list[float]:
@@ -331,15 +297,11 @@ def test_merge_of_any_files(tmp_path_factory: pytest.TempPathFactory, found: lis
 
 def test_one_file_is_open(log: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file is closed before the next one is opened."""
-    paths, opened, real = (
-        [log([line(at=i), line(at=i + 1)], f"log-{i}") for i in range(20)],
-        list[IO[bytes]](),
-        open_file,
-    )
+    paths, opened = [log([line(at=i), line(at=i + 1)], f"log-{i}") for i in range(20)], list[IO[bytes]]()
 
     def open_and_count(path: str, mode: str) -> IO[bytes]:
         assert all(file.closed for file in opened)
-        opened.append(real(path, mode))
+        opened.append(open_file(path, mode))
         return opened[-1]
 
     monkeypatch.setattr("click.open_file", open_and_count)
@@ -347,11 +309,10 @@ def test_one_file_is_open(log: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(opened) == 20
 
 
-def test_invalid_lines_have_their_file(log: Write, tmp_path: Path) -> None:
+def test_invalid_lines_have_their_file(log: Write, rules: Write) -> None:
     """The numbers are those of each file, and a file without a request is named."""
-    rules = Files(tmp_path).rules(SITE)
     fine, bad = log([line(), "x\n", line() * 98], "fine"), log(["\n", line(method="\\x16")], "bad")
-    result = run("replay", rules, fine, bad, "--json")
+    result = run("replay", rules(SITE), fine, bad, "--json")
     report = json.loads(result.stdout)
     assert [(each["file"], each["number"]) for each in report["invalid_examples"]] == [(str(fine), 2), (str(bad), 2)]
     assert (report["lines"], report["invalid"], report["requests"]) == (102, 2, 99)
@@ -365,20 +326,18 @@ def test_invalid_lines_have_their_file(log: Write, tmp_path: Path) -> None:
     assert notes[4:] == [f"{bad}: contains no request"]
 
 
-def test_no_request_in_any_file(log: Write, tmp_path: Path) -> None:
-    """The message names all files."""
-    result = run("replay", Files(tmp_path).rules(SITE), log([], "a"), log([], "b"))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: {tmp_path}/a, {tmp_path}/b: contains no request\n"
-
-
-def test_a_file_twice(log: Write, tmp_path: Path) -> None:
-    """A file that is given twice, even by another name, is a mistake."""
-    path = log([line()])
+def test_paths_that_are_no_logs(log: Write, rules: Write, tmp_path: Path) -> None:
+    """A missing file, a folder, and a file that is given twice, even by another name, are misuse."""
+    path, no_log = log([line()]), "Invalid value for 'ACCESS_LOG...'"
     (tmp_path / "link").symlink_to(path)
-    result = run("replay", Files(tmp_path).rules(SITE), path, tmp_path / "link")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "is given twice, so its requests would count twice" in result.stderr
+    for paths, exit_code, message in (
+        ([tmp_path / "nothing.log"], 2, no_log),
+        ([tmp_path], 2, no_log),
+        ([path, tmp_path / "link"], 2, "is given twice, so its requests would count twice"),
+        ([log([], "a"), log([], "b")], 1, f"Error: {tmp_path}/a, {tmp_path}/b: contains no request\n"),
+    ):
+        result = run("replay", rules(SITE), *paths)
+        assert (result.exit_code, result.stdout, message in result.stderr) == (exit_code, "", True), result.stderr
 
 
 def test_a_pipe_has_no_size(log: Write) -> None:
@@ -402,8 +361,8 @@ def test_the_bars_of_a_terminal_reach_the_end(log: Write, monkeypatch: pytest.Mo
     assert shown == {"reading": (2000, size_of(list(map(str, paths)))), "replaying": (1000, 1000)}
 
 
-def test_stdin_among_files(log: Write, tmp_path: Path) -> None:
+def test_stdin_among_files(log: Write, rules: Write) -> None:
     """stdin is read along with the files."""
-    result = run("replay", Files(tmp_path).rules(SITE), log([line(at=1)] * 2), "-", "--json", input=line() * 2)
+    result = run("replay", rules(SITE), log([line(at=1)] * 2), "-", "--json", input=line() * 2)
     report = json.loads(result.stdout)
     assert (report["requests"], report["rejected"]) == (4, 1)

@@ -92,9 +92,9 @@ def replayed(settings: Path, access_log: Path, *args: object) -> dict[str, Any]:
     return report
 
 
-def request_log(path: Path) -> RequestLog:
-    """Return the requests of a log."""
-    return RequestLog([str(path)], LineParser({}, ()))
+def request_log(*paths: Path) -> RequestLog:
+    """Return the requests of logs."""
+    return RequestLog([str(path) for path in paths], LineParser())
 
 
 def line(
