@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
-from tables import each, expect_error
+from tables import expect_error
 
 from ratelimit_mw import Limiter, MissingMiddlewareError, Rule
 from ratelimit_mw.dashboard import dashboard
@@ -45,14 +45,10 @@ async def is_staff(request: Request) -> bool:
     return request.headers.get("x-staff") == "yes"
 
 
-def test_a_function_of_the_request_opens_the_page() -> None:
-    """It may be async, and it closes the page for this machine, too."""
+def test_only_true_of_your_function_opens_the_page() -> None:
+    """It may be async, and may return what ``user and user.is_staff`` returns. A response or a text is an error."""
     app = site(dashboard(limiter(), allow=is_staff))
     assert [get(app).status_code, get(app, **{"X-Staff": "yes"}).status_code] == [403, 200]
-
-
-def test_only_true_opens_the_page() -> None:
-    """A function may return what ``user and user.is_staff`` returns. A response or a text is an error."""
     for answer in (None, 0, "", False):
         assert get(site(dashboard(limiter(), allow=lambda _, answer=answer: answer))).status_code == 403, answer
     for wrong in (1, "no", object()):
@@ -95,25 +91,11 @@ async def receive() -> Any:
     return {"type": "websocket.connect"}
 
 
-def test_a_missing_library_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is raised when the application starts."""
+def test_wrong_arguments_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name the argument. A missing library is an error of the start, too, which names the extra."""
+    for arguments in ({"limiter": "api"}, {"allow": True}, {"writes": 1}):
+        expect_error(next(iter(arguments)), dashboard, **arguments)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     templates.cache_clear()
     with pytest.raises(ImportError, match=r"ratelimit-mw\[dashboard\]"):
         dashboard(limiter())
-
-
-def test_wrong_arguments_are_errors() -> None:
-    """They name the argument."""
-    for arguments in ({"limiter": "api"}, {"allow": True}, {"writes": 1}):
-        expect_error(next(iter(arguments)), dashboard, **arguments)
-
-
-@each(("path", "outcomes"), [("/", ["allowed"]), ("/other", [])])
-def test_a_rule_that_names_the_page_counts_it(path: str, outcomes: list[str]) -> None:
-    """Without a rule of its own, the page sends no event."""
-    events: list[Any] = []
-    limiter = Limiter([Rule(name="page", match={"path": path}, limits="9/day")], observers=[events.append])
-    app = RateLimitMiddleware(dashboard(limiter), limiter=limiter)
-    assert get(app, "/").status_code == 200
-    assert [event.outcome for event in events] == outcomes
