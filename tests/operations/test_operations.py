@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 from command_line import rows_of
+from tables import expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.operations import OPERATIONS, Answer, arguments_of, arun, run
@@ -45,9 +47,6 @@ class Shop:
         return found
 
 
-# -- inspect -------------------------------------------------------------------------------------------------
-
-
 def test_an_adaptive_limit_is_shown_with_the_reason_of_its_last_change() -> None:
     """A command in another process does not know it, and says where it is."""
     shop = Shop({"name": "load", "key": [], "limits": "adaptive 2..9 concurrent", "target": "1s"})
@@ -57,12 +56,7 @@ def test_an_adaptive_limit_is_shown_with_the_reason_of_its_last_change() -> None
     shop.hit("/", 20)
     answer = shop.run("inspect", limit=10)
     (key,) = answer.json["keys"]
-    assert [key[name] for name in ("quota", "limit", "reason", "rule")] == [
-        "adaptive 2..9 concurrent",
-        9,
-        "start",
-        "load",
-    ]
+    assert (key["quota"], key["limit"], key["reason"]) == ("adaptive 2..9 concurrent", 9, "start")
     (row,) = rows_of(answer)
     assert row["limit"] == "adaptive 2..9 concurrent (start)"
     assert [*answer.notes] == []
@@ -82,24 +76,16 @@ def test_the_keys_of_one_client_are_shown_for_all_rules() -> None:
         ("login", "email=ann@example.com ip=192.0.2.7", 18, True),
         ("pages", "ip=192.0.2.7", 2, True),
     ]
-    assert rows_of(answer)[:2] == [
-        {
-            "rule": "login",
-            "client": "email=ann@example.com ip=192.0.2.7",
-            "limit": "2/hour",
-            "remaining": "0 of 2",
-            "next request": "rejected until 1970-01-12 14:46:40 UTC (1 h)",
-            "full again": "1 h",
-        },
-        {
-            "rule": "everybody",
-            "client": "all clients",
-            "limit": "5/hour",
-            "remaining": "4 of 5",
-            "next request": "allowed",
-            "full again": "1 h",
-        },
-    ]
+    login, everybody, *_ = rows_of(answer)
+    assert login == {
+        "rule": "login",
+        "client": "email=ann@example.com ip=192.0.2.7",
+        "limit": "2/hour",
+        "remaining": "0 of 2",
+        "next request": "rejected until 1970-01-12 14:46:40 UTC (1 h)",
+        "full again": "1 h",
+    }
+    assert (everybody["client"], everybody["next request"]) == ("all clients", "allowed")
     assert not answer.found_wrong
     assert [key["rule"] for key in shop.keys(rejected=True)] == ["login"]
 
@@ -179,9 +165,6 @@ def test_limits_from_a_function_need_the_features_of_a_key() -> None:
     assert inspected(rejected=True, features={**whole, "user": "bob"}) == ([], ["no client is rejected now"])
 
 
-# -- reset ---------------------------------------------------------------------------------------------------
-
-
 def test_a_client_is_reset_under_all_limits() -> None:
     """By its features, in any spelling, or by one of its keys."""
     for fields in ({"rule": "login", "features": ANN}, {"key": None}):
@@ -199,12 +182,9 @@ def test_a_client_is_reset_under_all_limits() -> None:
         again = shop.run("reset", **fields)
         assert (again.json, again.found_wrong) == ({"reset": False, "keys": []}, True)
         assert "rule login has no counts of " in again.notes[0]
-
-
-def test_a_reset_without_a_plan_is_of_all_plans() -> None:
     shop = Shop(PLANS)
     shop.hit("/plans", 1, ip="192.0.2.7", plan="pro")
-    assert shop.run("reset", rule="plans", features=WHO).json["reset"]
+    assert shop.run("reset", rule="plans", features=WHO).json["reset"]  # of all plans
     assert shop.keys() == []
 
 
@@ -223,9 +203,6 @@ def test_a_digest_is_found_with_the_secret() -> None:
     assert other.run("reset", rule="pages", features=WHO).notes[0].endswith(f"the spelling of the values. {hint}")
     assert other.run("inspect", features=WHO).notes == [f"no client matches now. {hint}"]
     assert shop.run("reset", key=listed["key"]).json["reset"]
-
-
-# -- bans ----------------------------------------------------------------------------------------------------
 
 
 def test_a_ban_by_hand_rejects_and_is_lifted() -> None:
@@ -252,21 +229,9 @@ def test_bans_are_listed_with_their_ends() -> None:
     shop.hit("/", 4, ip="192.0.2.7")
     shop.run("ban", rule="mail", features={"email": "Ann@Example.com"}, for_="7d")
     answer = shop.run("bans", limit=5)
-    assert rows_of(answer) == [
-        {
-            "rule": "banning",
-            "client": "ip=192.0.2.7",
-            "until": "1970-01-12 14:46:40 UTC",
-            "left": "1 h",
-            "mode": "enforce",
-        },
-        {
-            "rule": "mail",
-            "client": "email=ann@example.com",
-            "until": "1970-01-19 13:46:40 UTC",
-            "left": "7 d",
-            "mode": "enforce",
-        },
+    assert [tuple(row.values()) for row in rows_of(answer)] == [
+        ("banning", "ip=192.0.2.7", "1970-01-12 14:46:40 UTC", "1 h", "enforce"),
+        ("mail", "email=ann@example.com", "1970-01-19 13:46:40 UTC", "7 d", "enforce"),
     ]
     assert answer.json["has_more"] is False
     assert [each["rule"] for each in shop.run("bans", rule="mail").json["bans"]] == ["mail"]
@@ -290,9 +255,6 @@ def test_a_ban_of_a_rule_with_limits_from_a_function_shows_the_function() -> Non
     assert (key["client"], key["quota"].endswith("limits_of()"), key["banned"]) == ("ip=192.0.2.7", True, True)
 
 
-# -- overrides -----------------------------------------------------------------------------------------------
-
-
 def test_an_override_is_set_listed_and_removed() -> None:
     shop, acme = Shop(PAGES, EVERYBODY), {"user": "Acme"}
     answer = shop.run("override set", rule="pages", features=acme, limits="1000/hour; 20000/day", for_="1h")
@@ -300,14 +262,9 @@ def test_an_override_is_set_listed_and_removed() -> None:
     assert answer.json == {**override, "until": "1970-01-12T14:46:40+00:00"}
     assert answer.notes == ["your workers apply the change within 2 s (reload_interval)"]
     shop.run("override set", rule="everybody", features={}, limits="7/hour")
-    assert rows_of(shop.run("override list")) == [
-        {
-            "rule": "pages",
-            "client": "user=acme",
-            "limits": ["1000/hour", "20000/day"],
-            "until": "1970-01-12 14:46:40 UTC",
-        },
-        {"rule": "everybody", "client": "all clients", "limits": ["7/hour"], "until": "no end"},
+    assert [tuple(row.values()) for row in rows_of(shop.run("override list"))] == [
+        ("pages", "user=acme", ["1000/hour", "20000/day"], "1970-01-12 14:46:40 UTC"),
+        ("everybody", "all clients", ["7/hour"], "no end"),
     ]
     assert shop.run("override list", rule="pages", features={"user": "ACME"}).json["overrides"] == [answer.json]
     assert [each["rule"] for each in shop.run("override list", rule="everybody").json["overrides"]] == ["everybody"]
@@ -338,8 +295,6 @@ def test_notes_on_overrides() -> None:
     [row] = rows_of(Shop({**PAGES, "name": "web"}, store=store).run("override list"))
     assert row["rule"] == "pages (unknown)"
 
-
-# -- mistakes, and the two forms -----------------------------------------------------------------------------
 
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("inspect", {"rule": "page"}, "unknown rule 'page'. Did you mean 'pages'?"),
@@ -375,9 +330,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 def test_a_mistake_is_named_and_changes_nothing() -> None:
     shop = Shop(LOGIN, PAGES, BANNING)
     for name, fields, message in MISTAKES:
-        with pytest.raises(ConfigError) as mistake:
-            run(shop.limiter, name, fields)
-        assert message in str(mistake.value), (name, fields)
+        expect_error(re.escape(message), run, shop.limiter, name, fields)
     assert shop.keys() == []
     assert shop.run("override list").json == {"overrides": []}
 
