@@ -42,17 +42,14 @@ def of(subject: str, texts: Iterable[str]) -> list[str]:
     return [text for text in texts if text.startswith(subject)]
 
 
-def judged(facts: Facts) -> dict[str, list[str]]:
-    """The findings on a part of a store, by kind."""
-    found: dict[str, list[str]] = {FACT: [], NOTE: [], PROBLEM: []}
-    for finding in examine_part(facts):
-        found[finding.kind].append(finding.text)
-    return found
-
-
 def test_a_store_that_works_has_no_problem(tmp_path: Path, redis_server: Server) -> None:
-    """The facts are the round trip, the clock, the processes, and the server with its policy. No count changes."""
+    """The facts are the round trip, the clock, the processes, and the server with its policy. No count changes.
+
+    Where no process has used the store, the application may use another one. This is a note, so --strict fails.
+    """
     file = Files(tmp_path).rules(SITE, store=address(redis_server, f"?prefix={tmp_path.name}:"), **PATIENT)
+    assert len(of("workers: no running process", connected(file)["notes"])) == 1
+    connected(file, "--strict", exit_code=1)
     limiter = Limiter.from_settings(file)
     limiter.hit({"ip": "192.0.2.7"})
     report = connected(file)
@@ -66,34 +63,27 @@ def test_a_store_that_works_has_no_problem(tmp_path: Path, redis_server: Server)
     limiter.close()
 
 
-def test_without_the_option_no_connection_is_opened(tmp_path: Path) -> None:
-    """The report is that of the settings."""
-    result = run("check", Files(tmp_path).rules(SITE, store=f"redis://{HOST}:1/0"), "--json")
-    assert (result.exit_code, "facts" in json.loads(result.stdout)) == (0, False)
-
-
 def test_the_text_has_a_line_for_each_finding(tmp_path: Path, redis_server: Server) -> None:
-    """Facts, problems and notes follow the table of rules."""
+    """Facts, problems and notes follow the table of rules. Without the option, no connection is opened."""
     file = Files(tmp_path).rules(SITE, store=address(redis_server), fleet_size=3, **PATIENT)
     result = run("check", file, "--connect")
     assert result.exit_code == 0
     assert "workers: fleet_size = 3, so processes are not counted" in result.stdout.splitlines()
-    result = run("check", Files(tmp_path).rules(SITE, store=f"redis://{HOST}:1/0"), "--connect")
+    dead = Files(tmp_path).rules(SITE, store=f"redis://{HOST}:1/0")
+    result = run("check", dead, "--connect")
     assert result.exit_code == 1
     assert f"problem: store: redis://{HOST}:1/0 unreachable" in result.stdout
-
-
-def test_no_process_has_used_the_store(tmp_path: Path, redis_server: Server) -> None:
-    """The application may use another store than you think. This is a note, so --strict fails."""
-    file = Files(tmp_path).rules(SITE, store=address(redis_server, f"?prefix={tmp_path.name}:"), **PATIENT)
-    assert len(of("workers: no running process", connected(file)["notes"])) == 1
-    connected(file, "--strict", exit_code=1)
+    result = run("check", dead, "--json")
+    assert (result.exit_code, "facts" in json.loads(result.stdout)) == (0, False)
 
 
 def test_a_dead_store_is_a_problem(tmp_path: Path) -> None:
-    problems = connected(Files(tmp_path).rules(SITE, store=f"redis://{HOST}:1/0"), exit_code=1)["problems"]
-    assert "requests are decided by on_store_error = 'local'" in of("store", problems)[0]
-    assert "does not reply" in of("server", problems)[0]
+    """The problems of the settings come first."""
+    file = Files(tmp_path).rules({**SITE, "cost": 9}, store=f"redis://{HOST}:1/0")
+    cost, store, server = connected(file, exit_code=1)["problems"]
+    assert "site rejects every request: its cost 9 is greater" in cost
+    assert "requests are decided by on_store_error = 'local'" in store
+    assert "does not reply" in server
 
 
 @pytest.mark.slow
@@ -153,56 +143,77 @@ def test_a_policy_that_evicts_is_a_problem(tmp_path: Path, own_server: Server, s
     assert problem.endswith("Set maxmemory-policy to noeviction, or volatile-ttl")
 
 
-def test_a_user_without_the_right_to_info_gets_a_note(tmp_path: Path, own_server: Server, server: redis.Redis) -> None:
-    server.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-info"])
-    try:
-        store = f"redis://shop:pw@{HOST}:{own_server.port}/0"
-        [note] = of("server", connected(Files(tmp_path).rules(SITE, store=store, **PATIENT))["notes"])
-    finally:
-        server.acl_deluser("shop")
-    assert note.endswith("Give the user of the store the right +info")
-    assert "pw" not in note
-
-
-def test_a_user_without_the_rights_to_count_is_a_problem(
-    tmp_path: Path, own_server: Server, server: redis.Redis
+@each(
+    ("denied", "kind", "said", "fix"),
+    [
+        (["-info"], "notes", "server", "Give the user of the store the right +info"),
+        # The server replies, so it is not called unreachable.
+        (["-eval", "-evalsha"], "problems", "store", "Give its user this right"),
+    ],
+)
+def test_a_user_without_a_right_is_told_so(
+    tmp_path: Path, own_server: Server, server: redis.Redis, denied: list[str], kind: str, said: str, fix: str
 ) -> None:
-    """The server replies, so it is not called unreachable, and the fix is a right."""
-    server.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-eval", "-evalsha"])
+    server.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", *denied])
     try:
         store = f"redis://shop:pw@{HOST}:{own_server.port}/0"
-        [problem] = connected(Files(tmp_path).rules(SITE, store=store, **PATIENT), exit_code=1)["problems"]
+        [text] = of(
+            said, connected(Files(tmp_path).rules(SITE, store=store, **PATIENT), exit_code=kind == "problems")[kind]
+        )
     finally:
         server.acl_deluser("shop")
-    assert "rejects the calls (Redis: NOPERM" in problem
-    assert problem.endswith("Give its user this right")
+    assert (text.endswith(fix), "NOPERM" in text, ":pw@" in text) == (True, True, False)
 
 
-def test_a_part_that_rejects_a_command_is_not_called_silent() -> None:
-    [note] = judged(Facts("postgresql", "db", {}, "permission denied for table ratelimit_mw"))[NOTE]
-    assert note.startswith("server db: its state is not known (permission denied")
-    assert note.endswith("Give the user of the store the right to use its table")
+REDIS = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
+SLOW_CLOCK = {**REDIS, "server_time_usec": "1000000"}
+EVICTING = {**REDIS, "maxmemory": "10000", "maxmemory_policy": "volatile-lru", "evicted_keys": "1"}
+ROOM = {"size": 4_096_000, "entries": 7, "readers": 1, "max_readers": 126, "set_aside": "", "allocated": 4096}
+DISK = {**ROOM, "used": 2_000_000, "free": 1 << 40}
+MEMCACHED = {"evictions": "5", "time": "1000", "listen_disabled_num": "1"}
 
 
 @each(
-    ("info", "problem"),
+    ("part", "values", "problems"),
     [
-        ({"redis_version": "6.0.16"}, "Redis 6.0.16 is not supported"),
-        ({"role": "slave"}, "is a replica, which takes no writes"),
-        ({"evicted_keys": "7"}, "7 keys were evicted, so limits were forgotten"),
-        ({"used_memory": "95", "maxmemory": "100"}, "95% of the memory is used. When it is full, calls fail"),
-        ({"maxmemory": "10000", "maxmemory_policy": "volatile-lru", "evicted_keys": "1"}, "volatile-lru evicts keys"),
+        ("redis", REDIS, []),
+        ("redis", {**REDIS, "redis_version": "6.0.16"}, ["Redis 6.0.16 is not supported"]),
+        ("redis", {**REDIS, "redis_version": "6.0.16", "valkey_version": "8.1.0"}, []),
+        ("redis", {**REDIS, "role": "slave"}, ["is a replica, which takes no writes"]),
+        ("replica", {**REDIS, "role": "slave"}, []),
+        ("redis", {**REDIS, "evicted_keys": "7"}, ["7 keys were evicted, so limits were forgotten"]),
+        ("redis", {**REDIS, "used_memory": "95", "maxmemory": "100"}, ["95% of the memory is used. When it is full"]),
+        ("redis", EVICTING, ["volatile-lru evicts keys"]),
+        ("cluster", {"cluster_state": "fail", "cluster_slots_ok": "7"}, ["fail, 7 of 16384 slots are ok. Start"]),
+        ("memcached", MEMCACHED, ["5 values were evicted"]),
+        ("lmdb", DISK, []),
+        ("lmdb", {**DISK, "used": 3_300_000}, ["3.1 of 3.9 MiB are used by 7 keys"]),
     ],
 )
-def test_the_state_of_a_redis_is_judged(info: dict[str, str], problem: str) -> None:
-    """Version, role, memory and policy. Valkey has a version of its own."""
-    usual = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
-    [found] = judged(Facts("redis", "a:1", {**usual, **info}))[PROBLEM]
-    assert found.startswith(f"server a:1: {problem}")
-    found_now = judged(Facts("redis", "a:1", {**usual, "server_time_usec": "1000000"}))
-    assert (len(found_now[NOTE]), "behind this machine" in found_now[NOTE][0]) == (1, True)
-    assert judged(Facts("redis", "a:1", {**usual, "valkey_version": "8.1.0"}))[PROBLEM] == []
-    assert judged(Facts("replica", "a:1", {**usual, "role": "slave"}))[PROBLEM] == []
+def test_the_state_of_a_part_is_judged(part: str, values: dict[str, Any], problems: list[str]) -> None:
+    """Version, role, memory, policy, slots and room."""
+    found = [each.text.partition("a:1: ")[2] for each in examine_part(Facts(part, "a:1", values)) if each[0] == PROBLEM]
+    assert [text[: len(start)] for text, start in zip(found, problems, strict=True)] == problems
+
+
+@each(
+    ("facts", "found"),
+    [
+        (Facts("redis", "a:1", SLOW_CLOCK), [(FACT, "Redis 7.2.4"), (NOTE, "its clock is ")]),
+        (
+            Facts("lmdb", "a:1", {**ROOM, "free": 0}),
+            [(FACT, "0.0 MiB are"), (NOTE, "0.0 MiB are free on the disk, but")],
+        ),
+        # Missing rights are no finding, or a note.
+        (Facts("cluster", "a:1", {"primaries": 3}, "NOPERM"), []),
+        (Facts("postgresql", "a:1", {}, "permission denied"), [(NOTE, "its state is not known (permission denied)")]),
+        (Facts("primary", "a:1", {}, "no reply", False), [(PROBLEM, "does not reply (no reply). Check the sentinels")]),
+    ],
+)
+def test_a_finding_that_is_no_problem_is_a_fact_or_a_note(facts: Facts, found: list[tuple[str, str]]) -> None:
+    """A part that replies, but rejects a command, is not called silent."""
+    texts = [(each.kind, each.text.partition("a:1: ")[2]) for each in examine_part(facts)]
+    assert [(kind, text[: len(start)]) for (kind, text), (_, start) in zip(texts, found, strict=True)] == found
 
 
 @pytest.mark.thorough
@@ -235,15 +246,6 @@ def test_each_sentinel_is_asked(tmp_path: Path) -> None:
         assert len(of(f"server {HOST}:{primary.port}", report["facts"])) == 1
 
 
-def test_the_state_of_a_cluster_and_a_service_is_judged() -> None:
-    """A cluster without some slots and a service without a primary are problems. Missing rights are no finding."""
-    broken = Facts("cluster", "", {"cluster_state": "fail", "cluster_slots_ok": "7"})
-    assert judged(broken)[PROBLEM] == ["cluster: fail, 7 of 16384 slots are ok. Start the servers of the missing slots"]
-    assert judged(Facts("cluster", "a:1", {"primaries": 3}, "NOPERM")) == {FACT: [], NOTE: [], PROBLEM: []}
-    [unknown] = judged(Facts("primary", "shop", {}, "no reply", False))[PROBLEM]
-    assert unknown == "primary shop: does not reply (no reply). Check the sentinels and the service"
-
-
 def test_the_client_of_an_application_is_used(
     tmp_path: Path, redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,12 +271,10 @@ def test_the_client_of_an_application_is_used(
 def test_each_memcached_is_examined(tmp_path: Path, memcached_server: Server) -> None:
     """One of two servers is away: its keys belong to no other server."""
     store = f"memcached://{HOST}:{memcached_server.port}"
-    [known] = of("server", connected(Files(tmp_path).rules(SITE, store=store, **PATIENT))["facts"])
-    assert known.endswith(" 0 values evicted")
     report = connected(Files(tmp_path).rules(SITE, store=f"{store},{HOST}:1", **PATIENT), exit_code=1)
-    assert (len(of("server", report["facts"])), len(of(f"server {HOST}:1", report["problems"]))) == (1, 1)
-    found = judged(Facts("memcached", "a:1", {"evictions": "5", "time": "1000", "listen_disabled_num": "1"}))
-    assert {kind: len(texts) for kind, texts in found.items()} == {FACT: 1, NOTE: 2, PROBLEM: 1}
+    [known] = of("server", report["facts"])
+    assert known.endswith(" 0 values evicted")
+    assert len(of(f"server {HOST}:1", report["problems"])) == 1
 
 
 def test_the_files_of_an_lmdb_are_examined(tmp_path: Path) -> None:
@@ -293,29 +293,9 @@ def test_the_files_of_an_lmdb_are_examined(tmp_path: Path) -> None:
     limiter.close()
 
 
-@each(("share", "is_full"), [(0.5, False), (0.8, True), (0.9, True)])
-def test_a_full_lmdb_is_a_problem(share: float, is_full: bool) -> None:
-    room = {"used": int(4096_000 * share), "size": 4096_000, "entries": 7, "readers": 1, "max_readers": 126}
-    folder = {"set_aside": "", "free": 1 << 40, "file": 4096, "allocated": 4096}
-    found = judged(Facts("lmdb", "/limits", {**room, **folder}))
-    assert [len(found[kind]) for kind in (FACT, NOTE, PROBLEM)] == [2, 0, is_full]
-    assert all("when it is full, new clients fail. Raise" in text for text in found[PROBLEM])
-    [note] = judged(Facts("lmdb", "/limits", {**room, **folder, "free": 0}))[NOTE]
-    assert "the file may grow by 3.9 MiB" in note
-
-
 def test_several_processes_need_a_shared_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process with memory:// has a note only."""
     file = Files(tmp_path).rules(SITE)
     assert connected(file)["problems"] == []
     monkeypatch.setenv("WEB_CONCURRENCY", "4")
     assert "4 processes with memory:// allow up to 4 times each limit" in connected(file, exit_code=1)["problems"][0]
-
-
-def test_the_problems_of_the_settings_are_there_too(tmp_path: Path) -> None:
-    """Those of the settings come first."""
-    rule = {**SITE, "cost": 9}
-    file = Files(tmp_path).rules(rule, store=f"redis://{HOST}:1/0")
-    first, second, _ = connected(file, exit_code=1)["problems"]
-    assert "site rejects every request: its cost 9 is greater" in first
-    assert second.startswith("store: ")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import EXAMPLE, RULES, Files, line, run, start
+from command_line import EXAMPLE, Files, line, run, start
+from tables import each
 
 import ratelimit_mw
 from ratelimit_mw.errors import MissingExtraError
@@ -25,18 +26,13 @@ def settings(tmp_path: Path) -> Any:
     return Files(tmp_path).settings
 
 
-# -- schema, help, version -----------------------------------------------------------------------------------
-
-
-def test_schema_is_the_schema() -> None:
-    """The command prints the schema of the package."""
+def test_schema_version_and_help() -> None:
+    """The command prints the schema of the package, and its name and version. Alone, it prints its help."""
     result = run("schema")
     assert (result.exit_code, json.loads(result.stdout)) == (0, schema())
-
-
-def test_version() -> None:
-    """--version names the program and its version."""
     assert run("--version").stdout == f"ratelimit-mw, version {ratelimit_mw.__version__}\n"
+    result = run()
+    assert (result.exit_code, "replay" in result.output) == (2, True)
 
 
 SHOP = """
@@ -80,21 +76,12 @@ def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pyte
         assert run(*args, input=line()).exit_code == 0, example
 
 
-def test_no_command_shows_the_help() -> None:
-    """The command alone prints its help, with exit code 2."""
-    result = run()
-    assert result.exit_code == 2
-    assert "replay" in result.output
-
-
-@pytest.mark.parametrize("command", ["check", "explain", "replay"])
+@each("command", ["check", "explain", "replay"])
 def test_files_that_are_not_there(command: str, tmp_path: Path) -> None:
-    """A missing file, and a folder instead of a file, give exit code 2 and a message."""
-    rest = {"check": [], "explain": ["GET", "/"], "replay": ["-"]}[command]
-    for path in (tmp_path / "nothing.toml", tmp_path):
-        result = run(command, path, *rest)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "Error: Invalid value for 'FILE'" in result.stderr
+    """A missing file, and a folder instead of a file, give exit code 2 and a message. So does no file at all."""
+    for words in ([tmp_path / "nothing.toml"], [tmp_path], []):
+        result = run(command, *words, *{"check": [], "explain": ["GET", "/"], "replay": ["-"]}[command])
+        assert (result.exit_code, result.stdout, "FILE" in result.stderr) == (2, "", True)
 
 
 def test_file_that_may_not_be_read(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,51 +105,33 @@ def test_yaml_without_its_extra(settings: Any, monkeypatch: pytest.MonkeyPatch) 
     assert 'pip install "ratelimit-mw[yaml]"' in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "exit_code"), [(["check", "SETTINGS", "--json"], 1), (["explain", "SETTINGS", "--json"], 2)]
-)
-def test_json_option_prints_errors_as_json(words: list[str], exit_code: int, settings: Any) -> None:
+@each(("command", "exit_code"), [("check", 1), ("explain", 2)])
+def test_json_option_prints_errors_as_json(command: str, exit_code: int, settings: Any) -> None:
     """An error of the settings and a missing argument are JSON on stdout, and a message on stderr."""
-    path = settings("rules = 5")
-    result = run(*(path if word == "SETTINGS" else word for word in words))
-    (message,) = json.loads(result.stdout).values()
-    assert result.exit_code == exit_code
-    assert f"Error: {message}\n" in result.stderr
-    assert list(json.loads(result.stdout)) == ["error"]
+    result = run(command, settings("rules = 5"), "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, list(found)) == (exit_code, ["error"])
+    assert f"Error: {found['error']}\n" in result.stderr
 
-
-# -- what may reach a terminal -------------------------------------------------------------------------------
 
 NASTY = "\x1b]0;x\x07\x1b[31m[bold]x:smile:\u202e\x9b"
 SHOWN = "\\x1b]0;x\\x07\\x1b[31m[bold]x:smile:\\u202e\\x9b"
 
 
 def test_text_of_a_file_does_not_control_the_terminal(settings: Any) -> None:
-    """Escape sequences and markup of settings and arguments are printed as text."""
-    path = settings(f"[[rules]]\nname = '[red]a'\nlimits = '5/s'\nmatch = {{ x = [{json.dumps(NASTY)}] }}\nkey = 'x'")
-    for result in (run("check", path), run("explain", path, "GET", f"/{NASTY}", "--feature", f"x={NASTY}")):
+    """Escape sequences and markup of settings, arguments and errors are printed as text."""
+    key = "key = ['x', 'user as raw']"
+    path = settings(f"[[rules]]\nname = '[red]a'\nlimits = '5/s'\nmatch = {{ x = [{json.dumps(NASTY)}] }}\n{key}")
+    features = "--feature", f"x={NASTY}", "--feature", "user=a\nb"  # a key cannot forge another row of a table
+    for result in (run("check", path), run("explain", path, "GET", f"/{NASTY}", *features)):
         assert result.exit_code == 0
         assert result.stdout.replace("\n", "").isprintable()
         assert "[red]a" in result.stdout
         assert SHOWN in result.stdout
-
-
-def test_text_of_an_error_does_not_control_the_terminal(settings: Any) -> None:
-    """Messages print escape sequences as text."""
+    assert "user=a\\nb" in result.stdout
     result = run("check", settings('[[rules]]\nlimits = "5/\\u001b[31m"'))
     assert result.exit_code == 1
     assert all(map(str.isprintable, result.stderr.split("\n")))
-
-
-def test_line_break_in_a_key_is_escaped(settings: Any) -> None:
-    """A key cannot forge another row of a table."""
-    result = run(
-        "explain", settings(RULES.replace("key = []", "key = 'user as raw'")), "GET", "/", "--feature", "user=a\nb"
-    )
-    assert "user=a\\nb" in result.stdout
-
-
-# -- the installed command -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -173,7 +142,8 @@ def test_installed_command() -> None:
     assert "burst" in done.stdout
 
 
-@pytest.mark.parametrize("library", ["click", "rich"])
+@pytest.mark.slow
+@each("library", ["click", "rich"])
 def test_without_its_extra(library: str) -> None:
     """Without click or rich the command prints how to install them, with exit code 2."""
     code = f"import sys; sys.modules[{library!r}] = None; from ratelimit_mw.cli import main; main()"
@@ -183,12 +153,9 @@ def test_without_its_extra(library: str) -> None:
 
 
 @pytest.mark.slow
-def test_closed_pipe_ends_the_command_quietly(settings: Any) -> None:
+def test_closed_pipe_ends_the_command_quietly() -> None:
     """The reader of a pipe may end first, as ``head`` does."""
-    for args in (
-        ["check", EXAMPLE],
-        ["--help"],
-    ):
+    for args in (["check", EXAMPLE], ["--help"]):
         reader, writer = os.pipe()
         os.close(reader)
         done = start(*args, stdout=writer)
@@ -208,6 +175,7 @@ def no_room() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
 
+@pytest.mark.slow
 def test_terminal_without_unicode_gets_escape_sequences(settings: Any) -> None:
     """This happens when stdout is ASCII only."""
     path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'\nmatch = { path = '/caf\u00e9' }")

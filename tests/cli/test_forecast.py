@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from command_line import run
-from tables import each
 
 from ratelimit_mw import clock
 from ratelimit_mw.cli.forecast import HOUR, forecast_counts, limit_above
@@ -28,23 +27,10 @@ def week(working: float = 1000, other: float = 100) -> list[float]:
     return [working if hour.weekday() < 5 and 8 <= hour.hour < 18 else other for hour in hours]
 
 
-# -- the limit ------------------------------------------------------------------------------------------------------
-
-
-@each(
-    ("counts", "margin", "limit"),
-    [
-        ([30.0, 200.5], 40.2, "241/hour"),
-        ([0.0], 0, "1/hour"),
-        ([100.0, 2000.0], 10, "34/minute"),
-    ],
-)
-def test_the_limit_leaves_room_for_the_peak(counts: list[float], margin: float, limit: str) -> None:
+def test_the_limit_leaves_room_for_the_peak() -> None:
     """It is the lowest in whole requests of an hour, or of a minute, above the peak and the margin."""
-    assert limit_above(counts, margin) == limit
-
-
-# -- the models -----------------------------------------------------------------------------------------------------
+    cases = (([30.0, 200.5], 40.2), ([0.0], 0), ([100.0, 2000.0], 10))
+    assert [limit_above(*each) for each in cases] == ["241/hour", "1/hour", "34/minute"]
 
 
 def growing(weeks: int) -> list[int]:
@@ -64,27 +50,26 @@ def test_a_trend_makes_the_model_better_than_the_last_week() -> None:
 
 
 @pytest.mark.thorough
-def test_a_last_day_without_requests_is_an_error() -> None:
+def test_a_constant_series_is_its_own_forecast() -> None:
+    """A series whose last day has no request has none."""
     with pytest.raises(Failure, match="no request in the last 24 whole hours"):
         forecast_counts([5] * 60 + [0] * 24)
-
-
-@pytest.mark.thorough
-def test_a_constant_series_is_its_own_forecast() -> None:
     result = forecast_counts([60] * 80)
     assert result.period == 24
     assert result.counts == pytest.approx([60] * 24)
     assert all(error < 1e-6 for error in result.errors.values())
 
 
-# -- the command ----------------------------------------------------------------------------------------------------
+def set_time(patch: pytest.MonkeyPatch, days: int) -> None:
+    """Set the clock to half an hour after a midnight."""
+    now = MONDAY + timedelta(days=days, minutes=30)
+    patch.setattr(clock, "WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
 
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Four days of a traffic log, with 30 requests an hour by day, and 6 by night."""
-    now = MONDAY + timedelta(days=4, minutes=30)
-    monkeypatch.setattr(clock, "WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
+    set_time(monkeypatch, days=4)
     log = TrafficLog(f"sqlite:///{tmp_path}/traffic.db")
     for hour in range(4 * 24):
         log.record("api", n=30 if 8 <= hour % 24 < 18 else 6, at=START + hour * HOUR + 60)
@@ -96,24 +81,18 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_next_day_is_forecast(url: str) -> None:
     """The first and the last hour may be cut, so they do not count."""
     result = json.loads(run("forecast", url, "api", "--json").stdout)
-    assert (result["hours"], result["first"], result["last"]) == (
-        94,
-        "2026-01-05T01:00:00+00:00",
-        "2026-01-08T23:00:00+00:00",
-    )
+    assert result["hours"] == 94
+    assert (result["first"], result["last"]) == ("2026-01-05T01:00:00+00:00", "2026-01-08T23:00:00+00:00")
     assert (result["period"], result["peak"]["requests"]) == ("day", 30)
     assert result["forecast"]["start"] == START + 95 * HOUR
     assert result["limits"] == ["30/hour"]
     text = run("forecast", url, "api").stdout
-    assert 'limits = ["30/hour"]' in text
-    assert "seasonal naive" in text
-    assert "STL with exponential smoothing" in text
+    assert all(each in text for each in ('limits = ["30/hour"]', "seasonal naive", "STL with exponential smoothing"))
 
 
 @pytest.mark.thorough
 def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = MONDAY + timedelta(days=28, minutes=30)
-    monkeypatch.setattr(clock, "WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
+    set_time(monkeypatch, days=28)
     url = f"sqlite:///{tmp_path}/traffic.db"
     log = TrafficLog(url)
     for hour, number in enumerate(week(20, 4) * 4):
@@ -127,10 +106,7 @@ def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pyte
     of_rule = json.loads(run("forecast", url, "--rule", "api", "--json").stdout)
     assert of_rule == result
     few = run("forecast", url, "other")
-    assert (few.exit_code, few.stderr) == (
-        1,
-        f"Error: {url}: no record of other by the hour in the last 182 days\n",
-    )
+    assert (few.exit_code, "no record of other by the hour in the last 182 days" in few.stderr) == (1, True)
 
 
 @pytest.mark.thorough
@@ -149,19 +125,16 @@ def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
             assert abs(json.loads(result.stdout)["hours"] - hours) <= 3
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_misuse_is_explained(url: str) -> None:
+    unclear = "name an EVENT, or a rule with --rule"
+    for words, message in (
         ([], "Missing argument 'URL'"),
-        (["{url}"], "name an EVENT, or a rule with --rule"),
-        (["{url}", "a", "--rule", "api"], "name an EVENT, or a rule with --rule"),
-        (["{url}", "a", "b"], "unexpected extra argument"),
-    ],
-)
-def test_misuse_is_explained(url: str, arguments: list[str], message: str) -> None:
-    result = run("forecast", *(argument.format(url=url) for argument in arguments))
-    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+        ([url], unclear),
+        ([url, "a", "--rule", "api"], unclear),
+        ([url, "a", "b"], "unexpected extra argument"),
+    ):
+        result = run("forecast", *words)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
 
 
 def test_a_missing_library_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

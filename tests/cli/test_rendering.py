@@ -115,26 +115,19 @@ def test_nothing_is_cut_at_80_columns(name: str, files: dict[str, str], monkeypa
 def test_a_terminal_too_narrow_for_whole_words_gets_a_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each row is a list of its cells. Where a word is longer than the terminal, it is folded."""
+    """Each row is a list of its cells, too, where a column would have less than a fifth of its longest line.
+
+    Where a word is longer than the terminal, it is folded.
+    """
     monkeypatch.setattr(output, "columns_of", lambda _stream: 30)
-    print_table(
-        Table("Clients", [{"client": "email=ann@example.com", "next request": "rejected until noon", "left": 7}])
-    )
+    client = {"client": "email=ann@example.com", "next request": "rejected until noon", "left": 7}
+    print_table(Table("Clients", [client]))
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "Clients",
-        "client        email=ann@exampl",
-        "              e.com",
-        "next request  rejected until",
-        "              noon",
-        "left          7",
-        "",
+        *("client        email=ann@exampl", "              e.com"),
+        *("next request  rejected until", "              noon"),
+        *("left          7", ""),
     ]
-
-
-def test_a_cell_of_many_lines_is_easier_to_read_in_a_list(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A column has at least a fifth of the width of its longest line."""
     monkeypatch.setattr(output, "columns_of", lambda _stream: 40)
     for words, is_list in ((8, False), (20, True)):
         print_table(Table("Rules", [{"rule": "login", "limits": "word " * words, "algorithm": "sliding-window"}]))
@@ -143,8 +136,9 @@ def test_a_cell_of_many_lines_is_easier_to_read_in_a_list(
 
 def test_every_command_with_json_is_rendered() -> None:
     """A new command needs a case here."""
-    commands = dict(commands_of(ratelimit_mw))
-    assert {name for name, each in commands.items() if json_flag_of(each)} == CASES.keys()
+    assert {
+        name for name, each in commands_of(ratelimit_mw) if any(p.name == "json" for p in each.params)
+    } == CASES.keys()
 
 
 def commands_of(parent: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -153,10 +147,6 @@ def commands_of(parent: click.Group, prefix: str = "") -> Iterator[tuple[str, cl
             yield from commands_of(command, f"{name} ")
         else:
             yield f"{prefix}{name}", command
-
-
-def json_flag_of(command: click.Command) -> bool:
-    return any(param.name == "json" for param in command.params)
 
 
 def parts_of(answer: Answer) -> list[str]:

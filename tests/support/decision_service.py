@@ -63,12 +63,12 @@ class Asked:
         content: dict[str, Any] = response.json()
         return content
 
-    def nginx(self, method: str = "GET", uri: str = "/", client: str = "192.0.2.7", **headers: str) -> httpx.Response:
+    def nginx(self, method: str = "GET", uri: str = "/", client: str = "192.0.2.7", **headers: Any) -> httpx.Response:
         """Ask as nginx does with examples/gateways/nginx.conf."""
         original = {"x-original-method": method, "x-original-uri": uri, "x-forwarded-for": client}
         return self.ask("GET", "/auth", headers={**original, **with_hyphens(headers)})
 
-    def forward(self, method: str = "GET", uri: str = "/", client: str = "192.0.2.7", **headers: str) -> httpx.Response:
+    def forward(self, method: str = "GET", uri: str = "/", client: str = "192.0.2.7", **headers: Any) -> httpx.Response:
         """Ask as Traefik and Caddy do: these are all their headers besides those of the client."""
         original = {"x-forwarded-method": method, "x-forwarded-uri": uri, "x-forwarded-for": client}
         proxied = {"x-forwarded-proto": "http", "x-forwarded-host": "shop.example"}
@@ -83,5 +83,7 @@ def token_options(folder: Path) -> tuple[str, str]:
     return "--admin-token-file", str(file)
 
 
-def with_hyphens(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.replace("_", "-"): value for name, value in headers.items()}
+def with_hyphens(headers: Mapping[str, Any]) -> dict[str, str]:
+    """Return headers by their names. Those of ``raw`` stay as they are."""
+    raw = headers.get("raw", {})
+    return {name.replace("_", "-"): value for name, value in headers.items() if name != "raw"} | raw

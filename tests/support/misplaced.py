@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 RULE: Final = '# settings\n[[rules]]\nname = "login"\nlimits = "5/minute"\n'
 MISTAKES: Final = {
     "a path": (f'{RULE}match = {{ path = "/logn" }}\n', '5: rules[0] "login": match.path: no route has the path'),
@@ -32,8 +30,6 @@ MISTAKES: Final = {
     "a header": ('reset = "epoch"\nregion_header = "x"\n', "2: region_header: the header is read from trusted proxies"),
 }
 """The text of the file, and the message after the name of the file."""
-
-each_mistake: Final = pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES)
 
 
 def settings_file(folder: Path, text: str) -> Path:
