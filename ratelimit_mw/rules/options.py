@@ -183,7 +183,7 @@ class RuleOptions(TypedDict, total=False):
     hold_at_most: Annotated[str | float, option("The longest time that a request holds a slot.", "1h", read=parse_hold)]
     wait: Annotated[
         str | float | None,
-        option('The longest wait for a slot of a limit such as `"2 concurrent"`. Default: none.', read=parse_duration),
+        option('The longest wait for a slot of a limit such as `"2 concurrent"`.', read=parse_duration),
     ]
     max_waiting: Annotated[int, option("Maximum number of waiting requests of one key in one process.", 100, ge=1)]
     ban: BanOption

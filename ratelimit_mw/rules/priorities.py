@@ -42,7 +42,7 @@ class PriorityTable(TypedDict, total=False):
     order: Annotated[
         Sequence[str],
         option(
-            "The classes, the most important one first. A request without a class is of the middle one.",
+            "The classes, the most important one first.",
             ["critical", "normal", "background"],
             parse=_parse_order,
         ),

@@ -68,9 +68,7 @@ _EXPECTED_BAN: Final = 'false or a table such as {after = 10, within = "10m", fo
 _Ban = TypedDict(  # "for" is a keyword, so this is no class
     "_Ban",
     {
-        "after": Annotated[
-            int, option("The number of rejections that starts a ban, from 1 to 100.", ge=1, le=MOST_REJECTIONS)
-        ],
+        "after": Annotated[int, option("The number of rejections that starts a ban.", ge=1, le=MOST_REJECTIONS)],
         "within": Annotated[
             str | float,
             option("The span in which these rejections occur, at most 366 days.", read=parse_positive_duration),
@@ -85,9 +83,7 @@ _Ban = TypedDict(  # "for" is a keyword, so this is no class
 class BanOptions(_Ban, total=False):
     """When a client is banned from a rule, and for how long."""
 
-    growth: Annotated[
-        int, option("Each ban is this many times as long as the one before it, 1 to 100.", 1, ge=1, le=100)
-    ]
+    growth: Annotated[int, option("Each ban is this many times as long as the one before it.", 1, ge=1, le=100)]
     max: Annotated[
         str | float,
         option(
