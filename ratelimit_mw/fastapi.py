@@ -7,7 +7,6 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 
 import sys
 from collections.abc import Mapping
-from functools import partial
 from inspect import Parameter, Signature
 from operator import attrgetter
 from typing import Any, Final, Unpack
@@ -17,7 +16,7 @@ from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_path
-from .http.in_view import NO_STORE, of_request, on_loops, verdict_by
+from .http.in_view import of_request, on_loops, verdict_by
 from .http.limits import ADMISSION
 from .http.named import LimitUsage
 from .keys.features import checked_name
@@ -28,7 +27,6 @@ from .testmode import testmode
 try:
     from fastapi.params import Depends
     from fastapi.requests import HTTPConnection
-    from fastapi.responses import JSONResponse
 except ImportError:
     raise MissingExtraError("ratelimit_mw.fastapi", "fastapi") from None
 
@@ -47,7 +45,7 @@ __all__ = [
 
 
 _scope_of = attrgetter("scope")
-check, usage = on_loops(of_request(_scope_of), partial(JSONResponse, headers=NO_STORE))
+check, usage = on_loops(of_request(_scope_of))
 verdict = verdict_by(_scope_of)
 
 _ANNOTATION: Final = "<string>"

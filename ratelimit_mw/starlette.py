@@ -7,18 +7,12 @@ from operator import attrgetter
 
 from .asgi.middleware import RateLimitMiddleware
 from .decision import RateLimitExceeded
-from .http.in_view import NO_STORE, of_request, on_loops, verdict_by
+from .http.in_view import of_request, on_loops, verdict_by
 from .rules.decorators import exempt, limit, messages
 
 __all__ = ["RateLimitExceeded", "RateLimitMiddleware", "check", "exempt", "limit", "messages", "usage", "verdict"]
 
 
-def _respond(found: object) -> object:
-    from starlette.responses import JSONResponse
-
-    return JSONResponse(found, headers=NO_STORE)
-
-
 _scope_of = attrgetter("scope")
-check, usage = on_loops(of_request(_scope_of), _respond)
+check, usage = on_loops(of_request(_scope_of))
 verdict = verdict_by(_scope_of)

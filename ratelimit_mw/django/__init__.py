@@ -3,12 +3,9 @@
 In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
 """
 
-from functools import partial
-
 from asgiref.sync import markcoroutinefunction
-from django.http import JsonResponse
 
-from ..http.in_view import NO_STORE, in_threads, of_request, on_loops, verdict_by
+from ..http.in_view import in_threads, of_request, on_loops, verdict_by
 from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
 from .limits import limiter
@@ -28,9 +25,9 @@ __all__ = [
     "verdict",
 ]
 
-_find, _respond = of_request(data_of), partial(JsonResponse, headers=NO_STORE)
+_find = of_request(data_of)
 verdict = verdict_by(server_data)
-check, usage = in_threads(_find, _respond)
-acheck, ausage = on_loops(_find, _respond, ("acheck", "ausage"), lambda _, work: work)
+check, usage = in_threads(_find)
+acheck, ausage = on_loops(_find, ("acheck", "ausage"), lambda _, work: work)
 for _call in (acheck, ausage):
     markcoroutinefunction(_call)  # ``async_to_sync`` asks

@@ -5,7 +5,7 @@ from typing import Any
 import flask
 
 from ..decision import Verdict
-from ..http.in_view import NO_STORE, Asked, in_threads
+from ..http.in_view import Asked, in_threads
 from ..http.named import verdict_of
 from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
@@ -22,7 +22,7 @@ def _find_rules(*rules: str, **features: Any) -> Asked:
     return flask.request.environ, rules, features
 
 
-check, usage = in_threads((_find_rule, _find_rules), lambda found: (found, NO_STORE))
+check, usage = in_threads((_find_rule, _find_rules))
 
 
 def verdict() -> Verdict:

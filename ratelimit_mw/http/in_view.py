@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from ..decision import Verdict
 from ..errors import ConfigError
@@ -21,8 +21,6 @@ N = TypeVar("N")
 Work = Coroutine[Any, Any, T]
 Asked = tuple[Values, tuple[str, ...], Values]
 """The ASGI scope or WSGI environ of a request, names of rules, and features."""
-NO_STORE: Final = {"Cache-Control": "no-store"}
-"""The headers of a response with usage, which differs from client to client."""
 
 
 class _InView(Generic[P]):
@@ -101,30 +99,8 @@ class UsageReader(_InView[P], Generic[P, V]):
         usage(request, "tokens")["tokens"]["remaining"]
     """
 
-    respond: Callable[[Usages], Any]
-
     def __call__(self, *request_and_rules: P.args, **features: P.kwargs) -> V:
         return cast(V, self._run(named.usage, self._find(*request_and_rules, **features)))
-
-    def view(self, *rules: str) -> Callable[..., Any]:
-        """Return a view that responds with the usage as JSON.
-
-        Args:
-            *rules: The names of rules. Without any: all rules that have a key in the request.
-
-        Returns:
-            A view for your routes.
-        """
-        ask: Callable[..., Any] = self
-
-        def usage(*request: Any) -> Any:
-            return self.respond(ask(*request, *rules))
-
-        async def ausage(*request: Any) -> Any:
-            return self.respond(await ask(*request, *rules))
-
-        ausage.__name__ = "usage"
-        return usage if self._call is blocking_call else ausage
 
 
 def verdict_by(scope_of: Callable[[Any], Values]) -> Callable[[Any], Verdict]:
@@ -175,32 +151,24 @@ def of_request(scope_of: Callable[[Any], Values]) -> tuple[RuleOfRequest, RulesO
 
 
 def in_threads(
-    find: tuple[Callable[P, Asked], Callable[Q, Asked]], respond: Callable[[Usages], Any]
+    find: tuple[Callable[P, Asked], Callable[Q, Asked]],
 ) -> tuple[Check[P, Verdict, None], UsageReader[Q, Usages]]:
     """Return ``check`` and ``usage`` for views that wait in their thread."""
-    return _calls(find, respond, ("check", "usage"), blocking_call, lambda _, work: run_blocking(work))
+
+    def run(_: str, work: Work[T]) -> T:
+        return run_blocking(work)
+
+    return Check("check", find[0], blocking_call, run), UsageReader("usage", find[1], blocking_call, run)
 
 
 def on_loops(
     find: tuple[Callable[P, Asked], Callable[Q, Asked]],
-    respond: Callable[[Usages], Any],
     names: tuple[str, str] = ("check", "usage"),
     start: Callable[[str, Any], Any] | None = None,
 ) -> tuple[Check[P, Work[Verdict], Work[None]], UsageReader[Q, Work[Usages]]]:
     """Return ``check`` and ``usage`` for async views. ``start`` returns the coroutine that the view awaits."""
-    return _calls(find, respond, names, async_call, start or _require_loop)
-
-
-def _calls(
-    find: tuple[Callable[P, Asked], Callable[Q, Asked]],
-    respond: Callable[[Usages], Any],
-    names: tuple[str, str],
-    call: Call,
-    start: Callable[[str, Any], Any],
-) -> tuple[Check[P, Any, Any], UsageReader[Q, Any]]:
-    usage: UsageReader[Q, Any] = UsageReader(names[1], find[1], call, start)
-    usage.respond = respond
-    return Check(names[0], find[0], call, start), usage
+    start = start or _require_loop
+    return Check(names[0], find[0], async_call, start), UsageReader(names[1], find[1], async_call, start)
 
 
 def _require_loop(name: str, work: Work[T]) -> Work[T]:

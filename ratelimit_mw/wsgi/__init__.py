@@ -16,5 +16,5 @@ def _environ_of(request: Any) -> Any:
     return getattr(request, "environ", request)
 
 
-check, _ = in_threads(of_request(_environ_of), dict)
+check, _ = in_threads(of_request(_environ_of))
 verdict = verdict_by(_environ_of)

@@ -370,12 +370,13 @@ def test_mistakes_in_usage_are_errors(ask: Ask) -> None:
 
 @with_usage
 def test_usage_shows_the_rules_of_two_limiters(site: Build) -> None:
-    served = open_site(
-        site, Rule(name="inner", limits="5/minute"), outer=Limiter([Rule(name="outer", limits="5/hour")])
-    )
-    assert {rule: left["remaining"] for rule, left in served.call(path="/usage").json().items()} == {
-        "outer": 4,
-        "inner": 4,
+    """Of several limits it shows the one with the smallest share left, and no rule in shadow mode."""
+    rules = [Rule(name="inner", limits=["15/hour", "10/minute"]), Rule(name="seen", limits="1/hour", mode="shadow")]
+    served = open_site(site, rules, outer=Limiter([Rule(name="outer", limits="5/hour")]))
+    usage = served.call(path="/usage").json()
+    assert {name: (left["limit"], left["remaining"]) for name, left in usage.items()} == {
+        "outer": (5, 4),
+        "inner": (10, 9),
     }
 
 
