@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -221,40 +220,27 @@ def test_a_body_that_was_not_read_is_an_error() -> None:
 # -- bodies that arrive slowly, or whose request is cancelled --------------------------------------------------
 
 
-def run_with_slow_body(
-    run: Callable[[Client, RateLimitMiddleware, Reader], Any], *messages: Any, beyond: int = 0
-) -> Client:
-    """Run ``run`` with a body whose end does not arrive in time."""
-
-    async def story() -> Client:
-        client, app = Client(*messages), Reader(beyond)
-        await run(client, with_middleware(app, body_timeout="10ms"), app)
-        await asyncio.sleep(0)
-        return client
-
-    return asyncio.run(story())
-
-
-def test_a_slow_body_times_out_and_still_arrives_whole() -> None:
+@on_loop
+async def test_a_slow_body_times_out_and_still_arrives_whole() -> None:
     """The body counts as invalid. The application receives the pending message, which is requested once."""
     first, last = chunks(b'{"user":', b'"ann"}')
-
-    async def run(client: Client, limited_app: RateLimitMiddleware, app: Reader) -> None:
-        call = asyncio.ensure_future(limited_app(post(), client.receive, client.send))
-        while not app.received:  # the middleware waits no longer
-            await asyncio.sleep(0.001)
-        client.go_on()
-        await call
-        assert [message is sent for message, sent in zip(app.received, (first, last), strict=True)] == [True, True]
-        assert [remaining(limited_app.limiter, user) for user in ("ann", INVALID)] == [1, 0]
-
-    client = run_with_slow_body(run, first, None, last)
+    client, app = Client(first, None, last), Reader()
+    limited_app = with_middleware(app, body_timeout="10ms")
+    call = asyncio.ensure_future(limited_app(post(), client.receive, client.send))
+    while not app.received:  # the middleware waits no longer
+        await asyncio.sleep(0.001)
+    client.go_on()
+    await call
+    assert [message is sent for message, sent in zip(app.received, (first, last), strict=True)] == [True, True]
+    assert [remaining(limited_app.limiter, user) for user in ("ann", INVALID)] == [1, 0]
     assert (client.status, client.receive_calls, client.cancelled) == (200, 2, 0)
 
 
-def test_a_cancelled_read_of_the_application_loses_no_message() -> None:
+@on_loop
+async def test_a_cancelled_read_of_the_application_loses_no_message() -> None:
     """After a timeout of its own read, the application receives each message exactly once."""
     first, last = chunks(b"{", b"}")
+    client = Client(first, None, last, DISCONNECT)
     received: list[Message] = []
 
     async def impatient(scope: Scope, receive: Receive, send: Send) -> None:
@@ -265,20 +251,18 @@ def test_a_cancelled_read_of_the_application_loses_no_message() -> None:
         client.go_on()
         received.append(await receive())
         received.append(await receive())
-        await sending(START, BODY)(scope, receive, send)
+        await OK(scope, receive, send)
 
-    async def run() -> None:
-        await with_middleware(impatient, body_timeout="10ms")(post(), client.receive, client.send)
-
-    client = Client(first, None, last, DISCONNECT)
-    asyncio.run(run())
+    await with_middleware(impatient, body_timeout="10ms")(post(), client.receive, client.send)
     assert received == [first, last, DISCONNECT]
     assert (client.receive_calls, client.cancelled) == (3, 0)
 
 
-def test_two_readers_never_receive_the_same_message() -> None:
+@on_loop
+async def test_two_readers_never_receive_the_same_message() -> None:
     """A response may stream while it listens for a disconnect. Each message goes to one reader."""
     first, last = chunks(b"{", b"}")
+    client = Client(first, None, last, DISCONNECT)
     received: list[Message] = []
 
     async def listening(scope: Scope, receive: Receive, send: Send) -> None:
@@ -287,13 +271,9 @@ def test_two_readers_never_receive_the_same_message() -> None:
         await asyncio.sleep(0)
         client.go_on()
         received.extend(await asyncio.gather(*tasks))
-        await sending(START, BODY)(scope, receive, send)
+        await OK(scope, receive, send)
 
-    async def run() -> None:
-        await with_middleware(listening, body_timeout="10ms")(post(), client.receive, client.send)
-
-    client = Client(first, None, last, DISCONNECT)
-    asyncio.run(run())
+    await with_middleware(listening, body_timeout="10ms")(post(), client.receive, client.send)
     assert sorted(map(repr, received)) == sorted(map(repr, [first, last, DISCONNECT]))
 
 
@@ -346,23 +326,18 @@ async def test_a_request_cancelled_during_its_body_leaves_no_task() -> None:
     assert (client.cancelled, client.sent) == (1, [])
 
 
-def test_a_dripping_body_has_one_timeout() -> None:
+@on_loop
+async def test_a_dripping_body_has_one_timeout() -> None:
     """The timeout covers the whole body, not each message, so slow drips do not keep the body open."""
+    reads = 0
 
-    async def run() -> tuple[int, object]:
-        reads = 0
+    async def receive() -> Message:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(0.002)
+        return {"type": "http.request", "body": b" ", "more_body": True}
 
-        async def receive() -> Message:
-            nonlocal reads
-            reads += 1
-            await asyncio.sleep(0.002)
-            return {"type": "http.request", "body": b" ", "more_body": True}
-
-        ahead = ReadAhead(receive, LIMIT, 20_000)
-        value = await ahead.read(ASGIRequest(post()))
-        ahead.close()
-        return reads, value
-
-    reads, value = asyncio.run(run())
-    assert value is INVALID
+    ahead = ReadAhead(receive, LIMIT, 20_000)
+    assert await ahead.read(ASGIRequest(post())) is INVALID
+    ahead.close()
     assert 1 <= reads <= 11

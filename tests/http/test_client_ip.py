@@ -339,51 +339,36 @@ def test_the_test_client_is_unknown_without_a_warning(trusted: list[str], caplog
 # -- a header that holds one address ---------------------------------------------------------------------------
 
 
-@each(
-    ("lines", "client"),
-    [
-        ([], PROXY),
-        ([""], PROXY),
-        ([" "], PROXY),
-        ([REAL], REAL),
-        ([f" {REAL}\t"], REAL),
-        ([f"{REAL}:4711"], REAL),
-        (["2001:db8:1:2::17"], "2001:db8:1:2::/64"),
-        (["10.2.3.4"], PROXY),
-        ([f"1.1.1.1, {REAL}"], INVALID),
-        (["1.1.1.1", REAL], INVALID),
-        ([REAL, REAL], INVALID),
-        ([REAL, ""], INVALID),
-        (["unknown"], INVALID),
-        (["0.0.0.0"], INVALID),
-        (["9" * 65], INVALID),
-    ],
-)
-def test_the_header_holds_one_address(lines: list[str], client: object) -> None:
-    """A list, two lines and other text are invalid: the proxy then did not overwrite the client's header."""
-    assert ClientIP(PROXIES, "cf-connecting-ip").resolve(PROXY, lines) == client
+CLOUDFLARE, CLOUDFRONT = "cf-connecting-ip", "cloudfront-viewer-address"
 
 
 @each(
-    ("lines", "client"),
+    ("header", "lines", "client"),
     [
-        ([], PROXY),
-        ([""], PROXY),
-        (["198.51.100.10:46532"], "198.51.100.10"),
-        (["2001:db8:1:2:3:4:5:6:46532"], "2001:db8:1:2::/64"),
-        (["2001:db8::1:8080"], "2001:db8::/64"),
-        (["2001:db8:1:2::1:80"], "2001:db8:1:2::/64"),
-        (["[2001:db8:1:2::1]:80"], "2001:db8:1:2::/64"),
-        (["198.51.100.10"], "198.51.100.10"),
-        (["198.51.100.10:1", "198.51.100.11:2"], INVALID),
-        (["198.51.100.10:1", "198.51.100.11"], INVALID),
-        ([":80"], INVALID),
-        (["junk:1"], INVALID),
+        *((header, [text], PROXY) for header in (CLOUDFLARE, CLOUDFRONT) for text in ("", " ")),
+        (CLOUDFLARE, [], PROXY),
+        (CLOUDFLARE, [REAL], REAL),
+        (CLOUDFLARE, [f" {REAL}\t"], REAL),
+        (CLOUDFLARE, [f"{REAL}:4711"], REAL),
+        (CLOUDFLARE, ["2001:db8:1:2::17"], "2001:db8:1:2::/64"),
+        (CLOUDFLARE, ["10.2.3.4"], PROXY),
+        *((CLOUDFLARE, [text], INVALID) for text in (f"1.1.1.1, {REAL}", "unknown", "0.0.0.0", "9" * 65)),
+        *((CLOUDFLARE, lines, INVALID) for lines in (["1.1.1.1", REAL], [REAL, REAL], [REAL, ""])),
+        (CLOUDFRONT, ["198.51.100.10:46532"], "198.51.100.10"),
+        (CLOUDFRONT, ["2001:db8:1:2:3:4:5:6:46532"], "2001:db8:1:2::/64"),
+        (CLOUDFRONT, ["2001:db8::1:8080"], "2001:db8::/64"),
+        (CLOUDFRONT, ["[2001:db8:1:2::1]:80"], "2001:db8:1:2::/64"),
+        (CLOUDFRONT, ["198.51.100.10"], "198.51.100.10"),
+        (CLOUDFRONT, ["198.51.100.10:1", "198.51.100.11:2"], INVALID),
+        *((CLOUDFRONT, [text], INVALID) for text in (":80", "junk:1")),
     ],
 )
-def test_cloudfront_adds_a_port_without_brackets(lines: list[str], client: object) -> None:
-    """The text after the last colon of ``CloudFront-Viewer-Address`` is the port, even in IPv6."""
-    assert ClientIP(PROXIES, "cloudfront-viewer-address").resolve(PROXY, lines) == client
+def test_the_header_holds_one_address(header: str, lines: list[str], client: object) -> None:
+    """A list, two lines and other text are invalid: the proxy then did not overwrite the client's header.
+
+    CloudFront adds a port without brackets, even to IPv6.
+    """
+    assert ClientIP(PROXIES, header).resolve(PROXY, lines) == client
 
 
 def test_a_peer_that_is_not_a_proxy_names_no_client() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 from header_scene import FEATURES, Scene, parsed, rule
+from hypothesis import given
+from hypothesis import strategies as st
 from tables import each
 
+from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.http import headers as headers_module
 
 
@@ -61,39 +67,27 @@ def test_of_equal_shares_the_first_limit_is_shown() -> None:
     assert [scene.hit()["x-ratelimit-reset"] for _ in range(3)] == ["20"] * 3
 
 
-def test_a_cost_that_never_fits_has_no_retry_after() -> None:
-    """Retry-After and ``t`` are left out, even when another limit has a wait."""
+def test_a_rejection_that_waiting_does_not_end_has_no_retry_after() -> None:
+    """``t`` is left out, too: of a cost that never fits, and of a client that is not signed in."""
     scene = Scene(rule("5/minute", "small"), rule("50/minute", "large", algorithm="fixed-window"))
     scene.hit(cost=5)
     rejected = scene.hit(cost=46)
     assert "retry-after" not in rejected
-    assert rejected["x-ratelimit-limit"] == "5"
-    assert rejected["ratelimit"] == '"small";r=0, "large";r=45;t=20'
-
-
-def test_a_rejected_missing_key_has_no_retry_after() -> None:
-    """Waiting does not help a client that is not signed in."""
-    scene = Scene(rule("5/minute", key=["user"], when_missing="reject"))
-    rejected = scene.hit({})
-    assert rejected["ratelimit"] == '"login";r=0'
-    assert "retry-after" not in rejected
+    assert (rejected["x-ratelimit-limit"], rejected["ratelimit"]) == ("5", '"small";r=0, "large";r=45;t=20')
+    rejected = Scene(rule("5/minute", key=["user"], when_missing="reject")).hit({})
+    assert (rejected["ratelimit"], "retry-after" in rejected) == ('"login";r=0', False)
 
 
 def test_shadow_rules_are_in_no_header() -> None:
-    """A shadow rule adds no header, whether it would allow or reject."""
+    """A shadow rule adds no header, whether it would allow or reject. Without a decision there is none either."""
     scene = Scene(rule("1/minute", "shadow", mode="shadow"), rule("2/minute", "real"))
     for _ in range(3):
         headers = scene.hit()
         assert headers["ratelimit-policy"] == '"real";q=2;w=60'
         assert "shadow" not in headers["ratelimit"]
     assert "retry-after" in headers
-    assert Scene(rule("1/minute", mode="shadow")).hit() == {}
-
-
-def test_a_request_that_matches_no_rule_has_no_headers() -> None:
-    """Without a decision there is no header."""
-    assert Scene(rule("1/minute", key=["user"])).hit() == {}
-    assert Scene().hit() == {}
+    for rules in ([rule("1/minute", mode="shadow")], [rule("1/minute", key=["user"])], []):
+        assert Scene(*rules).hit() == {}
 
 
 @each(
@@ -140,18 +134,28 @@ def test_times_are_rounded_up_and_at_least_one() -> None:
     assert several.hit()["ratelimit"] == '"login";r=4;t=20, "login-2";r=19;t=800'
 
 
-@each("limits", ["5/500ms", "5/1500ms"])
-def test_a_window_of_fractional_seconds_is_left_out(limits: str) -> None:
-    """The draft has whole seconds only, so such a policy contains only its quota."""
-    assert Scene(rule(limits)).hit()["ratelimit-policy"] == '"login";q=5'
-
-
-def test_x_ratelimit_limit_is_the_burst_and_the_policy_the_amount() -> None:
-    """``X-RateLimit-Limit`` is the burst. The policy is the amount per window."""
+def test_x_ratelimit_limit_is_the_burst() -> None:
     headers = Scene(rule("100/minute burst 20", algorithm="token-bucket")).hit()
-    assert headers["x-ratelimit-limit"] == "20"
-    assert headers["ratelimit-policy"] == '"login";q=100;w=60'
-    assert headers["x-ratelimit-remaining"] == "19"
+    assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("20", "19")
+
+
+@each(
+    ("limits", "options", "policy"),
+    [
+        ("5/500ms", {}, '"login";q=5'),  # the draft has whole seconds only
+        ("5/1500ms", {}, '"login";q=5'),
+        ("100/minute burst 20", {"algorithm": "token-bucket"}, '"login";q=100;w=60'),
+        ("2/minute", {"per_key": {"192.0.2.7": "7/minute; 9/hour"}}, '"login";q=7;w=60, "login-2";q=9;w=3600'),
+        ("2/minute", {"per_key": {"192.0.2.8": "7/minute"}}, '"login";q=2;w=60'),
+        ("5000/minute", {"unit": "tokens"}, '"login";q=5000;qu="tokens";w=60'),
+        ("90000/s", {"unit": "content-bytes"}, '"login";q=90000;qu="content-bytes";w=1'),
+        ("60/minute", {"unit": "requests"}, '"login";q=60;w=60'),
+    ],
+)
+def test_a_policy_is_the_amount_per_window(limits: str, options: dict[str, Any], policy: str) -> None:
+    """It has the unit of its rule, unless that is the default of the draft, and the limits of the client."""
+    shown = Scene(rule(limits, **options)).hit()["ratelimit-policy"]
+    assert (shown, bool(parsed(shown))) == (policy, True)
 
 
 def test_jitter_only_adds_time() -> None:
@@ -181,13 +185,6 @@ def test_jitter_stays_within_the_largest_number() -> None:
     assert {scene.of(verdict)["retry-after"] for _ in range(50)} == {str(10**15 - 1)}
     verdict.decisions[0].retry_us = None
     assert "retry-after" not in scene.of(verdict)
-
-
-def test_limits_by_client_show_their_own_numbers() -> None:
-    """A client with its own limits sees their numbers under the name of the policy."""
-    scene = Scene(rule("2/minute", per_key={"192.0.2.7": ["7/minute", "9/hour"]}))
-    assert scene.hit()["ratelimit-policy"] == '"login";q=7;w=60, "login-2";q=9;w=3600'
-    assert scene.hit({"ip": "192.0.2.8"})["ratelimit-policy"] == '"login";q=2;w=60'
 
 
 def test_the_caches_of_encoded_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,15 +238,63 @@ def test_slots_that_do_not_reject_are_in_no_rejection_of_another_limit() -> None
     assert [scene.hit()["ratelimit-policy"] for _ in range(2)] == ['"rate";q=1;w=60'] * 2
 
 
-def test_a_policy_has_the_unit_of_its_rule() -> None:
-    """The default unit of the draft is left out."""
-    scene = Scene(
-        rule("5000/minute", "tokens", unit="tokens"),
-        rule("90000/s", "upload", unit="content-bytes"),
-        rule("60/minute", "requests", unit="requests"),
-    )
-    assert [(name, values.get("qu")) for name, values in parsed(scene.hit()["ratelimit-policy"])] == [
-        ("tokens", "tokens"),
-        ("upload", "content-bytes"),
-        ("requests", None),
-    ]
+# -- any rule and cost -----------------------------------------------------------------------------------------
+
+
+@each("name", ["", "a b", "a\r\nb", "a\n", "\u00e9", "caf\u00e9", "a\x7f", "a\tb", "\x00", "x" * 201])
+def test_a_name_that_no_header_can_hold_is_rejected_when_built(name: str) -> None:
+    """The name of a rule becomes the name of a policy, so a name that breaks a header is an error at the start."""
+    with pytest.raises(ConfigError, match="name"):
+        Rule(name=name, limits="1/minute")
+
+
+names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
+amounts = st.one_of(st.integers(1, 20), st.integers(1, 10**12))
+periods = st.sampled_from(["500ms", "1s", "7s", "minute", "90m", "day", "366 days"])
+algorithms = st.sampled_from(["fixed-window", "sliding-window-counter", "tiered-window", "token-bucket", "gcra"])
+
+
+@given(names, amounts, periods, algorithms, st.integers(0, 10**12), st.integers(0, 3))
+def test_every_header_is_a_structured_field(
+    name: str, amount: int, period: str, algorithm: str, cost: int, advance: int
+) -> None:
+    """For any rule and cost, both fields parse in canonical form, with integers of the right type."""
+    scene = Scene(rule([f"{amount}/{period}", "10/hour"], name, algorithm=algorithm))
+    for _ in range(2):
+        fields = scene.hit(cost=cost)
+        scene.clock.advance(advance)
+        for policy, parameters in parsed(fields["ratelimit-policy"]):
+            assert policy in (name, f"{name}-2")
+            assert type(parameters["q"]) is int
+            assert parameters.get("w", 1) >= 1
+        for policy, parameters in parsed(fields["ratelimit"]):
+            assert policy in (name, f"{name}-2")
+            assert 0 <= parameters["r"] <= 10**12
+            assert parameters.get("t", 1) >= 1
+        if "retry-after" in fields:
+            assert int(fields["retry-after"]) == max(p["t"] for _, p in parsed(fields["ratelimit"]))
+
+
+@each("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
+def test_no_number_exceeds_the_structured_field(algorithm: str) -> None:
+    """A bucket that takes a million years to drain has a 15-digit number, the maximum of a field."""
+    scene = Scene(rule("1/366 days burst 1000000000000", algorithm=algorithm))
+    for cost in (10**12, 10**12):
+        fields = scene.hit(cost=cost)
+        assert parsed(fields["ratelimit"])[0][1]["t"] == 999_999_999_999_999
+
+
+@given(st.integers(1, 5), st.sampled_from(["1s", "7s", "minute"]), algorithms, st.lists(st.floats(0, 9), max_size=12))
+def test_a_request_after_retry_after_succeeds(amount: int, period: str, algorithm: str, pauses: list[float]) -> None:
+    """A request after Retry-After is allowed, and Retry-After is less than one second too long."""
+    scene = Scene(rule(f"{amount}/{period}", algorithm=algorithm))
+    for pause in pauses:
+        scene.clock.advance(pause)
+        verdict = scene.limiter.hit(FEATURES)
+        if verdict.allowed:
+            continue
+        wait = int(scene.of(verdict)["retry-after"])
+        assert verdict.retry_after is not None
+        assert wait == max(1, math.ceil(verdict.retry_after))
+        scene.clock.advance(wait)
+        assert scene.limiter.hit(FEATURES).allowed

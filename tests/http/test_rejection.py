@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
+import re
 from typing import Any
 
 import pytest
@@ -91,14 +91,11 @@ def test_a_rejection_for_another_reason_speaks_of_no_slots(name: str, monkeypatc
 
 
 def test_html_and_text_have_the_same_content() -> None:
-    """A browser gets a well-formed page with a language. A terminal gets two lines."""
+    """A browser gets a page with a language. A terminal gets two lines."""
     page = rejected_response(app(), headers={"accept": "text/html"})
-    tags: list[str] = []
-    parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
-    parser.feed(page.text)
     assert page.headers["content-type"] == HTML
-    assert tags == ["html", "head", "meta", "title", "body", "h1", "p"]
+    assert re.findall(r"<(\w+)", page.text) == ["html", "head", "meta", "title", "body", "h1", "p"]
+    assert '<html lang="en">' in page.text
     assert "Retry after 20 seconds." in page.text
     text = rejected_response(app(), headers={"accept": "text/plain"})
     assert (text.headers["content-type"], text.text) == (TEXT, "Too Many Requests\nRetry after 20 seconds.\n")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,6 @@ def limiter(prefix: str) -> Limiter:
             Rule(
                 name="file", match={"path": [f"{prefix}/file", f"{prefix}/stream"]}, limits="1000/hour", unrouted=True
             ),
-            Rule(name="login", match={"path": f"{prefix}/login"}, count_when={"status": 401}, **LOG),
         ]
     )
 
@@ -60,11 +58,6 @@ def limiter(prefix: str) -> Limiter:
 
 async def page(request: Request) -> PlainTextResponse:
     return PlainTextResponse("page")
-
-
-async def login(request: Request) -> PlainTextResponse:
-    await asyncio.sleep(0.3)
-    return PlainTextResponse("no", 401)
 
 
 async def stream(request: Request) -> StreamingResponse:
@@ -84,7 +77,6 @@ async def release(request: Request) -> PlainTextResponse:
 def _asgi(prefix: str, trusted: list[str]) -> App:
     routes = [
         Route(f"{prefix}/page", page, methods=["GET", "POST"]),
-        Route(f"{prefix}/login", login, methods=["POST"]),
         Route(f"{prefix}/stream", stream),
         Route(f"{prefix}/release", release),
     ]
@@ -117,9 +109,6 @@ async def asgi(scope: Scope, receive: Receive, send: Send) -> None:
 
 @WSGIRequest.application
 def _views(request: WSGIRequest) -> Response:
-    if request.path == "/login":
-        time.sleep(0.3)
-        return Response("no", 401)
     if request.path == "/stream":
         return Response(_chunks())
     if request.path == "/release":

@@ -79,30 +79,6 @@ def test_every_form_of_response_stays_valid(app: Any, rule: dict[str, Any], capf
     assert capfd.readouterr().err == ""  # The validator complains about an unclosed iterable.
 
 
-def test_a_request_that_matches_no_rule_is_passed_through() -> None:
-    """When no rule applies, environ and iterable are the same objects, and the response has no new headers."""
-    body: list[bytes] = []
-    received: list[Any] = []
-
-    def app(*parts: Any) -> list[bytes]:
-        received.extend(parts)
-        return body
-
-    def start(*parts: Any) -> Any:
-        started.append(parts)
-
-    started: list[Any] = []
-    environ = environ_of(PATH_INFO="/free")
-    before = dict(environ)
-    returned = RateLimitMiddleware(app, limiter=limiter(match={"path": "/api"}))(environ, start)
-    assert returned is body
-    assert received[0] is environ
-    received[1]("200 OK", [("X-Own", "1")])
-    assert started == [("200 OK", [("X-Own", "1")])]
-    assert bool(environ.pop("ratelimit_mw.verdict"))
-    assert environ == before
-
-
 def test_the_iterable_of_the_application_is_returned() -> None:
     """Unless the outcome counts, the server gets the same list or file, which it may send in its own way."""
     for body in ([b"x"], Body([b"x"]), io.BytesIO(b"x")):

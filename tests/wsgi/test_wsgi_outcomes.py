@@ -67,29 +67,24 @@ def test_a_complete_body_is_settled_before_it_is_sent(body: Any, rule: dict[str,
     assert headers["X-RateLimit-Remaining"] == ("9" if "cost_from" in rule else str(remaining))
 
 
-def test_a_complete_body_keeps_its_slot_until_it_is_closed() -> None:
-    """The response is not sent yet. The outcome of the same request is settled with the slot."""
-    rate = limiter("1 concurrent; 10/minute", key=[], count_when={"status": 401})
-    body, _ = answer(listing, rate)
-    assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [0, 9]
-    body.close()
-    assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [1, 10]
-    rate.close()
-
-
-def test_a_slot_of_a_check_is_held_until_a_complete_body_is_closed() -> None:
-    """A rule that only the view checks takes a slot too."""
-    rate = limiter("1 concurrent", key=[], match={"view": ""})
+@each("in_view", [False, True])
+def test_a_complete_body_keeps_its_slot_until_it_is_closed(in_view: bool) -> None:
+    """The response is not sent yet. The outcome of the same request is settled with the slot, also that of a check."""
+    match = {"match": {"view": ""}} if in_view else {}
+    rate = limiter("1 concurrent; 10/minute", key=[], count_when={"status": 401}, **match)
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
-        check(environ, "api")
+        _ = in_view and check(environ, "api")
         return listing(environ, start_response)
 
+    def left() -> list[int]:
+        verdict = rate.decide(rate.rules.plan_named("api", None), {}, 0, consume=False)
+        return [decision.remaining for decision in verdict.decisions]
+
     body, _ = answer(app, rate)
-    busy = rate.rules.plan_named("api", None)
-    assert not rate.decide(busy, {}, consume=False)
+    assert left() == [0, 9]
     body.close()
-    assert rate.decide(busy, {}, consume=False)
+    assert left() == [1, 10]
     rate.close()
 
 
