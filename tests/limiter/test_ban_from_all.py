@@ -13,9 +13,9 @@ from servers import wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from tables import each
+from tables import each, expect_error
 
-from ratelimit_mw import INVALID, ConfigError, Limiter, RateLimitExceeded, Rule, load_settings
+from ratelimit_mw import INVALID, Limiter, RateLimitExceeded, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.testing import ManualClock
 
@@ -103,8 +103,7 @@ def test_a_client_is_named_as_in_a_key(named: Any, request_: Any, is_banned: boo
 def test_the_allow_list_comes_first_and_exempt_paths_last() -> None:
     settings = {"rules": [{"limits": "9/minute"}], "lists": {"allow": {"ip": ["192.0.2.7"]}}, "exempt": ["/health"]}
     limiter = Limiter.from_settings(settings, clock=ManualClock(START))
-    with pytest.raises(ConfigError, match="the client is on the allow list, so a ban has no effect"):
-        limiter.clients.ban(None, WHO)
+    expect_error("the client is on the allow list, so a ban has no effect", limiter.clients.ban, None, WHO)
     limiter.clients.ban(None, OTHER)
     assert limiter.hit({**OTHER, "path": "/health"}).banned
 
@@ -121,9 +120,7 @@ def test_the_allow_list_comes_first_and_exempt_paths_last() -> None:
 )
 def test_a_client_that_no_request_has_is_an_error(features: Any, duration: Any, message: str) -> None:
     limiter = limiter_of(API)
-    with pytest.raises(ConfigError) as error:
-        limiter.clients.ban(None, features, duration)
-    assert message in str(error.value)
+    expect_error(message, limiter.clients.ban, None, features, duration)
     assert bans_of(limiter) == []
 
 
@@ -144,24 +141,21 @@ def test_a_ban_by_a_feature_of_other_rules_is_not_active(caplog: pytest.LogCaptu
 
 def test_the_response_says_so_and_until_when() -> None:
     """403 with ``Retry-After``, and no header of a limit. An application without a rule of ``ip`` reads it, too."""
-    clock = ManualClock(START)
     settings = load_settings({"rules": [{"name": "api", "limits": "9/minute", "key": []}]})
-    limiter = Limiter(clock=clock, settings=settings)
+    limiter = Limiter(clock=ManualClock(START), settings=settings)
     app = RateLimitMiddleware(Starlette(routes=[Route("/", lambda _: PlainTextResponse("home"))]), limiter=limiter)
-    assert ask(app, "/", client="127.0.0.1").status_code == 200
-    limiter.clients.ban(None, {"ip": "127.0.0.1"}, "90s")
-    banned = ask(app, "/", client="127.0.0.1")
-    assert (banned.status_code, banned.headers["retry-after"]) == (403, "90")
-    assert "ratelimit" not in str(banned.headers)
-    problem = banned.json()
-    assert problem["detail"] == "You are banned. Retry after 90 seconds."
-    assert problem["type"].endswith("#abnormal-usage-detected")
-    limiter.clients.ban(None, {"ip": "127.0.0.1"})
-    forever = ask(app, "/", client="127.0.0.1")
-    assert (forever.status_code, forever.headers.get("retry-after")) == (403, None)
-    assert forever.json()["detail"].startswith("You are banned. Waiting does not help")
-    limiter.clients.clear_overrides()
-    assert ask(app, "/", client="127.0.0.1").status_code == 200
+    for duration, wait, detail in (
+        ("90s", "90", "You are banned. Retry after 90 seconds."),
+        (None, None, "You are banned. Waiting does not help"),
+    ):
+        assert ask(app, "/", client="127.0.0.1").status_code == 200
+        limiter.clients.ban(None, {"ip": "127.0.0.1"}, duration)
+        banned = ask(app, "/", client="127.0.0.1")
+        assert (banned.status_code, banned.headers.get("retry-after")) == (403, wait)
+        assert "ratelimit" not in str(banned.headers)
+        assert banned.json()["detail"].startswith(detail)
+        assert banned.json()["type"].endswith("#abnormal-usage-detected")
+        limiter.clients.clear_overrides()
 
 
 def test_the_event_and_the_error_name_the_ban() -> None:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from ban_kit import BAN, START, WHO, ban_client, rule_of
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.testing import ManualClock
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
 
 
 def test_the_rejection_cache_loses_no_rejection() -> None:
@@ -55,40 +50,21 @@ def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too() -> None:
     assert limiter.hit(WHO).banned
 
 
-def test_a_ban_holds_without_the_store(clock: ManualClock) -> None:
-    """A process that knows of a ban keeps rejecting until its end."""
-    store = SharedStore()
+@each("is_by_hand", [False, True])
+def test_a_ban_holds_without_the_store(is_by_hand: bool) -> None:
+    """A process that knows of a ban keeps rejecting until its end. It knows it longer, for the length of the next."""
+    store, clock = SharedStore(), ManualClock(START)
     limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
-    ban_client(limiter, hits=7)
+    if is_by_hand:
+        assert limiter.hit(WHO)
+        limiter.clients.ban("login", WHO)
+    else:
+        ban_client(limiter, hits=7)
     store.down = True
     clock.advance(60)
     verdict = limiter.hit(WHO)
-    assert (verdict.banned, verdict.retry_after) == (True, 3540)
-    assert verdict.decisions[0].local
+    assert (verdict.banned, verdict.retry_after, verdict.decisions[0].local) == (True, 3540, True)
     clock.advance(3540)
-    assert limiter.hit(WHO).allowed
-
-
-def test_a_manual_ban_holds_without_the_store(clock: ManualClock) -> None:
-    """The process has decided for the client before, and has banned it."""
-    store = SharedStore()
-    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
-    assert limiter.hit(WHO).allowed
-    limiter.clients.ban("login", WHO, 600)
-    store.down = True
-    clock.advance(60)
-    assert limiter.hit(WHO).retry_after == 540
-    clock.advance(540)
-    assert limiter.hit(WHO).allowed
-
-
-def test_a_ban_that_has_ended_rejects_nobody_without_the_store(clock: ManualClock) -> None:
-    """The process still knows of the ban, because the next one would be longer."""
-    store = SharedStore()
-    limiter = Limiter([rule_of(limits="5/minute", ban={**BAN, "growth": 2})], store, clock)
-    ban_client(limiter, hits=7)
-    store.down = True
-    clock.advance(3600)
     assert limiter.hit(WHO).allowed
 
 
@@ -102,9 +78,9 @@ def test_rejections_without_the_store_start_a_ban_of_the_process(clock: ManualCl
     assert limiter.hit(WHO).banned
 
 
-@pytest.mark.parametrize(("policy", "status"), [("deny", 503), ("allow", 200)])
-def test_other_policies_have_no_bans(clock: ManualClock, policy: Any, status: int) -> None:
-    store = SharedStore()
+@each(("policy", "status"), [("deny", 503), ("allow", 200)])
+def test_other_policies_have_no_bans(policy: Any, status: int) -> None:
+    store, clock = SharedStore(), ManualClock(START)
     limiter = Limiter([rule_of(on_store_error=policy)], store, clock)
     ban_client(limiter)
     store.down = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,34 +10,32 @@ from typing import Any
 
 import pytest
 import redis
-from failover_kit import WHO, Hit, both, limiter, rule
+from failover_kit import WHO, limiter, rule
 from servers import HOST, redis_running, wait_for
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import RedisStore
 
 
-@both
-def test_failures_among_successes_are_logged_once(hit: Hit, caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_among_successes_are_logged_once(way: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The circuit breaker stays closed, so this line is the only hint at decisions without the store."""
     store = SharedStore()
     mine = limiter(store, [rule("allow")])
-    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        for _ in range(3):
-            store.down = True
-            hit(mine)
-            hit(mine)
-            store.down = False
-            hit(mine)
-    (message,) = [record.getMessage() for record in caplog.records]
+    for _ in range(3):
+        store.down = True
+        for _ in range(2):
+            way(mine).hit(WHO)
+        store.down = False
+        way(mine).hit(WHO)
+    (message,) = caplog.messages
     assert "some calls fail" in message
     assert "and others succeed; on_store_error applies to those that fail" in message
     mine.close()
 
 
-@pytest.mark.slow
 def test_a_server_without_a_free_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Another client takes the last connection. The line has the reason that Redis gives."""
     with redis_running(tmp_path, "--maxclients", "2") as server, redis.Redis(host=HOST, port=server.port) as other:
@@ -68,8 +65,7 @@ def test_a_correction_that_succeeds_ends_the_failures(caplog: pytest.LogCaptureF
     store.down = True
     mine.hit(WHO)
     store.down = False
-    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        mine.refund(verdict)
+    mine.refund(verdict)
     assert "and others succeed" in caplog.text
     mine.close()
 
@@ -78,17 +74,15 @@ URL = "redis://app:secret@127.0.0.1:1/0"
 
 
 @pytest.mark.parametrize("make", [str, RedisStore])
-@both
 def test_the_log_names_the_store_without_its_password(
-    hit: Hit, make: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+    way: Any, make: Callable[[str], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The line tells an operator the effect on traffic: how many rules continue by which policy."""
     settings = Settings(on_store_error="allow")
     rules = [rule(None, name="a"), rule(None, "5/minute; 9/hour", name="b"), rule("deny", name="c")]
     mine = Limiter(rules, make(URL), settings=settings)
-    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        for _ in range(3):
-            assert hit(mine).unavailable
+    for _ in range(3):
+        assert way(mine).hit(WHO).unavailable
     (message,) = [message for message in caplog.messages if "unreachable" in message]
     assert message.startswith("store redis://127.0.0.1:1/0 unreachable (")
     assert "applying on_store_error: 2 rules allow, 1 rule deny; next probe in" in message
@@ -111,15 +105,14 @@ def test_the_log_counts_the_rules_in_effect(caplog: pytest.LogCaptureFixture) ->
     assert "applying on_store_error: 1 rule deny; next probe in" in caplog.text
 
 
-@both
-@pytest.mark.parametrize("policy", ["local", "allow", "deny"])
-def test_decisions_without_the_store_are_counted(hit: Hit, policy: str) -> None:
+@each("policy", ["local", "allow", "deny"])
+def test_decisions_without_the_store_are_counted(way: Any, policy: str) -> None:
     """Those under way when an outage begins, too."""
     store = SharedStore()
     mine = limiter(store, [rule(policy, "1000/hour; 9000/day")])
     for store.down in (False, True, False):
         for _ in range(2):
-            hit(mine)
+            way(mine).hit(WHO)
     assert mine.local_decisions == 4
 
     async def scenario() -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import pytest
 from command_line import run
-from limiter_ways import WAYS, Blocking
-from servers import HOST, Server
 from shared_store import SharedStore
+from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock, limits_timed_by
 
@@ -48,53 +43,22 @@ def limits(limiter: Limiter, features: Any = ANN) -> list[str]:
     return [str(decision.source.quota) for decision in limiter.peek(features, cost=0).decisions]
 
 
-@pytest.fixture(params=["memory", "lmdb", "redis", "memcached"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "memory":
-        yield "memory://"
-    elif request.param == "lmdb":
-        yield f"lmdb://{tmp_path}/state"
-    else:
-        server: Server = request.getfixturevalue(f"{request.param}_server")
-        end = "/0" if request.param == "redis" else ""
-        yield f"{request.param}://{HOST}:{server.port}{end}?prefix=s{uuid4().hex}:"
-
-
-@pytest.fixture(params=["", "a"], ids=["blocking", "awaited"])
-def play(request: pytest.FixtureRequest) -> Callable[[Limiter, Callable[[Any], Awaitable[None]]], None]:
-    """Plays a scenario on one event loop: it calls methods of a limiter by name, blocking or async."""
-
-    async def run_on(limiter: Limiter, scenario: Callable[[Any], Awaitable[None]]) -> None:
-        async def call(name: str, *arguments: Any) -> Any:
-            owner = limiter.clients if name == "inspect" else limiter
-            result = getattr(owner, request.param + name)(*arguments)
-            return await result if request.param else result
-
-        try:
-            await scenario(call)
-        finally:
-            await limiter.aclose()
-
-    return lambda limiter, scenario: asyncio.run(run_on(limiter, scenario))
-
-
-@pytest.mark.parametrize("algorithm", ["token-bucket", "sliding-window-log", "fixed-window", "sliding-window"])
-def test_limits_change_at_their_microsecond_and_counts_stay(store: str, play: Any, algorithm: str) -> None:
+@each("algorithm", ["token-bucket", "sliding-window-log", "fixed-window", "sliding-window"])
+def test_limits_change_at_their_microsecond_and_counts_stay(any_url: str, way: Any, algorithm: str) -> None:
     """The decision and the choice of the limits have one time, on every store."""
-    limiter, clock = limiter_of(store, END - 0.000001, algorithm=algorithm, inside="50/2d", limits="200/2d")
-
-    async def scenario(call: Any) -> None:
-        before = (await call("hit", ANN, 40)).decisions[0]
-        assert (before.limit, before.remaining) == (50, 10)
-        assert not (await call("hit", ANN, 11)).allowed
-        clock.advance(0.000001)
-        after = (await call("hit", ANN, 11)).decisions[0]
-        assert (after.limit, after.remaining) == (200, 149)
-        clock.advance(-0.000001)
-        rejected = (await call("hit", ANN)).decisions[0]
-        assert (rejected.allowed, rejected.limit, rejected.remaining) == (False, 50, 0)
-
-    play(limiter, scenario)
+    limiter, clock = limiter_of(any_url, END - 0.000001, algorithm=algorithm, inside="50/2d", limits="200/2d")
+    hit = way(limiter).hit
+    before = hit(ANN, 40).decisions[0]
+    assert (before.limit, before.remaining) == (50, 10)
+    assert not hit(ANN, 11).allowed
+    clock.advance(0.000001)
+    after = hit(ANN, 11).decisions[0]
+    assert (after.limit, after.remaining) == (200, 149)
+    clock.advance(-0.000001)
+    rejected = hit(ANN).decisions[0]
+    assert (rejected.allowed, rejected.limit, rejected.remaining) == (False, 50, 0)
+    limiter.reset("exports", ANN)
+    way(limiter).close()
 
 
 def test_a_limit_with_another_period_has_a_count_of_its_own() -> None:
@@ -125,8 +89,7 @@ def test_a_client_with_limits_of_its_own_keeps_them() -> None:
     assert limits(limiter, {"user": "eve"}) == ["50/hour"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_schedule_replaces_limits_of_a_function(way: type[Blocking]) -> None:
+def test_a_schedule_replaces_limits_of_a_function(way: Any) -> None:
     """The function is not called in the range. One of ``per_key`` is."""
     calls: list[str] = []
 
@@ -146,8 +109,8 @@ def test_a_schedule_replaces_limits_of_a_function(way: type[Blocking]) -> None:
     assert calls == ["ann", "ann"]
 
 
-def test_a_ban_lasts_beyond_its_range(store: str) -> None:
-    limiter, clock = limiter_of(store, inside="1/hour", ban={"after": 1, "within": "1m", "for": "1h"})
+def test_a_ban_lasts_beyond_its_range(any_url: str) -> None:
+    limiter, clock = limiter_of(any_url, inside="1/hour", ban={"after": 1, "within": "1m", "for": "1h"})
     assert [bool(limiter.hit(ANN)) for _ in range(3)] == [True, False, False]
     clock.advance(1)
     banned = limiter.hit(ANN)
@@ -215,6 +178,7 @@ def test_a_rule_may_hold_slots_in_a_range_only() -> None:
 
 
 def test_a_cost_is_settled_and_refunded_across_a_change() -> None:
+    expect_error(r"^rule 'exports': cost: the cost 6 is above the limit 5/hour", limiter_of, inside="5/hour", cost=6)
     limiter, clock = limiter_of(cost=10)
     first, second = limiter.hit(ANN), limiter.hit(ANN)
     clock.advance(1)
@@ -223,37 +187,22 @@ def test_a_cost_is_settled_and_refunded_across_a_change() -> None:
     assert limiter.peek(ANN, 0).decisions[0].remaining == 197
 
 
-def test_a_cost_must_fit_into_each_range() -> None:
-    with pytest.raises(ConfigError, match=r"^rule 'exports': cost: the cost 6 is above the limit 5/hour"):
-        Limiter([rule_of("5/hour", cost=6)])
+def test_inspect_shows_the_limits_of_now_and_reset_forgets_all(any_url: str, way: Any) -> None:
+    limiter, clock = limiter_of(any_url, inside="5/minute; 50/hour")
 
+    def shown(features: Any) -> list[tuple[str, int]]:
+        page = way(limiter.clients).inspect("exports", features)
+        return sorted((str(decision.quota), decision.remaining) for decision in page.decisions)
 
-def test_inspect_shows_the_limits_of_now_and_reset_forgets_all(store: str, play: Any) -> None:
-    limiter, clock = limiter_of(store, inside="5/minute; 50/hour")
-    ways = [ANN] if store.startswith("memcached") else [ANN, None]
-
-    async def scenario(call: Any) -> None:
-        async def shown(features: Any) -> list[tuple[str, int]]:
-            page = await call("inspect", "exports", features)
-            return sorted((str(decision.quota), decision.remaining) for decision in page.decisions)
-
-        await call("hit", ANN)
-        assert [await shown(features) for features in ways] == [[("5/minute", 4), ("50/hour", 49)]] * len(ways)
-        clock.advance(1)
-        await call("hit", ANN)
-        assert [await shown(features) for features in ways] == [[("200/hour", 198)]] * len(ways)
-        await call("reset", "exports", ANN)
-        clock.advance(-1)
-        assert await shown(ANN) == [("5/minute", 5), ("50/hour", 50)]
-
-    play(limiter, scenario)
-
-
-def test_a_list_decides_before_a_schedule() -> None:
-    settings = load_settings({"lists": {"allow": {"user": ["ann"]}, "deny": {"user": ["bob"]}}})
-    limiter = Limiter([rule_of("1/hour")], "memory://", ManualClock(END - 1), settings)
-    assert [bool(limiter.hit(ANN)) for _ in range(3)] == [True] * 3
-    assert limiter.hit(BOB).denied
+    for seconds, expected in (0, [("5/minute", 4), ("50/hour", 49)]), (1, [("200/hour", 198)]):
+        clock.advance(seconds)
+        way(limiter).hit(ANN)
+        for features in [ANN] if any_url.startswith("memcached") else [ANN, None]:
+            assert shown(features) == expected
+    way(limiter).reset("exports", ANN)
+    clock.advance(-1)
+    assert shown(ANN) == [("5/minute", 5), ("50/hour", 50)]
+    way(limiter).close()
 
 
 def test_two_schedules_change_at_their_own_times() -> None:
@@ -271,19 +220,6 @@ def test_two_schedules_change_at_their_own_times() -> None:
     assert found == [["50/hour", "9/hour", "4/hour"]] * 2 + [["50/hour", "3/hour", "4/hour"], evening, evening, outside]
 
 
-def test_threads_and_an_event_loop_meet_one_change() -> None:
-    """Requests that run at once have either the old limits or the new ones."""
-    limiter, clock = limiter_of(SharedStore(), inside="100/hour", limits="300/hour")
-
-    async def ask(count: int) -> list[int]:
-        verdicts = await asyncio.gather(*(limiter.ahit(ANN) for _ in range(count)))
-        return [verdict.decisions[0].limit for verdict in verdicts]
-
-    assert asyncio.run(ask(50)) == [100] * 50
-    clock.advance(1)
-    assert asyncio.run(ask(50)) == [300] * 50
-
-
 def test_a_reload_changes_the_schedule(tmp_path: Path) -> None:
     """The rules that stay the same keep their plan, and those that change have the new ranges at once."""
     file = tmp_path / "ratelimit.toml"
@@ -298,44 +234,18 @@ def test_a_reload_changes_the_schedule(tmp_path: Path) -> None:
         assert (decision.limit, decision.remaining) == (limit, limit - 1)
 
 
-# -- the commands ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.toml"
-        path.write_text(f'[[rules]]\nname = "exports"\nlimits = "2/minute"\n{text}\n')
-        return path
-
-    return write
-
-
-def test_explain_names_the_range_of_now(file: Any) -> None:
-    path = file(f'schedule = {{ "{WORK}" = "50/hour burst 60" }}\nalgorithm = "gcra"')
-    clock, arguments = ManualClock(END - 1), ("explain", path, "GET", "/", "--feature", "ip=192.0.2.7")
+def test_commands_know_the_range_of_a_time(tmp_path: Path) -> None:
+    """``explain`` shows the range of now. ``replay`` decides each line of a log at its time, also out of order."""
+    path, log = tmp_path / "limits.toml", tmp_path / "access.log"
+    path.write_text(f'[[rules]]\nname = "exports"\nlimits = "2/minute"\nschedule = {{ "{WORK}" = "1/minute" }}\n')
+    clock, arguments = ManualClock(END - 1), ("explain", path, "GET", "/", "--feature", "ip=192.0.2.7", "--json")
     with limits_timed_by(clock):
-        inside = json.loads(run(*arguments, "--json").stdout)["rules"][0]
-        table = run(*arguments).stdout
-        clock.advance(1)
-        outside = json.loads(run(*arguments, "--json").stdout)["rules"][0]
-    assert (inside["schedule"], inside["limits"][0]["limit"]) == (WORK, "50/hour burst 60")
-    assert (outside["schedule"], outside["limits"][0]["limit"]) == (None, "2/minute")
-    assert f"in {WORK}" in table
-
-
-def test_replay_decides_each_line_at_its_time(file: Any, tmp_path: Path) -> None:
-    """Also where the lines of a log are out of order."""
-    path, log = file(f'schedule = {{ "{WORK}" = "1/minute" }}'), tmp_path / "access.log"
+        for seconds, expected in (0, (WORK, "1/minute")), (1, (None, "2/minute")):
+            clock.advance(seconds)
+            rule = json.loads(run(*arguments).stdout)["rules"][0]
+            assert (rule["schedule"], rule["limits"][0]["limit"]) == expected
     moments = ["17:59:00", "17:59:01", "18:00:02", "18:00:03", "17:59:04", "18:00:05"]
     log.write_text("".join(f'192.0.2.7 - - [07/Jan/2026:{at} +0000] "GET / HTTP/1.1" 200 1\n' for at in moments))
     rule = json.loads(run("replay", path, log, "--json").stdout)["rules"][0]
     assert (rule["matched"], rule["rejected"]) == (6, 3)
     assert rule["limits"] == [{"limit": "2/minute", "rejected": 1}, {"limit": "1/minute", "rejected": 2}]
-
-
-def test_diff_names_the_range_that_differs(file: Any) -> None:
-    old, new = (file(f'schedule = {{ "{WORK}" = "{text}" }}') for text in ("5/minute", "6 per minute"))
-    (change,) = json.loads(run("diff", old, new, "--json").stdout)["changes"]
-    assert (change["rule"], change["new"]) == ("exports", [f'schedule = {{ "{WORK}" = "6 per minute" }}'])
-    assert json.loads(run("diff", old, old, "--json").stdout)["changes"] == []

@@ -6,7 +6,7 @@ from typing import Any
 
 from ratelimit_mw import Limiter, Rule
 
-START = 1_767_268_800
+START = 1_000_000.0
 WHO = {"ip": "192.0.2.7"}
 BAN: dict[str, Any] = {"after": 2, "within": "10m", "for": "1h"}
 

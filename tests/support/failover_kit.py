@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
-import pytest
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7"}
-Hit = Callable[[Limiter], Verdict]
-
-
-def by_sync(limiter: Limiter) -> Verdict:
-    return limiter.hit(WHO)
-
-
-def by_async(limiter: Limiter) -> Verdict:
-    return asyncio.run(limiter.ahit(WHO))
-
-
-both = pytest.mark.parametrize("hit", [by_sync, by_async])
 
 
 def limiter(store: SharedStore, rules: list[Rule], fleet_size: int = 1) -> Limiter:

@@ -58,8 +58,10 @@ class SharedStore(Store):
 class RejectingStore(SharedStore):
     """A store that rejects each call, as Memcached does when the call loses all of its races, or has no room."""
 
+    remaining = 0
+
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         decisions = super().apply(hits, now, consume=False)
         for decision in decisions:
-            decision.allowed, decision.remaining, decision.retry_us = False, 0, 1_000_000
+            decision.allowed, decision.remaining, decision.retry_us = False, self.remaining, 1_000_000
         return decisions
