@@ -4,14 +4,16 @@ Hypothesis runs the same examples in every run: at most 30 of a test, with `--hy
 `make test-fast` does, and with `full` all of them, as `make test-all` does.
 """
 
+import asyncio
 import gc
 import math
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,6 +21,7 @@ import redis
 import servers
 from hypothesis import HealthCheck, settings
 from hypothesis_profiles import MOST
+from limiter_ways import Awaited, Blocking
 from redis_handles import client
 from servers import PostgresServer, Server, memcached_running, postgres_running, redis_running
 
@@ -129,6 +132,13 @@ def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL for all tests that do not hurt it; they use keys of their own."""
     with postgres_running() as server:
         yield server
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def way(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
+    """Returns the methods of a limiter, or of its clients: blocking, or awaited on one event loop."""
+    with asyncio.Runner() as loop:
+        yield Blocking if request.param == "blocking" else lambda owner: Awaited(owner, loop.run)
 
 
 @pytest.fixture

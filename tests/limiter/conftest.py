@@ -1,12 +1,9 @@
 """Stores and clocks that several tests of the limiter share."""
 
-import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from limiter_ways import Awaited, Blocking
 from override_stores import limiter_of
 from servers import HOST, Server
 from shared_store import SharedStore
@@ -22,19 +19,12 @@ def store(request: pytest.FixtureRequest) -> Store:
     return made
 
 
-@pytest.fixture(params=["blocking", "awaited"])
-def way(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
-    """Returns the methods of a limiter, or of its clients: blocking, or awaited on one event loop."""
-    with asyncio.Runner() as loop:
-        yield Blocking if request.param == "blocking" else lambda owner: Awaited(owner, loop.run)
-
-
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(1_000_000.0)
 
 
-SHARED = ["lmdb", *(pytest.param(server, marks=pytest.mark.slow) for server in ("redis", "memcached"))]
+SHARED = ["lmdb", "redis", "memcached"]
 
 
 def url_of(kind: str, request: pytest.FixtureRequest) -> str:

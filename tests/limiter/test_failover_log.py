@@ -36,6 +36,7 @@ def test_failures_among_successes_are_logged_once(way: Any, caplog: pytest.LogCa
     mine.close()
 
 
+@pytest.mark.slow
 def test_a_server_without_a_free_connection_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Another client takes the last connection. The line has the reason that Redis gives."""
     with redis_running(tmp_path, "--maxclients", "2") as server, redis.Redis(host=HOST, port=server.port) as other:

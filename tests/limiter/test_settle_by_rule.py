@@ -129,7 +129,7 @@ def test_settlements_in_any_order_leave_the_last_cost(limiter: Limiter, way: Any
     assert left(limiter) == [max(0, 20 - requests), 8, 1000 - tokens, 5000 - tokens]
 
 
-@pytest.mark.parametrize("kind", ["shared", pytest.param("redis", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["shared", "redis"])
 @pytest.mark.parametrize("form", ["asettle", "arefund", "aconclude", "part"])
 def test_a_cancelled_caller_still_settles(request: pytest.FixtureRequest, kind: str, form: str) -> None:
     """Clients disconnect at any moment. The consumed cost is still settled."""

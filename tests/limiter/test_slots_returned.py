@@ -1,64 +1,220 @@
-"""Slots of requests that end during an outage: they are returned when the store is back."""
+"""Slots whose request ended during an outage, or whose decision never arrived: they are returned after it.
+
+Each slot has an id that its client chose.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from memcached_handles import address as memcached_address
 from own_time import hurried
 from redis_handles import PATIENT, address
-from servers import Server, redis_running, wait_for
+from servers import memcached_running, redis_running, wait_for
 from shared_store import SharedStore
+from tables import each, expect_error
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.decision import Hit
+from ratelimit_mw.decision import Charge, Decision, Hit, SlotCost, name_slots
+from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limiter import slots as held_slots
-from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores import Store, open_store
 
 WHO = {"ip": "192.0.2.7"}
+RULES = [Rule(name="api", limits="20 concurrent; 100/minute", algorithm="fixed-window")]
 
 
-@pytest.fixture
-def pausing(tmp_path: Path) -> Iterator[Server]:
-    with redis_running(tmp_path) as server:
-        yield server
+class SilentStore(SharedStore):
+    """A store that loses its replies to hits while it ``is_silent``. Hits wait for ``catch_up`` if it ``is_late``."""
+
+    is_silent = False
+    is_late = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[tuple[Sequence[Hit], int | None]] = []
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if self.is_late:
+            self.late.append((hits, now))
+            raise StoreError("it is late")
+        decisions = super().apply(hits, now, consume)
+        if self.is_silent:
+            raise StoreError("its reply is lost")
+        return decisions
+
+    def catch_up(self) -> None:
+        for hits, now in self.late:
+            self.states.apply(hits, now)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("awaited", [False, True])
-def test_slots_of_an_outage_are_returned_after_it(pausing: Server, awaited: bool) -> None:
-    """Redis is paused while five requests end: some calls get no reply, the others are not sent."""
-    rule = Rule(name="api", limits="5 concurrent")
-    limiter = Limiter([rule], store := open_store(address(pausing), PATIENT))
-    watcher = Limiter([rule], open_store(address(pausing), PATIENT))
-    verdicts = [limiter.hit(WHO) for _ in range(5)]
-    for verdict in verdicts:
-        limiter.hold(verdict)
-    assert free(watcher) == 0
-    pausing.pause()
-    with hurried(store, 0.3):
-        for verdict in verdicts:
-            if awaited:
-                asyncio.run(limiter.aconclude(verdict, None))
-            else:
-                limiter.conclude(verdict, 200)
-    assert limiter.breaker.open  # type: ignore[union-attr]
-    pausing.resume()
-    # They end automatically after a minute, which is not what is tested.
-    wait_for(
-        lambda: limiter.peek(WHO) and free(watcher) == 5, "the slots to come back", patience=50
-    )  # they would expire after 60 s
-    wait_for(lambda: not len(limiter.slots.unreturned), "everything to be answered")
+def free(limiter: Limiter) -> int:
+    return limiter.peek(WHO, cost=0).decisions[0].remaining
+
+
+@pytest.mark.parametrize("kind", ["redis", "memcached"])
+def test_slots_of_an_outage_are_returned_after_it(kind: str, tmp_path: Path, way: Any) -> None:
+    """The server is paused while five requests end, and one begins: some calls get no reply, others are not sent.
+
+    It carries them out afterwards. Without a return, the slots would end after a minute.
+    """
+    start, url = {"redis": (redis_running, address), "memcached": (memcached_running, memcached_address)}[kind]
+    with start(tmp_path) as server:
+        limiter = Limiter(RULES, store := open_store(url(server), PATIENT))
+        watcher = Limiter(RULES, open_store(url(server), PATIENT))
+        with limiter.slot(WHO):
+            verdicts = [way(limiter).hit(WHO) for _ in range(5)]
+            for verdict in verdicts:
+                limiter.hold(verdict)
+            assert free(watcher) == 14
+            server.pause()
+            with hurried(store, 0.3):
+                assert way(limiter).hit(WHO).decisions[0].local
+                for verdict in verdicts:
+                    way(limiter).conclude(verdict, 200)
+            assert limiter.breaker.open  # type: ignore[union-attr]
+            server.resume()
+            wait_for(lambda: limiter.peek(WHO) and free(watcher) == 19, "the slots to come back", patience=50)
+            wait_for(lambda: not len(limiter.slots.unreturned), "everything to be answered")
+        wait_for(lambda: free(watcher) == 20, "the last slot")
+        way(limiter).close()
+        watcher.close()
+
+
+@each("requests", [1, 5])
+def test_a_slot_without_a_reply_is_returned(requests: int) -> None:
+    """The store has counted the hits, and their replies were lost."""
+    store = SilentStore()
+    limiter = Limiter(RULES, store)
+    kept = limiter.hit(WHO)
+    store.is_silent = True
+    for _ in range(requests):
+        assert limiter.hit(WHO).decisions[0].local
+    store.is_silent = False
+    wait_for(lambda: not len(limiter.slots.unreturned), "the lost slots to be returned")
+    assert store.states.apply([Hit(*kept.decisions[0].hit[:2], 0)])[0].remaining == 19
     limiter.close()
-    watcher.close()
+
+
+def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
+    """The first return finds no slot, because the store counts the hit only after it."""
+    store = SilentStore()
+    limiter = Limiter(RULES, store)
+    key = limiter.hit(WHO).decisions[0].hit[:2]
+    store.is_late = True
+    limiter.hit(WHO)
+    store.is_late = False
+    (lost,) = limiter.slots.unreturned.items()
+    limiter.slots._return(lost)
+    store.catch_up()
+    assert store.states.apply([Hit(*key, 0)])[0].remaining == 18
+    wait_for(lambda: not len(limiter.slots.unreturned), "the second return")
+    assert store.states.apply([Hit(*key, 0)])[0].remaining == 19
+    limiter.close()
+
+
+def test_a_peek_or_an_open_breaker_loses_no_slot() -> None:
+    """Nothing was consumed, so nothing is returned."""
+    store = SharedStore()
+    limiter = Limiter(RULES, store)
+    store.down = True
+    limiter.peek(WHO)
+    assert not len(limiter.slots.unreturned)
+    for _ in range(5):
+        limiter.hit(WHO)
+    assert limiter.breaker.open  # type: ignore[union-attr]
+    lost = len(limiter.slots.unreturned)
+    limiter.hit(WHO)
+    assert len(limiter.slots.unreturned) == lost
+    limiter.close()
+
+
+def test_ids_of_clients_and_stores_are_kept_apart() -> None:
+    """A named slot is released by its id alone, and hits without a name still get one from the store."""
+    limit = Limiter(RULES).rules.rules[0].limits[0]
+    (first,), (second,) = name_slots([Hit(limit, "k", 2)]), name_slots([Hit(limit, "k", 1)])
+    assert isinstance(first.cost, SlotCost)
+    now = 1_767_268_820_500_000
+    state: Any = None
+    for cost in (first.cost, second.cost, 1, 1):
+        state, decision = limit.decide(state, now, cost)
+        assert decision.allowed
+    assert state[::3] == (first.cost.slot, second.cost.slot, now, now + 1)  # type: ignore[attr-defined]
+    assert {type(number) for number in state} == {int}
+    state = limit.algorithm.refund(state, now, Charge(first.cost.slot, 2), 2)
+    assert state[2::3] == (1, 1, 1)
+
+
+def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request continues without its slots: after an hour by default. Rates and other rules are not changed."""
+    elapsed = 0
+    monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
+    monkeypatch.setattr(held_slots, "_CHECK_EVERY", 0.01)
+    bounded = Rule(name="bounded", limits="2 concurrent; 9/minute", hold_at_most="5m")
+    rules = [bounded, Rule(name="default", limits="2 concurrent"), Rule(name="rate", limits="9/hour")]
+    limiter = Limiter(rules, store)
+
+    def left() -> list[int]:
+        return [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions]
+
+    def end_holds() -> None:
+        for item in limiter.slots.bounded.items():
+            limiter.slots._end_hold(item)
+
+    with limiter.slot(WHO) as verdict:
+        assert {rule for _, rule, _ in limiter.slots.bounded.items()} == {"bounded", "default"}
+        elapsed = 299_999_999
+        end_holds()
+        assert left() == [1, 8, 1, 8]
+        elapsed = 300_000_000
+        wait_for(lambda: left() == [2, 8, 1, 8], "the slot to be returned")
+        with limiter.slot(WHO):
+            assert left() == [1, 7, 0, 7]
+        limiter.slots._renew(verdict)
+        assert left() == [2, 7, 1, 7]
+        elapsed = 3_599_999_999
+        end_holds()
+        assert left() == [2, 7, 1, 7]
+        elapsed = 3_600_000_000
+        wait_for(lambda: left() == [2, 7, 2, 7], "the slot of the default to be returned")
+    assert left() == [2, 7, 2, 7]
+    wait_for(lambda: not len(limiter.slots.bounded), "the end of all holds")
+    limiter.close()
+
+
+def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is unreachable when the time has passed."""
+    elapsed = 0
+    monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
+    store = SharedStore()
+    limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], store)
+    with limiter.slot(WHO) as verdict:
+        (item,) = limiter.slots.bounded.items()
+        store.down, elapsed = True, 30_000_000
+        limiter.slots._end_hold(item)
+        assert len(limiter.slots.unreturned) == 1
+        store.down = False
+        wait_for(lambda: free(limiter) == 2 and not len(limiter.slots.unreturned), "the slot to be returned")
+        calls = store.calls
+        limiter.slots._renew(verdict)
+        assert store.calls == calls, "nothing is left to renew"
+    assert free(limiter) == 2
+    limiter.close()
+
+
+def test_a_hold_that_cannot_be_is_an_error() -> None:
+    """It is a duration of a second or more."""
+    for hold in ("0s", 0.5, "soon", -1, True, None):
+        expect_error("hold_at_most", Rule, name="bounded", limits="2 concurrent", hold_at_most=hold)
 
 
 def test_a_slot_is_returned_again_until_the_store_replies() -> None:
     """A store that takes the slot back without a reply is asked again. No other slot is freed."""
     store = SharedStore()
-    limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
+    limiter = Limiter(RULES, store)
     verdict = limiter.hit(WHO)
     store.mute = True
     limiter.conclude(verdict, 200)
@@ -67,7 +223,7 @@ def test_a_slot_is_returned_again_until_the_store_replies() -> None:
     wait_for(lambda: store.calls > asked, "another try")
     store.mute = False
     wait_for(lambda: limiter.peek(WHO) and not len(limiter.slots.unreturned), "an answer")
-    assert store.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 4
+    assert store.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 19
     limiter.close()
 
 
@@ -75,7 +231,7 @@ def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> Non
     """After the life of a slot the store is not asked about it again."""
     monkeypatch.setattr(held_slots, "SLOT_LIFE", 0)
     store = SharedStore()
-    limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
+    limiter = Limiter(RULES, store)
     left_over(limiter, store, 1)
     wait_for(lambda: not len(limiter.slots.unreturned), "the slot to be given up")
     limiter.close()
@@ -85,7 +241,7 @@ def test_slots_to_return_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limiter keeps a bounded number of slots during an outage; the others expire."""
     monkeypatch.setattr(held_slots, "_MAX_UNRETURNED", 2)
     store = SharedStore()
-    limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
+    limiter = Limiter(RULES, store)
     left_over(limiter, store, 4)
     assert len(limiter.slots.unreturned) == 2
     limiter.close()
@@ -97,8 +253,3 @@ def left_over(limiter: Limiter, store: SharedStore, requests: int) -> None:
     store.down = True
     for verdict in verdicts:
         limiter.conclude(verdict, 200)
-
-
-def free(limiter: Limiter) -> int:
-    """The free slots, seen by a limiter whose breaker is closed."""
-    return limiter.peek(WHO, cost=0).decisions[0].remaining

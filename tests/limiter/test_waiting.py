@@ -11,8 +11,9 @@ import pytest
 from limiter_ways import waiting
 from servers import wait_for
 from shared_store import SharedStore
+from tables import expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter import slot_queues
 from ratelimit_mw.stores import MemoryStore, Store
@@ -271,21 +272,15 @@ def test_slots_of_another_process_are_noticed(monkeypatch: pytest.MonkeyPatch) -
     there.close()
 
 
-def test_a_blocking_call_on_an_event_loop_does_not_wait(limiter: Limiter) -> None:
-    """It would stop all requests of the loop, including the one that has the slot."""
+def test_a_blocking_call_on_an_event_loop_and_a_peek_do_not_wait(limiter: Limiter, way: Any) -> None:
+    """The call would stop all requests of the loop, including the one that has the slot."""
 
     async def scenario() -> Verdict:
         return limiter.hit(ANN)
 
     with limiter.slot(ANN):
         assert not asyncio.run(scenario())
-
-
-def test_a_peek_does_not_wait(limiter: Limiter) -> None:
-    """It returns the verdict of this moment."""
-    with limiter.slot(ANN):
-        assert not limiter.peek(ANN)
-        assert not asyncio.run(limiter.apeek(ANN))
+        assert not way(limiter).peek(ANN)
 
 
 def test_a_task_whose_loop_has_ended_is_passed_over() -> None:
@@ -317,31 +312,20 @@ def test_a_forked_child_has_no_waiting_requests(limiter: Limiter) -> None:
     assert waiting(limiter) == 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_a_rule_with_a_slot_may_wait() -> None:
+    """The slot may be in a table, or come from a function. A wait that cannot work is an error at the start."""
+    rules: list[dict[str, Any]] = [
         {"limits": "1/s; 1 concurrent"},
         {"limits": "1/s", "per_key": {"ann": "1 concurrent"}},
         {"limits": lambda _: "1/s"},
-    ],
-)
-def test_a_rule_with_a_slot_may_wait(options: Any) -> None:
-    """The slot may be in a table, or come from a function."""
-    assert Rule(key=["user"], wait="1.5s", **options).wait_us == 1_500_000
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"limits": "5/minute", "wait": "5s"}, 'wait: nothing to wait for. Add a limit such as "2 concurrent"'),
-        ({"limits": "1 concurrent", "wait": "soon"}, "wait: expected a duration"),
-        ({"limits": "1 concurrent", "max_waiting": 0}, "max_waiting: expected a whole number of at least 1; got 0"),
-    ],
-)
-def test_a_wait_that_cannot_work_is_an_error_at_the_start(options: Any, message: str) -> None:
-    """The message names the option."""
-    with pytest.raises(ConfigError, match=message):
-        Rule(**options)
+    ]
+    for options in rules:
+        assert Rule(key=["user"], wait="1.5s", **options).wait_us == 1_500_000
+    expect_error('wait: nothing to wait for. Add a limit such as "2 concurrent"', Rule, limits="5/minute", wait="5s")
+    expect_error("wait: expected a duration", Rule, limits="1 concurrent", wait="soon")
+    expect_error(
+        "max_waiting: expected a whole number of at least 1; got 0", Rule, limits="1 concurrent", max_waiting=0
+    )
 
 
 def test_an_override_may_add_a_wait() -> None:
