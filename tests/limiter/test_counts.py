@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
 from shared_store import SharedStore
+from tables import each
 
 from ratelimit_mw import Event, Limiter, Rule, load_settings, log_rejections
 from ratelimit_mw.limiter.observers import observers
@@ -34,14 +36,16 @@ def counted(events: list[Event]) -> dict[Labels, int]:
     return table.totals()
 
 
-@pytest.mark.parametrize("store", ["memory", "shared", "failing"])
-@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
-def test_counts_are_those_of_events(rules: list[Rule], store: str) -> None:
+@each("store", ["memory", "shared", "failing"])
+@each("name", RULES)
+def test_counts_are_those_of_events(name: str, store: str) -> None:
     """Whatever the rules, the outcome, and the state of the store."""
     tally, events = OutcomeReader(), list[Event]()
     settings = load_settings({"lists": {"deny": {"user": ["eve"]}}})
     rates = [
-        Limiter(rules, SharedStore() if store != "memory" else "memory://", ManualClock(1e6), settings, [observer])
+        Limiter(
+            RULES[name], SharedStore() if store != "memory" else "memory://", ManualClock(1e6), settings, [observer]
+        )
         for observer in (tally, events.append)
     ]
     for rate in rates:
@@ -54,7 +58,7 @@ def test_counts_are_those_of_events(rules: list[Rule], store: str) -> None:
     assert tally.totals() == counted(events)
 
 
-@pytest.mark.parametrize("cache", ["1s", 0])
+@each("cache", ["1s", 0])
 def test_a_rejection_from_the_cache_counts_only_the_rules_that_rejected(cache: Any) -> None:
     """The store is not asked, so other rules have no outcome. Without the cache, all of them have one."""
     rules = [
@@ -115,10 +119,10 @@ def test_a_forked_child_counts_from_zero() -> None:
     assert table.totals() == {("api", "allowed", "memory"): 1}
 
 
-@pytest.mark.parametrize("most", [2, 1000])
-@pytest.mark.parametrize("names", [["api"], ["api", "site"]])
+@each("most", [2, 1000])
+@each("names", [["api"], ["api", "site"]])
 def test_all_endpoints_are_counted(names: list[str], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader shares the counters of all endpoints, and the traffic log counts each. Both are bounded."""
+    """A reader shares the counters of all endpoints, and the traffic log counts each, also over the maximum."""
     monkeypatch.setattr(observers, "MAX_SERIES", most)
     table, settings = OutcomeReader(), load_settings({"traffic_log": "memory://"})
     rules = [Rule(name=name, limits="9/day") for name in names]
@@ -137,30 +141,22 @@ def test_all_endpoints_are_counted(names: list[str], most: int, monkeypatch: pyt
     }
 
 
-@pytest.mark.parametrize("others", [0, 1])
-def test_threads_lose_no_count(others: int) -> None:
-    """Others read the counts at the same time."""
+def test_threads_lose_no_count() -> None:
+    """Others read the counts at the same time. Each ``take`` has what was counted since the one before."""
     tally, done = OutcomeReader(), threading.Event()
-    more = [OutcomeReader() for _ in range(others)]
-    rate = Limiter([Rule(name="api", limits="1000000/minute")], observers=[tally, *more])
+    readers = [tally, OutcomeReader()]
+    rate = Limiter([Rule(name="api", limits="1000000/minute")], observers=readers)
     seen: list[int] = []
 
     def read() -> None:
         while not done.is_set():
             seen.append(sum(tally.totals().values()))
 
-    def hit() -> None:
-        for _ in range(2_000):
-            rate.hit({"ip": "192.0.2.7"})
-
-    reader = threading.Thread(target=read)
-    threads = [threading.Thread(target=hit) for _ in range(4)]
-    for thread in (reader, *threads):
-        thread.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    reader.join()
-    for each in (tally, *more):
-        assert each.totals() == {("api", "allowed", "memory"): 8_000}
+    with ThreadPoolExecutor(5) as pool:
+        reading = pool.submit(read)
+        hits = [pool.submit(lambda: [rate.hit({"ip": "192.0.2.7"}) for _ in range(2_000)]) for _ in range(4)]
+        wait(hits)
+        done.set()
+        reading.result()
+    assert [each.totals() for each in readers] == [{("api", "allowed", "memory"): 8_000}] * 2
     assert seen == sorted(seen)

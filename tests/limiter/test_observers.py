@@ -6,16 +6,16 @@ import asyncio
 import gc
 import json
 import logging
+import re
 import threading
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from limiter_ways import rule
+from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
-from ratelimit_mw.limiter.observers.observers import name_of
-from ratelimit_mw.limiter.observers.outcomes import outcomes_of
+from ratelimit_mw import Event, Limiter, Rule, load_settings
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
 from ratelimit_mw.limiter.observers.traffic import TrafficFeed
 from ratelimit_mw.testing import ManualClock
@@ -74,8 +74,8 @@ def test_each_way_to_consume_sends_one_event() -> None:
 
 
 def test_an_event_cannot_be_changed() -> None:
-    """Its dicts are copies, which JSON can have."""
-    rate, events = observed(rule("1/minute"), settings=load_settings({"event_features": ["ip"]}))
+    """Its dicts are copies, which JSON can have. Its decisions have no keys."""
+    rate, events = observed(rule(["1/minute", "9/hour"]), settings=load_settings({"event_features": ["ip"]}))
     rate.hit(ANN)
     (event,) = events
     with pytest.raises(AttributeError):
@@ -84,6 +84,9 @@ def test_an_event_cannot_be_changed() -> None:
         json.dumps(table)
         cast(Any, table).clear()
     assert (event.costs, event.features, event.outcomes) == ({"r": 1}, {"ip": "192.0.2.7"}, {"r": "allowed"})
+    assert [(each.rule, each.allowed, each.remaining) for each in event.decisions] == [("r", True, 0), ("r", True, 8)]
+    assert {each.client for each in event.decisions} == {""}
+    assert "192.0.2.7" not in repr([event.decisions, [each.key for each in event.decisions]])
 
 
 def test_a_cost_that_is_settled_later_does_not_change_the_event() -> None:
@@ -103,18 +106,6 @@ def test_a_method_that_a_client_invents_has_one_name() -> None:
     assert [event.method for event in events] == ["GET", "_OTHER"]
 
 
-def test_the_decisions_of_an_event_have_no_keys() -> None:
-    rate, events = observed(Rule(name="api", limits=["1/minute", "9/hour"]))
-    rate.hit(ANN)
-    decisions = events[0].decisions
-    assert [(decision.rule, decision.allowed, decision.remaining) for decision in decisions] == [
-        ("api", True, 0),
-        ("api", True, 8),
-    ]
-    assert {decision.client for decision in decisions} == {""}
-    assert "192.0.2.7" not in repr([decisions, events[0].features, [decision.key for decision in decisions]])
-
-
 def test_a_shadow_rule_that_rejects_gives_shadow() -> None:
     rate, events = observed(Rule(name="new", limits="1/minute", mode="shadow"), Rule(name="api", limits="9/minute"))
     rate.hit(ANN)
@@ -123,41 +114,36 @@ def test_a_shadow_rule_that_rejects_gives_shadow() -> None:
     assert events[1].outcomes == {"new": "shadow", "api": "allowed"}
     assert events[1].costs == {"new": 0, "api": 1}
     assert events[1].wait == 0.0
+    rate.hit({"ip": "192.0.2.8"})
+    verdicts = [rate.hit(ANN), rate.hit({"ip": "192.0.2.8"})]
+    rate.observers.report(verdicts)
+    assert events[-1].outcome == "shadow", "whatever a later check of the request allows"
 
 
-def test_a_deny_list_gives_denied() -> None:
+def test_a_request_without_a_decision_of_the_store_has_an_outcome() -> None:
+    """A deny list gives "denied", a function of limits that fails "unavailable"."""
     rate, events = observed(settings=settings(lists={"deny": {"ip": ["192.0.2.7"]}}))
     rate.hit(ANN)
     assert (events[0].outcome, events[0].rules, events[0].wait, events[0].decisions) == ("denied", (), None, ())
-
-
-def test_a_function_of_limits_that_fails_gives_unavailable(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(value: Any) -> str:
-        raise ValueError("no database")
-
-    rate, events = observed(Rule(name="api", limits=broken))
+    rate, events = observed(Rule(name="api", limits=lambda ip: 1 // 0))
     rate.hit(ANN)
     assert (events[0].outcome, events[0].outcomes, events[0].local) == ("unavailable", {"api": "unavailable"}, True)
 
 
 def test_event_features_are_values_of_keys() -> None:
     """The features that the settings name, and those only. A rule that does not apply has none."""
-    options = load_settings({"event_features": ["ip", "user"]})
-    rate, events = observed(
+    rules = (
         Rule(name="api", limits="9/minute", key=["endpoint", "ip"]),
         Rule(name="mails", limits="9/minute", key="user"),
-        settings=options,
     )
+    rate, events = observed(*rules, settings=load_settings({"event_features": ["ip", "user"]}))
     rate.hit({**ANN, "endpoint": "/login", "user": "ann {x}"})
     rate.hit({**ANN, "endpoint": "/login"})
     assert [event.features for event in events] == [{"ip": "192.0.2.7", "user": "ann {x}"}, {"ip": "192.0.2.7"}]
-
-
-def test_event_features_are_digests_with_a_secret() -> None:
-    options = settings(event_features=["ip", "path"])
-    rate, events = observed(Rule(name="api", limits="9/minute", key=["path", "ip"]), settings=options)
-    rate.hit({**ANN, "path": "/a"})
-    assert events[0].features == {"path": "/a", "ip": options.secret.digest("ip", "192.0.2.7")}
+    secret = settings(event_features=["ip", "endpoint"])
+    rate, events = observed(rules[0], settings=secret)
+    rate.hit({**ANN, "endpoint": "/a"})
+    assert events[0].features == {"endpoint": "/a", "ip": secret.secret.digest("ip", "192.0.2.7")}
 
 
 def test_an_observer_that_raises_is_logged_once_a_minute(
@@ -182,26 +168,16 @@ def test_an_observer_that_raises_is_logged_once_a_minute(
     assert len(events) == 4
 
 
-class Unwritable(TrafficLog):
-    """A log that cannot count."""
-
-    def record(self, *args: Any, **options: Any) -> None:
-        raise OSError("the disk is full")
-
-
-def test_a_traffic_log_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Requests are not affected."""
-    feed = TrafficFeed(Unwritable("memory://"), has_clients=True)
-    assert Limiter([Rule(name="api", limits="9/minute")], observers=[feed]).hit(ANN)
-    assert "raised OSError; requests are not affected" in caplog.text
-
-
-def test_a_traffic_log_counts_an_event_that_it_is_passed() -> None:
+def test_a_traffic_log_is_an_observer(caplog: pytest.LogCaptureFixture) -> None:
+    """It counts an event that it is passed. When it cannot count, requests are not affected."""
     rate, events = observed(Rule(name="api", limits="9/minute"))
     rate.hit(ANN)
     log = TrafficLog("memory://")
     TrafficFeed(log, has_clients=False)(events[0])
     assert list(log.events(0, 4e9)) == ["rule:api:allowed"]
+    log.record = lambda *_: 1 // 0  # type: ignore[assignment, method-assign]
+    assert Limiter([Rule(name="api", limits="9/minute")], observers=[TrafficFeed(log, has_clients=True)]).hit(ANN)
+    assert "raised ZeroDivisionError; requests are not affected" in caplog.text
 
 
 def test_an_observer_that_hits_the_limiter_causes_no_event() -> None:
@@ -240,7 +216,7 @@ def test_observers_survive_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "observers changed: restart to apply it." in caplog.text
 
 
-@pytest.mark.parametrize(
+@each(
     ("observers", "message"),
     [
         ("print", "observers: expected a list such as"),
@@ -253,32 +229,11 @@ def test_observers_survive_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFix
     ],
 )
 def test_an_observer_that_cannot_work_is_an_error(observers: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Limiter(observers=observers)
-    assert str(caught.value).startswith(message)
+    expect_error("^" + re.escape(message), Limiter, observers=observers)
 
 
 def test_a_name_in_event_features_that_is_no_feature_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"event_features\[0\]: expected a feature"):
-        load_settings({"event_features": ["no-feature!"]})
-
-
-def test_an_observer_without_a_name_is_named_by_its_class() -> None:
-    """An object with ``__call__`` is an observer, too."""
-
-    class Counter:
-        def __call__(self, event: Event) -> None:
-            raise ValueError
-
-    assert name_of(Counter()).endswith("Counter")
-    assert name_of([].append) == "builtins.list.append"
-
-
-def test_an_allowed_check_after_a_shadow_rejection_leaves_the_outcome() -> None:
-    limiter = Limiter([Rule(name="seen", limits="1/day", mode="shadow"), Rule(name="other", limits="9/day")])
-    limiter.hit({"ip": "192.0.2.7"})
-    verdicts = [limiter.hit({"ip": "192.0.2.7"}), limiter.hit({"ip": "192.0.2.8"})]
-    assert outcomes_of(verdicts, None, "memory").outcome == "shadow"
+    expect_error(r"event_features\[0\]: expected a feature", load_settings, {"event_features": ["no-feature!"]})
 
 
 def test_a_reload_does_not_change_the_keys_of_earlier_decisions() -> None:
@@ -294,7 +249,7 @@ def test_a_reload_does_not_change_the_keys_of_earlier_decisions() -> None:
     assert [event.features for event in events] == [{"path": "/a"}] * 4
 
 
-@pytest.mark.parametrize("store", ["memory://", "redis://127.0.0.1:1"])
+@each("store", ["memory://", "redis://127.0.0.1:1"])
 def test_event_features_of_local_decisions(store: str) -> None:
     events: list[Event] = []
     options = load_settings({"event_features": ["ip"], "fleet_size": 2})
@@ -304,24 +259,24 @@ def test_event_features_of_local_decisions(store: str) -> None:
     limiter.close()
 
 
-def test_an_observer_that_returns_a_coroutine_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It could not be found at the start. A task is fine."""
+@each("error", ["TypeError: it returned a coroutine", "raised CancelledError"])
+def test_an_observer_that_fails_in_another_way_is_logged(error: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A coroutine could not be found at the start. A future that was cancelled cancels no request."""
 
     async def send(event: Event) -> None: ...
 
-    limiter = Limiter([Rule(name="api", limits="9/day")], observers=[lambda event: send(event)])
-    assert limiter.hit(ANN)
-    assert "observer test_observers." in caplog.text
-    assert "TypeError: it returned a coroutine" in caplog.text
+    class Observer:
+        """An object with ``__call__`` is named by its class."""
 
+        def __call__(self, event: Event) -> Any:
+            if "Cancelled" in error:
+                raise asyncio.CancelledError
+            return send(event)
 
-def test_an_observer_whose_future_was_cancelled_cancels_no_request(caplog: pytest.LogCaptureFixture) -> None:
-    def wait(event: Event) -> None:
-        raise asyncio.CancelledError
-
-    limiter = Limiter([Rule(name="api", limits="9/day")], observers=[wait])
+    limiter = Limiter([Rule(name="api", limits="9/day")], observers=[Observer()])
     assert asyncio.run(limiter.ahit(ANN))
-    assert "raised CancelledError" in caplog.text
+    assert ".Observer raised" in caplog.text
+    assert error in caplog.text
 
 
 def test_a_reader_that_cannot_count_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:

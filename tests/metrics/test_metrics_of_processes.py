@@ -30,31 +30,15 @@ ENDS = {
     "close, without exit functions": "hit(3); rate.close(); os._exit(0)",
     "fork": "hit(2)\nif os.fork() == 0:\n    hit(1)\nelse:\n    os.wait()",
 }
-UVICORN = """
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
-from ratelimit_mw.starlette import RateLimitMiddleware
-
-async def home(request):
-    return PlainTextResponse("hello")
-
-app = Starlette(routes=[Route("/", home)])
-"""
-GUNICORN = """
+APP = """
 from flask import Flask
 from ratelimit_mw.flask import RateLimiter
 
 app = Flask("app")
 app.add_url_rule("/", view_func=lambda: "hello")
+rules = [{"name": "api", "limits": "1000/minute"}]
+RateLimiter(app, settings={"observers": ["ratelimit_mw.metrics.prometheus:count"], "rules": rules})
 """
-SETTINGS = "settings={'observers': ['ratelimit_mw.metrics.prometheus:count'], 'rules': [RULE]})\n".replace(
-    "RULE", "{'name': 'api', 'limits': '1000/minute'}"
-)
-SERVED = {
-    "uvicorn": f"{UVICORN}\napp.add_middleware(RateLimitMiddleware, {SETTINGS}",
-    "gunicorn": f"{GUNICORN}\nRateLimiter(app, {SETTINGS}",
-}
 
 
 def counted(folder: Path) -> float:
@@ -76,13 +60,13 @@ def test_no_count_is_lost_at_the_end(tmp_path: Path) -> None:
         assert counted(tmp_path) == 3 * number, name
 
 
-@pytest.mark.parametrize("server", ["uvicorn", pytest.param("gunicorn", marks=pytest.mark.thorough)])
-def test_no_count_of_a_worker_is_lost(server: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_no_count_of_a_worker_is_lost(tmp_path: Path) -> None:
     """The server ends its workers with SIGTERM."""
-    (tmp_path / "counted_app.py").write_text(SERVED[server])
+    (tmp_path / "counted_app.py").write_text(APP)
     files = tmp_path / "metrics"
     files.mkdir()
-    command, environment = f"{server} counted_app:app --workers 2", {"PROMETHEUS_MULTIPROC_DIR": str(files)}
+    command, environment = "gunicorn counted_app:app --workers 2", {"PROMETHEUS_MULTIPROC_DIR": str(files)}
     with served_port(tmp_path / "log", command, tmp_path, **environment) as port:
         assert [status(port, "GET /") for _ in range(20)] == [200] * 20
     assert counted(files) == 20
