@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
 import time_machine
 from folders import ROOT
 from freezegun import freeze_time
 from memcached_handles import address
 from servers import Server
+from tables import each
 
 from ratelimit_mw import Limiter, Rule, clock
 
@@ -30,11 +30,7 @@ TOOLS = [
 ]
 
 
-@pytest.fixture(params=TOOLS, ids=lambda tool: f"{tool.func.__name__} {tool.args[0]} {tool.keywords}")
-def freeze(request: pytest.FixtureRequest) -> Freeze:
-    return request.param  # type: ignore[no-any-return]
-
-
+@each("freeze", TOOLS)
 def test_a_client_is_not_limited_for_years(freeze: Freeze) -> None:
     """Hits before, in and after such a test count together, and the time to wait is that of the limit."""
     limiter = Limiter([Rule(name="api", limits="3/minute")])
@@ -48,6 +44,7 @@ def test_a_client_is_not_limited_for_years(freeze: Freeze) -> None:
     assert 0 < (rejected.retry_after or 0) <= 60
 
 
+@each("freeze", TOOLS)
 def test_memcached_has_the_time_of_the_machine(memcached_server: Server, freeze: Freeze) -> None:
     """Its processes compare their wall clocks."""
     limiter = Limiter([Rule(name=f"frozen-{uuid4()}", limits="1/minute")], address(memcached_server))
@@ -59,6 +56,7 @@ def test_memcached_has_the_time_of_the_machine(memcached_server: Server, freeze:
     limiter.close()
 
 
+@each("freeze", TOOLS)
 def test_settings_are_followed_after_such_a_test(tmp_path: Path, freeze: Freeze) -> None:
     """The next look for changes is due soon, and not in years."""
     file = tmp_path / "ratelimit.toml"
@@ -71,6 +69,7 @@ def test_settings_are_followed_after_such_a_test(tmp_path: Path, freeze: Freeze)
     assert limiter.reloads.watch.due_at <= time.monotonic() + 2
 
 
+@each("freeze", TOOLS)
 def test_an_import_in_such_a_test_finds_the_real_clocks(freeze: Freeze) -> None:
     """The tool has replaced them by then."""
     with freeze():

@@ -25,21 +25,6 @@ def home():
 
 client = app.test_client()
 """
-STARLETTE = """
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
-from starlette.testclient import TestClient
-from ratelimit_mw.starlette import RateLimitMiddleware, limit
-
-@limit("2/minute")
-def home(request=None):
-    return PlainTextResponse("home")
-
-app = Starlette(routes=[Route("/", home)])
-app.add_middleware(RateLimitMiddleware, settings={})
-client = TestClient(app)
-"""
 FASTAPI = """
 from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
@@ -81,7 +66,7 @@ def home(request=None):
 urlpatterns = [path("", home)]
 client = Client()
 """
-APPLICATIONS = {"flask": FLASK, "starlette": STARLETTE, "fastapi": FASTAPI, "django": DJANGO}
+APPLICATIONS = {"flask": FLASK, "fastapi": FASTAPI, "django": DJANGO}
 
 TESTS = """
 import pytest
