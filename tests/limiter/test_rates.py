@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from shared_store import SharedStore
-from tables import expect_error
+from tables import each, expect_error
 
 from ratelimit_mw import Limiter, Quota, Rule, Verdict
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Tuning
 from ratelimit_mw.limiter import gates
 from ratelimit_mw.limiter.adaptive import Demand, Health
+from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7"}
@@ -109,7 +108,9 @@ def drain(limits: Limiter, windows: int = 100) -> int:
     return limits.peek(WHO).decisions[0].limit
 
 
-def check_demand(limits: Limiter) -> None:
+def test_the_amount_follows_the_demand_in_memory() -> None:
+    """The headers and the decisions have the amount of the moment."""
+    limits = limiter(algorithm="fixed-window")
     clock: Any = limits.clocks.own
     first = burst(limits)[0].decisions[0]
     assert (first.limit, first.remaining, str(first.quota)) == (50, 49, "50/second")
@@ -119,11 +120,6 @@ def check_demand(limits: Limiter) -> None:
     limits.hit(WHO)
     clock.advance(101)
     assert [*amounts, len(burst(limits)) - 1] == [52, 55, 50]
-
-
-def test_the_amount_follows_the_demand_in_memory() -> None:
-    """The headers and the decisions have the amount of the moment."""
-    check_demand(limiter(algorithm="fixed-window"))
 
 
 def test_the_amount_follows_the_demand_on_a_store(url: str) -> None:
@@ -154,30 +150,35 @@ def test_the_amount_follows_the_demand_without_the_store() -> None:
     assert drain(limits) == 52
 
 
-@pytest.mark.parametrize("store", [None, SharedStore], ids=["memory", "shared"])
-def test_the_amount_follows_the_health_of_the_service(store: Callable[[], Any] | None) -> None:
-    """Slow responses and errors lower it. The time in the queue of a proxy counts. A refund has no time."""
-    for status, took, queued, amount in (
+@each(
+    ("status", "took", "queued", "amount"),
+    [
         (200, 0.0, 0.0, 40),
         (200, 0.3, 0.0, 16),
         (500, 0.0, 0.0, 16),
         (None, 0.0, 0.0, 16),
         (404, 0.0, 0.0, 40),
         (200, 0.0, 5.0, 16),
-    ):
-        limits = limiter(store() if store else None, "health", limits="adaptive 5..1000/second")
-        clock: Any = limits.clocks.own
-        limits.refund(limits.hit(WHO))
-        for _ in range(20):
-            for verdict in burst(limits, request_start=gates.now_us() / SECOND - queued if queued else None):
-                clock.advance(took if verdict else 0)
-                if verdict:
-                    limits.conclude(verdict, status)
-                    limits.conclude(verdict, 200)
-            if (now := limits.peek(WHO).decisions[0].limit) != 20:
-                break
-            clock.advance(1)
-        assert now == amount, (status, took, queued)
+    ],
+)
+@each("store", [MemoryStore, SharedStore])
+def test_the_amount_follows_the_health_of_the_service(
+    store: Any, status: int | None, took: float, queued: float, amount: int
+) -> None:
+    """Slow responses and errors lower it. The time in the queue of a proxy counts. A refund has no time."""
+    limits = limiter(store(), "health", limits="adaptive 5..1000/second")
+    clock: Any = limits.clocks.own
+    limits.refund(limits.hit(WHO))
+    for _ in range(20):
+        for verdict in burst(limits, request_start=gates.now_us() / SECOND - queued if queued else None):
+            clock.advance(took if verdict else 0)
+            if verdict:
+                limits.conclude(verdict, status)
+                limits.conclude(verdict, 200)
+        if (now := limits.peek(WHO).decisions[0].limit) != 20:
+            break
+        clock.advance(1)
+    assert now == amount
 
 
 def test_the_delay_of_a_queue_is_not_slow() -> None:

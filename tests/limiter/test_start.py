@@ -74,12 +74,13 @@ def test_first_decisions_of_a_process_open_the_store_once(
 
 
 def test_limiter_starts_once() -> None:
-    """A server, a first decision, or both may start it."""
+    """A server, a first decision, or both may start it, and a thread that has found the store closed before."""
     store = SlowToOpen()
     limiter = limiter_on(store)
-    limiter.start()
-    limiter.start()
-    asyncio.run(limiter.astart())
+    assert limiter.remote is not None
+    for owner in (limiter, limiter, limiter.remote):
+        owner.start()
+        asyncio.run(owner.astart())
     assert limiter.hit(CLIENT).allowed
     assert store.starts == 1
     Limiter([Rule(name="api", limits="100/minute")]).start()
@@ -110,14 +111,3 @@ def test_forked_worker_opens_its_own() -> None:
         assert hit_on_a_loop(limiter) == [True] * 8
         assert store.starts == starts
         forksafe._in_child()
-
-
-def test_late_caller_finds_the_store_open() -> None:
-    """A thread that has found the store closed before another thread has opened it."""
-    store = SlowToOpen()
-    limiter = limiter_on(store)
-    limiter.start()
-    assert limiter.remote is not None
-    limiter.remote.start()
-    asyncio.run(limiter.remote.astart())
-    assert store.starts == 1

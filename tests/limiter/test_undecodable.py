@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from memcached_handles import ask, names_in
 from redis_handles import PATIENT, address, client
 from servers import HOST, Server, memcached_running
 from shared_store import SharedStore
+from tables import each
 
-from ratelimit_mw import Limiter, Rule, StateError, Verdict, algorithms
+from ratelimit_mw import Limiter, Rule, StateError, algorithms
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.settings import Settings
@@ -82,12 +84,11 @@ def memcached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("algorithm", NAMES)
-@pytest.mark.parametrize("is_async", [False, True])
+@each("algorithm", NAMES)
 def test_a_key_whose_state_cannot_be_decoded_starts_anew(
     damaged: tuple[str, Damage],
+    way: Any,
     algorithm: str,
-    is_async: bool,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -96,42 +97,36 @@ def test_a_key_whose_state_cannot_be_decoded_starts_anew(
     url, damage = damaged
     limits = "5 concurrent" if algorithm == "concurrent" else "5/hour"
     chosen = {"own": OwnWindow, "concurrent": "fixed-window"}.get(algorithm, algorithm)
+    name = uuid4().hex
     rules = [
-        Rule(name=f"{algorithm}-{is_async}", limits=limits, algorithm=chosen),
-        Rule(name=f"other-{algorithm}-{is_async}", limits="100/day", algorithm="fixed-window"),
+        Rule(name=name, limits=limits, algorithm=chosen),
+        Rule(name=f"other-{name}", limits="100/day", algorithm="fixed-window"),
     ]
+    caplog.clear()
     limiter = Limiter(rules, open_store(url, PATIENT), settings=Settings(rejection_cache=0))
-    with asyncio.Runner() as loop:
-
-        def hit() -> Verdict:
-            return loop.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO)
-
-        for expected in (97, 94):
-            verdict = [hit() for _ in range(3)][-1]
-            assert [decision.remaining for decision in verdict.decisions] == [2, expected]
-            damage(limiter, verdict.decisions[0].hit[1])
-        limiter.refund(verdict)  # nothing is there to refund
-        assert not any(decision.local for decision in hit().decisions)
-        loop.run(limiter.aclose()) if is_async else limiter.close()
+    for expected in (97, 94):
+        verdict = [way(limiter).hit(WHO) for _ in range(3)][-1]
+        assert [decision.remaining for decision in verdict.decisions] == [2, expected]
+        damage(limiter, verdict.decisions[0].hit[1])
+    limiter.refund(verdict)  # nothing is there to refund
+    assert not any(decision.local for decision in way(limiter).hit(WHO).decisions)
+    way(limiter).close()
     assert limiter.breaker is not None
     assert (limiter.breaker.openings, limiter.local_decisions) == (0, 0)
     (warning,) = [message for message in caplog.messages if "start anew" in message]
-    assert f"(rule {algorithm}-{is_async}); such keys start anew" in warning
+    assert f"(rule {name}); such keys start anew" in warning
     assert WHO["ip"] not in warning
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_several_damaged_states_of_one_request_start_anew(damaged: tuple[str, Damage], is_async: bool) -> None:
+def test_several_damaged_states_of_one_request_start_anew(damaged: tuple[str, Damage], way: Any) -> None:
     """The store decides each of them; this is no outage."""
     url, damage = damaged
-    rules = [Rule(name=f"{name}-{is_async}", limits="5/hour", on_store_error="deny") for name in ("a", "b", "c")]
+    rules = [Rule(name=uuid4().hex, limits="5/hour", on_store_error="deny") for _ in range(3)]
     limiter = Limiter(rules, open_store(url, PATIENT), settings=Settings(rejection_cache=0, fleet_size=1))
-    with asyncio.Runner() as loop:
-        verdict = limiter.hit(WHO)
-        for decision in verdict.decisions:
-            damage(limiter, decision.hit[1])
-        verdict = loop.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO)
-        loop.run(limiter.aclose()) if is_async else limiter.close()
+    for decision in way(limiter).hit(WHO).decisions:
+        damage(limiter, decision.hit[1])
+    verdict = way(limiter).hit(WHO)
+    way(limiter).close()
     assert (verdict.status, [decision.remaining for decision in verdict.decisions]) == (200, [4, 4, 4])
     assert limiter.local_decisions == 0
 
@@ -144,11 +139,10 @@ class DamagedStore(SharedStore):
         raise StateError("damaged", [hit.key for hit in hits])
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_state_that_is_damaged_again_is_decided_by_policy(is_async: bool) -> None:
+def test_a_state_that_is_damaged_again_is_decided_by_policy(way: Any) -> None:
     """The circuit breaker stays closed."""
     limiter = Limiter([Rule(name="api", limits="2/hour")], DamagedStore(), ManualClock(1e6), Settings(fleet_size=1))
-    verdicts = [asyncio.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO) for _ in range(9)]
+    verdicts = [way(limiter).hit(WHO) for _ in range(9)]
     assert [verdict.allowed for verdict in verdicts] == [True] * 2 + [False] * 7
     assert limiter.local_decisions == 9
     assert limiter.breaker is not None

@@ -72,24 +72,16 @@ def test_an_idle_worker_knows_an_override_before_it_decides(
 def test_an_idle_worker_knows_a_changed_file_before_it_decides(
     file: Path, later: Later, hits: Callable[[Limiter], list[Any]]
 ) -> None:
+    """It loses no request to a mistake in the file."""
     worker = Limiter.from_settings(str(file))
     file.write_text(FILE.format("", 7))
     assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
     later.passed = SECONDS
     assert [limits_of(verdict) for verdict in hits(worker)] == [["7/minute"]] * 4
-
-
-@each_kind
-def test_an_idle_worker_knows_a_deny_list_and_loses_no_request_to_a_mistake(
-    file: Path, later: Later, hits: Callable[[Limiter], list[Any]]
-) -> None:
-    worker = Limiter.from_settings(str(file))
-    file.write_text(FILE.format('lists = { deny = { user = ["acme"] } }', 100))
-    later.passed = 2 * SECONDS
-    assert [verdict.allowed for verdict in hits(worker)] == [False] * 4
-    file.write_text(FILE.format("limits = 3", 100))
-    later.passed = 4 * SECONDS
-    assert [verdict.allowed for verdict in hits(worker)] == [False] * 4
+    for text in 'lists = { deny = { user = ["acme"] } }', "limits = 3":
+        file.write_text(FILE.format(text, 7))
+        later.passed += 2 * SECONDS
+        assert [verdict.allowed for verdict in hits(worker)] == [False] * 4
 
 
 @each_kind
@@ -121,13 +113,6 @@ def test_a_busy_worker_looks_before_the_interval_ends_and_does_not_wait(later: L
     assert store.reads == reads + 1
 
 
-def test_a_busy_worker_reads_a_changed_file_in_the_background(file: Path, later: Later) -> None:
-    worker = Limiter.from_settings(str(file))
-    file.write_text(FILE.format("", 7))
-    later.passed = 0.8 * SECONDS
-    wait_for(lambda: limits(worker) == ["7/minute"], "the look in the background")
-
-
 def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later: Later) -> None:
     store = Recording()
     worker = limiter_of(store=store, reload_interval="1h")
@@ -141,13 +126,6 @@ def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later
     wait_for(lambda: read.call_args_list, "a read in the background")
     worker.hit(ACME)
     assert len(read.call_args_list) == 1
-
-
-def test_limits_that_are_off_read_no_overrides(later: Later) -> None:
-    store = Recording()
-    worker = limiter_of(store=store, reload_interval="1h", enabled=False)
-    worker.hit(ACME)
-    assert store.starts == 0
 
 
 @each_kind
@@ -193,7 +171,7 @@ def test_a_machine_without_threads_left_keeps_the_earlier_rules(
 
 
 def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later) -> None:
-    """The memory store has no need of the async methods. A thread reads the file."""
+    """The memory store has no need of the async methods. A thread reads the file, as in a worker that is busy."""
     worker, may_end = Limiter.from_settings(str(file)), threading.Event()
     origin = worker.settings.origin
     assert origin is not None
@@ -218,5 +196,10 @@ def test_a_store_without_records_is_opened_by_the_first_request() -> None:
     assert limiter.remote.is_open
 
 
-def test_settings_that_never_change_are_not_watched() -> None:
-    assert Limiter([API]).reloads.watch is None
+def test_what_never_changes_is_not_watched() -> None:
+    """Rules of your code, and limits that are off."""
+    store = Recording()
+    for limiter in Limiter([API]), limiter_of(store=store, enabled=False):
+        limiter.hit(ACME)
+        assert limiter.reloads.watch is None
+    assert store.starts == 0
