@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ratelimit_mw.limiter.remote.breaker import Breaker
 
 SECOND = 1_000_000
@@ -40,13 +38,12 @@ def test_probes_are_granted_one_at_a_time_at_most_a_second_apart() -> None:
     assert 10 <= len(granted) <= 14
 
 
-@pytest.mark.slow
 def test_the_breakers_of_a_fleet_probe_at_different_moments() -> None:
     """Each interval has a random part."""
     first_probes = set()
     for _ in range(20):
         breaker = open_breaker()
-        first_probes.add(next(now for now in range(SECOND) if breaker.takes_probe(now)))
+        first_probes.add(next(now for now in range(0, SECOND, 500) if breaker.takes_probe(now)))
     assert len(first_probes) > 10
 
 

@@ -221,12 +221,13 @@ def test_a_share_that_arrives_after_the_next_one_is_returned() -> None:
     assert left(limiter) == 97
 
 
+@pytest.mark.slow
 @each("seed", range(5))
 def test_a_period_sees_at_most_one_share_per_process_more(seed: int) -> None:
     """By the clock, only leases that were alive at its start add to a period."""
     limiters, _, clock = setup("60/minute", "10%", 3, "sliding-window-log")
     chance, passed = random.Random(seed), []
-    for _ in range(4_000):
+    for _ in range(2_000):
         clock.advance(chance.choice((0, 0.01, 0.2, 1)))
         if chance.choice(limiters).hit(WHO):
             passed.append(clock())

@@ -67,7 +67,7 @@ def workers(place: str, name: str, count: int) -> Iterator[list[Worker]]:
             worker.process.join()
 
 
-@pytest.fixture(params=["redis", "lmdb", "memcached"])
+@pytest.fixture(params=["redis", "lmdb", pytest.param("memcached", marks=pytest.mark.thorough)])
 def place(request: Any, tmp_path: Path, redis_server: Server, memcached_server: Server) -> str:
     """The address of a real store."""
     if request.param == "lmdb":
