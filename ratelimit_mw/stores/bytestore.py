@@ -190,7 +190,7 @@ class ByteCall:
                 self.left = [*self.left, *(Correction.return_slots(*hit[:2], hit.cost) for hit in slots)]  # type: ignore[arg-type]
             longest = max(longest, self.time() - began)
             if self.time() + longest >= self.last:
-                reject_lost(decisions)
+                reject_lost([latest[id(hit)] for hit in left])
                 break
             await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
         return [latest[id(hit)] for hit in hits]

@@ -79,7 +79,7 @@ def test_a_rejected_request_refunds_what_it_has_counted(memcached_server: Server
     tiered, narrow = limit_of("9/day", "tiered-window"), limit_of("2/day", "gcra")
     left = [True]
     meddle = lambda: left and left.pop() and store.apply([hit(narrow)], NOW)  # noqa: E731
-    with closing(Meddling(memcached_server, PATIENT, meddle)) as meddled:
+    with closing(Meddling(memcached_server, meddle)) as meddled:
         assert meddled.apply([hit(tiered), hit(narrow)], NOW)[0].allowed
     for _ in range(3):
         store.apply([hit(tiered), hit(narrow)], NOW)
