@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 from libraries import load_without
+from tables import expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND, now_us
@@ -31,20 +32,81 @@ MISTAKES = {
     "nothing://": "unknown scheme 'nothing' of a store URL. Expected one of memory, lmdb, redis",
     "": "starts with a scheme and ://",
     "reddis://h": "unknown scheme 'reddis' of a store URL. Did you mean 'redis'?",
-    "redis://:pw@h:99999/0": "the port 99999 is too large. Expected a port from 1 to 65535",
+    "redis://:h1dden@h:99999/0": "the port 99999 is too large. Expected a port from 1 to 65535",
     "memcached://h:99999": "the port 99999 is too large",
-    "memcached+unix://h/run/memcached.sock": "needs the path of a socket. Write memcached+unix:///run/memcached.sock",
+    "memcached+unix://h/run/memcached.sock": r"needs the path of a socket. Write memcached\+unix:///run/memcached.sock",
     "memcached+unix://": "needs the path of a socket",
     "redis:h:99999": "starts with a scheme and ://, for example redis://cache:6379/0",
+    "redis://a,b": "one host",
+    "redis://h1dden@a:port": "NAME:PORT",
+    "redis://:h1dden@a:0": "NAME:PORT",
+    "redis://:h1dden@a:99999": "the port 99999 is too large",
+    "redis://:h1dden@a/zero": "number of a database",
+    "redis://:h1dden@a?colour=red": "no option 'colour'",
+    "redis://:h1dden@a/2?db=1": "sets db twice",
+    "redis+cluster://:h1dden@a?db=1": "a cluster has one database",
+    "redis://:h1dden@a?password=h1dden": "sets password twice",
+    "redis://:h1dden@a?protocol=3": "no option 'protocol'",
+    "redis://:h1dden@a?ssl_ca_certs=/ca.pem": "TLS needs rediss://",
+    "redis://a?password=half&h1dden": "no option of this name",
+    "redis+sentinel://a/mymaster?passwort=h1dden": "no option 'passwort'",
+    "redis://a?sentinel_password=h1dden": "redis\\+sentinel://",
+    "unix://:h1dden@host/run/redis.sock": "path of a socket",
+    "unix://": "path of a socket",
+    "unix:///run/redis.sock?db=one": "number of a database",
+    "redis+sentinel://:h1dden@a,b": "name of a service",
+    "redis+cluster://:h1dden@a/1": "has no path",
+    "redis://:h1dden@a?remap=*->b": "does not take remap: its server announces no other server",
+    "redis+cluster://:h1dden@a?remap=b:1": "remap: expected HOST:PORT->HOST:PORT, for example .*; got 'b:1->'",
+    "redis+cluster://:h1dden@a?remap=b:1->c:0": "got 'b:1->c:0'",
+    "redis+cluster://:h1dden@a?remap=b->c->d": "got 'b->c->d'",
+    "redis+cluster://:h1dden@a?remap=b:1->c:2,": "got '->'",
+    "redis+cluster://:h1dden@a?remap=b:1->*": r"got 'b:1->\*'",
+    "redis+cluster://:h1dden@a?remap=*->b:1": r"sends all servers to one port. Write '\*->b'",
+    "redis+cluster://:h1dden@a?remap=b->c,b->d": "remap: 'b' is there twice",
+    "redis+cluster://:h1dden@a?remap=b->c,B->d": "remap: 'B' is there twice",
+    "redis+cluster://:h1dden@a?remap=*.example.com->b": r"or \*->localhost; got '\*.example.com->b'",
+    "redis+cluster://:h1dden@a?remap=b->c*": r"got 'b->c\*'",
+    "lmdb://host/var/lib/app": "absolute path",
+    "lmdb:var/lib/app": "starts with a scheme and ://",
+    "lmdb://": "absolute path",
+    "lmdb:///a%00b": "absolute path",
+    "lmdb:///var/lib/app#1": "has # .* within .* its path",
+    "lmdb:///tmp/x?size=much": "option size: expected bytes .*; got 'much'",
+    "lmdb:///tmp/x?size=1.5GiB": "option size: expected bytes .*; got '1.5GiB'",
+    "lmdb:///tmp/x?size=1MiB": "option size: .* at least 4 MiB; got 1048576",
+    "lmdb:///tmp/x?sise=1GiB": "no option 'sise'",
+    "memcached://h1:11211,h1:11211": "each server may appear once",
+    "memcached://h1/0": "has no path",
+    "memcached://h1?pool=3": "has no option 'pool'. Its options are prefix",
+    "memcached://h1?prefix=a%20b": "expected a prefix of 1 to 50 printable ASCII characters",
+    "memcached://h1?prefix=" + "x" * 51: "expected a prefix of 1 to 50 printable ASCII characters",
+    "memcached://": "expected servers such as",
+    "memcached://app@h1": "a login needs a user name and a password",
+    "memcached://:h1dden@h1": "a login needs a user name and a password",
+    "memcached://app:h1%20dden@h1": "cannot contain spaces or control characters",
+    "memcached://app:h1dden%0D%0Aflush_all@h1": "cannot contain spaces or control characters",
+    "memcached://app:h1dden%C2%A0@h1": "cannot contain spaces or control characters",
+    "memcached://app:h1dden/x@h1": "has # .* within its login",
+    "memcached://app:h1dden#x@h1": "has # .* within its login",
+    "memcached://app:h1dden@h2@h 1": "expected servers such as",
+    "postgresql://db/shop?table=a;b": "Write them as %23",
+    "postgresql://db/shop?table=Shop": "option table: expected a name of small letters",
+    "postgresql://db/shop?sslmode=on": "sslmode is one of disable",
+    "postgresql://db/shop?host=/run": "either before the path, or in the option host",
+    "postgresql://db/shop?target_session_attrs=primry": "target_session_attrs is one of any, read-write",
+    "postgresql:///shop?host=db1,db2": "option host: expected the folder of a Unix socket",
+    "postgresql://app:h1dd%00en@db/shop": "has %00 in its login, its path or an option",
+    "postgresql://db/shop?application_name=a%00": "has %00 in its login, its path or an option",
+    "postgresql://a b/shop": "expected servers such as",
+    "postgresql://db/shop?prefix=a": "has no option 'prefix'. Its options are table, host, sslmode",
 }
 
 
 def test_an_invalid_store_url_is_an_error() -> None:
-    """Scheme, options and values are checked."""
-    for address, message in MISTAKES.items():
-        with pytest.raises(ConfigError) as caught:
-            open_store(address)
-        assert message in str(caught.value), address
+    """Scheme, options and values are checked, before any file is opened. No message has a part of a password."""
+    for url, message in MISTAKES.items():
+        assert not any(part in expect_error(message, open_store, url) for part in ("h1d", "dden")), url
 
 
 @pytest.mark.parametrize(("address", "library"), [("lmdb:///tmp/nowhere", "lmdb"), ("redis://", "hiredis")])

@@ -1,6 +1,5 @@
 """The parts of the Memcached store that do no I/O: addresses, names, expiry, commands and answers, tiers."""
 
-import re
 import time
 
 import pytest
@@ -42,19 +41,8 @@ def test_servers_are_parsed() -> None:
     assert [str(server) for server in found][1:3] == ["cache.example:11211", "[::1]:11213"]
 
 
-def test_a_wrong_url_is_an_error() -> None:
-    """The error comes at the start, and shows the text and an example."""
-    mistakes = {
-        "h1:11211,h1:11211": "each server may appear once",
-        "h1/0": "has no path",
-        "h1?pool=3": "has no option 'pool'. Its options are prefix",
-        "h1?prefix=a%20b": "expected a prefix of 1 to 50 printable ASCII characters",
-        "h1?prefix=" + "x" * 51: "expected a prefix of 1 to 50 printable ASCII characters",
-        "": "expected servers such as",
-    }
-    for rest, message in mistakes.items():
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            open_store(f"memcached://{rest}")
+def test_wrong_servers_are_an_error() -> None:
+    """The error comes at the start, and shows an example."""
     for text in ("", ",", "a,", "a b", "a:", "a:x", "a:99999", "[::1", "a/b:1:2"):
         with pytest.raises(ConfigError, match="expected servers such as"):
             parse_servers(text)

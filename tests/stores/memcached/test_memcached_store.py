@@ -1,8 +1,10 @@
 """The values of the Memcached store in a server, and the effect of other values."""
 
 import itertools
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,11 @@ from memcached_handles import (
     undo,
     value_of,
 )
-from servers import Server, memcached_running
+from servers import HOST, Server, memcached_command, memcached_running, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.memcached.client.servers import MemcachedAccess
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_compliance import HOSTILE
 from ratelimit_mw.testing.store_suite import WAYS, StoreSuite, limit_of
@@ -129,6 +132,38 @@ def test_a_value_that_is_no_state_is_a_store_error(memcached_server: Server) -> 
         with pytest.raises(StoreError, match="Memcached"):
             handle.apply([hit(limit)], NOW)
         handle.close()
+
+
+# -- logins and sockets ---------------------------------------------------------------------------------------
+
+
+def test_a_server_without_login_keeps_nothing_of_it(memcached_server: Server) -> None:
+    """Such a server takes the login for a write. The value expires at once."""
+    with closing(open_store(f"memcached://app:s3cret@{HOST}:{memcached_server.port}", PATIENT)) as store:
+        assert store.apply([hit(limit_of("5/minute"))])[0].remaining == 4
+    assert ask(memcached_server, b"get login", b"END") == b"END\r\n"
+
+
+def test_no_representation_shows_the_password() -> None:
+    store = MemcachedStore("h1", username="app", password="s3cr3t")
+    assert "s3cr3t" not in repr([store, vars(store), MemcachedAccess(None, "app", "s3cr3t")])
+
+
+@pytest.mark.slow
+def test_a_server_may_listen_on_a_unix_socket(tmp_path: Path) -> None:
+    """The store counts over it, and its name shows it."""
+    path = tmp_path / "memcached@1.sock"
+    with subprocess.Popen([*memcached_command(0)[:-10], "-s", str(path)]) as process:
+        try:
+            wait_for(path.exists, "the socket")
+            for way in WAYS.values():
+                with closing(way(open_store(f"memcached+unix://{path}?prefix=shop:", PATIENT))) as handle:
+                    limit = limit_of("5/minute")
+                    assert [handle.hit(limit).remaining for _ in range(3)] == [4, 3, 2]
+                    assert [facts.name for facts in handle.store.facts()] == [str(path)]
+        finally:
+            process.kill()
+    assert repr(MemcachedStore(str(path))) == f"<MemcachedStore memcached+unix://{path}>"
 
 
 # -- servers ---------------------------------------------------------------------------------------------------
