@@ -110,21 +110,6 @@ def test_departures_from_a_queue_keep_the_rate(data: st.DataObject) -> None:
 
 
 @KINDS
-def test_who_keeps_exactly_to_the_rate_is_never_rejected(kind: str) -> None:
-    """Hits for three periods, the k-th at ceil(k*P/N) microseconds, are all allowed, however the rate divides them.
-
-    Buckets hold two, the least that can make up for the rounding; the one refilled by interval holds its amount.
-    """
-    burst = 2 if kind in BUCKETS and kind != "token-bucket-interval" else None
-    for amount, period in [(3, SECOND), (5, MINUTE), (7, MINUTE), (90, SECOND), (9_973, DAY)]:
-        decide = Shape(kind, amount, period, burst).build().decide
-        state = None
-        for hit in range(3 * amount + 1):
-            state, decision = decide(state, -(-hit * period // amount), 1)
-            assert decision.allowed, (amount, period, hit)
-
-
-@KINDS
 @examples(40)
 @given(data=st.data())
 def test_who_keeps_to_the_rate_is_never_rejected_whenever_he_starts(kind: str, data: st.DataObject) -> None:

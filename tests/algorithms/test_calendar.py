@@ -162,16 +162,6 @@ def test_calendar_quotas_stand_wherever_limits_do() -> None:
             assert str(rejected.rejected_by[0].quota) == day
 
 
-def test_a_quota_survives_a_restart_where_the_store_does(tmp_path: Path) -> None:
-    """In LMDB, and in the snapshot of the memory store."""
-    for store in (f"lmdb://{tmp_path}/db", f"memory://?snapshot={tmp_path}/snapshot"):
-        rule = Rule(name="api", limits="2 per calendar year", unit="tokens")
-        for expected in ([True, True], [False]):
-            limiter = Limiter([rule], store=store)
-            assert [limiter.hit(CLIENT).allowed for _ in expected] == expected, store
-            limiter.close()
-
-
 def test_a_calendar_quota_is_never_leased() -> None:
     """A share taken before midnight would count after it."""
     rule = Rule(limits="1000 per calendar day; 1000/minute", lease="10%")
@@ -214,9 +204,3 @@ def test_explain_and_check_show_the_time_zone(tmp_path: Path) -> None:
         "Asia/Kolkata",
         "calendar-window (week)",
     )
-
-
-def test_a_time_after_the_last_year_has_a_window() -> None:
-    """A clock that is far ahead raises no error."""
-    start, end = window_of("month", "Europe/Berlin").window(now := 300_000_000_000 * SECOND)
-    assert start <= now < end

@@ -97,34 +97,6 @@ def test_the_tenth_rejection_starts_the_ban(each_store: Store) -> None:
     assert limiter.hit(WHO).allowed
 
 
-def test_rejections_longer_apart_start_no_ban(each_store: Store) -> None:
-    """The window of ``within`` is open at its start: a rejection exactly that long ago no longer counts."""
-    clock = ManualClock(START)
-    limiter = limiter_of(each_store, clock, "1/day", {"after": 2, "within": "10s", "for": "1h"})
-    limiter.hit(WHO)
-    for _ in range(5):
-        assert not limiter.hit(WHO).banned
-        clock.advance(10)
-    limiter.hit(WHO)
-    clock.advance(9.999999)
-    assert not limiter.hit(WHO).banned
-    assert limiter.hit(WHO).banned
-
-
-def test_bans_grow_up_to_a_maximum_and_are_forgotten(each_store: Store) -> None:
-    """The n-th ban lasts for * growth**(n-1), at most max. After max without a ban, it starts again."""
-    clock = ManualClock(START)
-    limiter = limiter_of(each_store, clock, "1/s", {"after": 1, "within": "1s", "for": "10s", "growth": 3, "max": "1m"})
-    lengths = []
-    for quiet in (0, 0, 0, 59.999999, 60, 0):
-        assert limiter.hit(WHO).allowed
-        verdict = limiter.hit(WHO)
-        assert (verdict.allowed, verdict.banned) == (False, False)
-        lengths.append(verdict.retry_after)
-        clock.advance((verdict.retry_after or 0) + quiet)
-    assert lengths == [10, 30, 60, 60, 60, 10]
-
-
 def test_several_rules_are_decided_as_in_memory(each_store: Store) -> None:
     """Rules of other keys, in other slots of a cluster, and in shadow mode, with refunds."""
     for seed in range(3):

@@ -1,17 +1,10 @@
-"""Time of one thread and time budgets, for tests on a busy machine."""
+"""Time budgets for tests on a busy machine."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.stores.redis.store import RedisStore
-
-
-def own_seconds() -> float:
-    """Return the time minus the time that this thread waited for a processor."""
-    return time.monotonic() - int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from folders import SUPPORT
-from lmdb_kit import FORK, SIZE, hit, limit_of, mark_of, open_at, start
+from lmdb_kit import FORK, hit, limit_of, mark_of, open_at, start
 
 from ratelimit_mw.clock import machine
 from ratelimit_mw.errors import StoreError
@@ -92,47 +92,6 @@ def test_change_of_the_wall_clock_has_no_effect(store: LmdbStore, monkeypatch: p
     assert 0 <= hit(store, limit_of("2/300 days")).at_us - first < 60_000_000
     assert not hit(store, limit_of("2/300 days")).allowed
     monkeypatch.undo()
-
-
-def test_all_processes_use_one_clock(path: Path) -> None:
-    """The times that two processes read in turn never go back, to the microsecond."""
-    code = (
-        "from ratelimit_mw.clock import machine\n"
-        "step = int(input())\nreal = machine.time_ns\nmachine.time_ns = lambda: real() + step\n"
-        "from ratelimit_mw import Quota\nfrom ratelimit_mw.decision import Hit\n"
-        "from ratelimit_mw.algorithms import build_limit\n"
-        "from ratelimit_mw.stores.lmdb.store import LmdbStore\n"
-        "limit = build_limit('api', 0, Quota.parse('9/minute'), 'sliding-window-log')\n"
-        f"store = LmdbStore({str(path)!r}, {SIZE}, timeout_us=5_000_000)\n"
-        "while input():\n    print(store.apply([Hit(limit, limit.prefix, 0)])[0].at_us, flush=True)"
-    )
-    command = [sys.executable, "-c", code]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as two:
-        one.stdin.write("0\n")
-        two.stdin.write("5000000000\n")
-        times = []
-        for _ in range(20):
-            for process in (one, two):
-                process.stdin.write("go\n")
-                process.stdin.flush()
-                times.append(int(process.stdout.readline()))
-        for process in (one, two):
-            process.communicate("\n")
-    assert times == sorted(times)
-    assert times[-1] - times[0] < 5_000_000
-
-
-def test_a_process_that_closes_no_limiter_clears_the_mark_at_its_end(path: Path) -> None:
-    """No server closes the limiter of a WSGI application."""
-    code = (
-        "from ratelimit_mw import Limiter, Rule, load_settings\n"
-        "settings = load_settings({'store_timeout': '10s'})\n"
-        f"limiter = Limiter([Rule(name='api', limits='9/day')], 'lmdb://{path}?size=4MiB', settings=settings)\n"
-        "assert limiter.hit({'ip': '192.0.2.7'}).allowed\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert mark_of(path) == ""
 
 
 def hit_and_wait(path: Path, pipe: Any) -> None:

@@ -17,12 +17,6 @@ pytestmark = pytest.mark.slow
 OTHERS = [pytest.param(f"sliding-window-{kind}", marks=pytest.mark.thorough) for kind in ("log", "counter")]
 
 
-def fill(store: Store, limit: Limit) -> None:
-    """Use over half of 4 MiB, with the longest keys."""
-    for number in range(3_000):
-        hit(store, limit, f"filling {number}".ljust(400, "x"))
-
-
 @pytest.mark.parametrize("algorithm", ["fixed-window", *OTHERS])
 def test_a_flood_of_keys_frees_no_client(path: Path, algorithm: str, caplog: pytest.LogCaptureFixture) -> None:
     """When a flood of keys fills the store, known keys keep their state. New keys are an outage, with one warning."""
@@ -55,33 +49,6 @@ def allows(store: Store, limit: Limit, client: str) -> bool | None:
         if "is full. Use a larger size" not in str(error):
             raise
         return None
-
-
-def test_full_store_has_failed(path: Path) -> None:
-    """A call that needs more room fails and changes nothing. Once states have expired, calls use their room."""
-    clock = ManualClock(NOW)
-    store = open_at(path, size=4 << 20, clock=clock)
-    known = limit_of("9/day")
-    hit(store, known, "known")
-    fill(store, limit_of())
-    problems = [problem_of(store, number) for number in range(600)]
-    written = problems.index(problems[-1])
-    assert written > 100
-    assert "is full. Use a larger size" in problems[-1]
-    assert [store.read_record(f"record-{number}") is None for number in (written - 1, written)] == [False, True]
-    clock.advance(2 * 3600)
-    assert not all(problem_of(store, written) for _ in range(50))
-    assert hit(store, known, "known").remaining == 7
-    store.close()
-
-
-def problem_of(store: Store, number: int) -> str:
-    """Write a record. Return the error, "" without one."""
-    try:
-        store.write_record(f"record-{number}", bytes(3_000), None)
-    except StoreError as error:
-        return str(error)
-    return ""
 
 
 def test_reader_that_does_not_end_is_a_store_error(path: Path) -> None:

@@ -3,8 +3,7 @@
 import asyncio
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,17 +11,12 @@ from typing import Any
 
 import pytest
 from lmdb_kit import FORK, decide_on, end, hit, limit_of, mark_of, open_at, start
-from own_time import own_seconds
 
 from ratelimit_mw.decision import Hit
-from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.lmdb import environment
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 pytestmark = pytest.mark.slow
-
-BUDGET, GRACE = 0.050, 0.020
-TRIES = 20
 
 
 @contextmanager
@@ -36,82 +30,27 @@ def stopped_inside(path: Path) -> Iterator[Any]:
         end(worker)
 
 
-def seconds_until_rejected(call: Callable[[], object]) -> float:
-    """The time of a call that ends with ``StoreError``: the best of some tries, as a busy machine delays some."""
-    times = []
-    for _ in range(TRIES):
-        began = own_seconds()
-        with pytest.raises(StoreError, match="locked by other workers for longer than the time budget"):
-            call()
-        times.append(own_seconds() - began)
-        if times[-1] <= BUDGET + GRACE:
-            break
-    return min(times)
-
-
-@pytest.mark.thorough
-def test_stopped_worker_delays_calls_by_at_most_their_budget(tmp_path: Path) -> None:
-    """Each call raises a StoreError in time. When the worker continues, all calls succeed again."""
+def test_calls_fail_while_a_worker_is_stopped(tmp_path: Path) -> None:
+    """Threads and tasks side by side. When the worker continues, all calls succeed again."""
     limit = limit_of("20/300 days", "signalling")
-    with closing(open_at(tmp_path, timeout_us=50_000)) as store:
-        assert hit(store, limit).remaining == 19
+
+    async def many(store: LmdbStore) -> list[object]:
+        calls = [*(store.aapply([Hit(limit, limit.prefix + "a", 1)]) for _ in range(5)), store.aforget(["x"])]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    with closing(open_at(tmp_path, timeout_us=50_000)) as store, ThreadPoolExecutor(8) as pool:
+        with closing(open_at(tmp_path)) as patient:
+            assert hit(patient, limit).remaining == 19
         with stopped_inside(tmp_path) as worker:
-            for call in (lambda: hit(store, limit), lambda: store.forget(["x"]), store.ping):
-                assert seconds_until_rejected(call) <= BUDGET + GRACE
+            calls = [pool.submit(hit, store, limit) for _ in range(8)]
+            calls += [pool.submit(store.forget, ["x"]), pool.submit(store.ping)]
+            for error in [*(call.exception() for call in calls), *asyncio.run(many(store))]:
+                assert "locked by other workers for longer than the time budget" in str(error)
             os.kill(worker.pid, signal.SIGCONT)
             worker.join()
             assert worker.exitcode == 0
-        assert hit(store, limit).remaining == 11
-
-
-@pytest.mark.thorough
-def test_stopped_worker_does_not_block_an_event_loop(tmp_path: Path) -> None:
-    """The loop runs while calls wait. When the worker is killed, the lock is free and its hit is not counted."""
-    limit = limit_of("20/300 days", "signalling")
-
-    async def wait(store: LmdbStore) -> tuple[list[object], float, float]:
-        longest, began = 0.0, own_seconds()
-        calls = asyncio.gather(
-            *(store.aapply([Hit(limit, limit.prefix + "a", 1)]) for _ in range(5)),
-            store.aforget(["x"]),
-            return_exceptions=True,
-        )
-        while not calls.done():
-            turn = own_seconds()
-            await asyncio.sleep(0)
-            longest = max(longest, own_seconds() - turn)
-        return calls.result(), longest, own_seconds() - began
-
-    def stall_and_time(store: LmdbStore) -> tuple[float, float]:
-        results, longest, took = asyncio.run(wait(store))
-        assert [type(result) for result in results] == [StoreError] * 6
-        return longest, took
-
-    with closing(open_at(tmp_path, timeout_us=50_000)) as store:
-        hit(store, limit)
-        stall = took = 1.0
-        with stopped_inside(tmp_path):
-            for _ in range(TRIES):
-                stall, took = map(min, zip((stall, took), stall_and_time(store), strict=True))
-                if stall <= GRACE and took <= BUDGET + GRACE:
-                    break
-        assert stall <= GRACE
-        assert took <= BUDGET + GRACE
-        assert hit(store, limit).remaining == 18, "the hit of the killed worker was not counted"
-
-
-def test_threads_wait_for_a_stopped_worker_side_by_side(tmp_path: Path) -> None:
-    """The budgets of 24 threads do not run one after the other."""
-    with closing(open_at(tmp_path, timeout_us=300_000)) as store, ThreadPoolExecutor(24) as pool:
-        hit(store, limit_of("20/300 days"))
-        took = []
-        with stopped_inside(tmp_path):
-            while len(took) < 5 and (not took or min(took) >= 3.6):  # a busy machine makes some of them slow
-                began = time.monotonic()
-                calls = [pool.submit(hit, store, limit_of("20/300 days")) for _ in range(24)]
-                assert [type(call.exception()) for call in calls] == [StoreError] * 24
-                took.append(time.monotonic() - began)
-        assert min(took) < 3.6, "half of what they would take one after the other"
+        with closing(open_at(tmp_path)) as patient:
+            assert hit(patient, limit).remaining == 11
 
 
 def test_closing_does_not_wait_for_a_stopped_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

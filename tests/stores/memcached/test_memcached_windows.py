@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 from memcached_handles import (
@@ -18,7 +17,6 @@ from memcached_handles import (
     names_in,
     opened,
     rule_of,
-    undo,
     value_of,
 )
 from memcached_meddling import Meddling
@@ -26,11 +24,10 @@ from servers import Server
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.decision import Correction
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.reference_store import ReferenceStore, all_values, check_decisions
-from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, label, limit_of
+from ratelimit_mw.testing.reference_store import ReferenceStore, check_decisions
+from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, limit_of
 
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
@@ -125,33 +122,6 @@ def test_a_tiered_window_of_five_tiers_decides_as_the_pure_function(memcached_se
 
 
 # -- logs ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spec", LOGS, ids=label)
-def test_a_log_equals_the_pure_function(memcached_server: Server, spec: Any) -> None:
-    """Hundreds of hits with refunds and a clock that goes back give equal decisions, to the microsecond."""
-    chance = random.Random(0)
-    limit = limit_of("700/minute", spec)
-    model, now, latest = ReferenceStore(), NOW, NOW
-    consumed: list[Correction] = []
-    with opened(memcached_server) as store:
-        for _ in range(800):
-            cost = chance.choice((0, 1, 1, 1, 1, 2, 3))
-            expected = model.apply([hit(limit, cost)], now)
-            assert all_values(store.apply([hit(limit, cost)], now)) == all_values(expected)
-            if expected[0].allowed and cost:
-                consumed.append(undo(hit(limit, cost), expected[0]))
-            if consumed and chance.random() < 0.05:
-                back = consumed.pop(chance.randrange(max(0, len(consumed) - 500), len(consumed)))
-                changes = [back, Correction(limit, back.key, 1, None)] if chance.random() < 0.5 else [back]
-                model.correct(changes, now)
-                assert store.correct(changes, now) == [now] * len(changes)
-            latest = max(latest, now)
-            now += chance.choice((0, 1, 10_000, 40_000, 100_000, 300_000))
-            if chance.random() < 0.02:
-                now = max(now - 2 * SECOND, latest - 5 * SECOND)
-            if chance.random() < 0.005:
-                now += 35 * SECOND
 
 
 def test_a_log_that_is_too_large_is_an_error_at_the_start(memcached_server: Server) -> None:

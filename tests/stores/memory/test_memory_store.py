@@ -247,16 +247,6 @@ def test_limits_of_one_prefix_share_their_keys(order: str, max_keys: int) -> Non
     assert rate.hit({"user": "b", "plan": "free"}).allowed
 
 
-def test_limiters_of_one_store_share_their_keys() -> None:
-    """Rules with one name share counts, and rules with different names do not."""
-    store, clock = MemoryStore(), ManualClock(1_000_000.0)
-    first, second = (Limiter([Rule(name="api", limits="3/minute", key=[])], store, clock) for _ in range(2))
-    other = Limiter([Rule(name="other", limits="3/minute", key=[])], store, clock)
-    assert [bool(rate.hit({})) for rate in (first, second, first, second, other)] == [True, True, True, False, True]
-    first.close()
-    assert not first.hit({})
-
-
 def test_the_table_of_limits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reloaded settings do not grow the table, and no key is lost."""
     monkeypatch.setattr(store_module, "_MAX_LIMITS", 100)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ from typing import Any
 import pytest
 import redis
 from own_time import hurried
-from redis_handles import ALGORITHMS, client, hit, limit_of
-from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
+from redis_handles import client, hit, limit_of
+from servers import HOST, Server, cluster_running, replicated, wait_for
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Correction, Limit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.slot_map import slot_of
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
@@ -47,14 +45,6 @@ def handle(nodes: list[Server], request: pytest.FixtureRequest) -> Iterator[Stor
 
 def slot(limit: Limit, text: str = "ip=192.0.2.7") -> int:
     return slot_of(("rl:" + limit.prefix + text).encode())
-
-
-def apart(limits: Callable[[], Sequence[Limit]]) -> list[Limit]:
-    """Limits whose keys are in different slots."""
-    found: list[Limit] = []
-    while len({slot(limit) for limit in found}) < len(found) or not found:
-        found = list(limits())
-    return found
 
 
 def test_clients_do_not_choose_their_slot(nodes: list[Server], servers: list[redis.Redis]) -> None:
@@ -159,45 +149,6 @@ def test_keys_of_one_request_on_both_sides_of_a_move(nodes: list[Server], server
     handle.close()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("way", WAYS)
-def test_a_primary_with_one_slot_is_probed_and_its_keys_are_listed(reshaped: Reshaped, way: str) -> None:
-    """All other slots have moved, as at the end of a reshard. A prefix in braces has one slot, on the other primary."""
-    nodes, limit = reshaped
-    handle = WAYS[way](open_store(address(nodes), 500_000))
-    other = WAYS[way](open_store(address(nodes, "?prefix={shop}:"), 500_000))
-    handle.ping()
-    assert handle.apply([hit(limit)])[0].allowed
-    assert listed(handle, limit.prefix)[0] == [hit(limit).key]
-    other.ping()
-    nodes[0].pause()
-    with pytest.raises(StoreError, match="time budget"):
-        handle.ping()
-    other.ping()
-    nodes[0].resume()
-    handle.close()
-    other.close()
-
-
-Reshaped = tuple[list[Server], Limit]
-
-
-@pytest.fixture(scope="module")
-def reshaped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reshaped]:
-    """Two primaries, of which the first has the slot of a limit only."""
-    limit = next(limit for limit in iter(lambda: limit_of("5/hour"), None) if slot(limit) < 16384 // 2)
-    with cluster_running(tmp_path_factory.mktemp("reshaped"), *STEADY, primaries=2) as nodes, ExitStack() as stack:
-        primaries = [stack.enter_context(client(node)) for node in nodes[:2]]
-        target = name_of(primaries[1])  # its epoch is the later one, so all servers believe it
-        for server in reversed(primaries):
-            commands = server.pipeline(transaction=False)
-            for number in {*range(16384 // 2)} - {slot(limit)}:
-                commands.execute_command("CLUSTER SETSLOT", number, "NODE", target)
-            commands.execute()
-        wait_for(lambda: {len(raw_slots(server)) for server in primaries} <= {2, 3}, "the map", patience=20)
-        yield nodes, limit
-
-
 def test_the_error_of_a_cluster_server_names_the_right_scheme(nodes: list[Server], servers: list[redis.Redis]) -> None:
     """``redis://`` to one server of a cluster: the error of a key on another server names the right scheme."""
     store = open_store(f"redis://{HOST}:{nodes[0].port}", PATIENT)
@@ -206,36 +157,6 @@ def test_the_error_of_a_cluster_server_names_the_right_scheme(nodes: list[Server
     with pytest.raises(StoreError, match=r"MOVED .*redis\+cluster://"):
         store.apply([hit(elsewhere)])
     store.close()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["hostname", "unknown-endpoint"])
-def test_servers_may_announce_names_or_nothing(nodes: list[Server], servers: list[redis.Redis], kind: str) -> None:
-    """Names are resolved. Servers without a name have the address of the server that sent the map."""
-    limits = apart(lambda: [limit_of("5/hour", spec) for spec in ALGORITHMS])
-    for server in servers:
-        server.config_set("cluster-announce-hostname", "localhost")
-        server.config_set("cluster-preferred-endpoint-type", kind)
-    wait_for(lambda: all(has_name(server) for server in servers) or kind != "hostname", "the names")
-    store = open_store(address(nodes[:1]), PATIENT)
-    try:
-        assert [d.remaining for d in store.apply([hit(limit) for limit in limits])] == [4] * len(limits)
-        other = limit_of("5/hour")
-        store._threads.map.owners[slot(other)] = (HOST, moved(servers, slot(other)))  # type: ignore[attr-defined]
-        assert store.apply([hit(other)])[0].remaining == 4
-    finally:
-        store.close()
-        for server in servers:
-            server.config_set("cluster-preferred-endpoint-type", "ip")
-
-
-def has_name(server: redis.Redis) -> bool:
-    return {node[0] for _, _, node, *_ in raw_slots(server)} == {b"localhost"}
-
-
-def moved(servers: list[redis.Redis], number: int) -> int:
-    """The port of a primary that does not have the slot."""
-    return next(port_of(server) for server in servers[:3] if port_of(server) != port_at(server, number))
 
 
 def test_a_killed_primary_is_followed_by_its_replica(tmp_path: Path) -> None:
@@ -266,25 +187,3 @@ def answers(handle: StoreHandle, limit: Limit) -> bool:
         return bool(handle.hit(limit))
     except StoreError:
         return False
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_processes_learn_their_number_from_a_cluster(nodes: list[Server], is_async: bool) -> None:
-    """The announcement is in a slot of its own. A request that is rejected announces nothing."""
-    name = f"fleet-{is_async}"
-    limiters = [
-        Limiter([Rule(name=name, limits="8/hour")], open_store(address(nodes), PATIENT), settings=Settings())
-        for _ in range(3)
-    ]
-    with asyncio.Runner() as loop:
-
-        def hit(limiter: Limiter) -> bool:
-            return bool(loop.run(limiter.ahit({"ip": name})) if is_async else limiter.hit({"ip": name}))
-
-        assert [hit(limiter) for limiter in limiters * 2] == [True] * 6
-        assert [limiter.remote.fleet._learned for limiter in limiters] == [3] * 3  # type: ignore[union-attr]
-        for limiter in limiters:
-            limiter.remote.fleet.due_at = 0.0  # type: ignore[union-attr]
-        assert [hit(limiter) for limiter in limiters] == [True, True, False]
-        for limiter in limiters:
-            loop.run(limiter.aclose()) if is_async else limiter.close()

@@ -21,6 +21,7 @@ from ratelimit_mw.stores.redis.address import Address
 from ratelimit_mw.stores.redis.call import HIT, Operation, key_name
 from ratelimit_mw.stores.redis.errors import NotRunError, as_store_error
 from ratelimit_mw.stores.redis.router import Router
+from ratelimit_mw.stores.redis.slot_map import SlotMap, slot_of
 
 BUDGET = 0.05
 A, B, C, R = (("a", 1), ("b", 2), ("c", 3), ("r", 4))
@@ -291,3 +292,15 @@ def test_many_tasks_wait_for_one_map() -> None:
 
     assert asyncio.run(run()) == [b"counted"] * 100
     assert servers.sent.count("a:CLUSTER") == 1
+
+
+def test_each_slot_has_a_key_to_probe_its_server() -> None:
+    """A server may be left with one slot at the end of a reshard. In braces, all keys have the slot of the prefix."""
+    slots = SlotMap(Address((A,), cluster=True))
+    slots.load([[0, 16383, [b"a", 1]]], A)
+    for number in (0, 1, 4_711, 16_383):
+        slots.owners[number] = B
+        assert slot_of((slots.key_at(B, lambda key: slot_of(key.encode())) or "").encode()) == number
+        slots.owners[number] = A
+    assert slots.key_at(B, lambda key: slot_of(key.encode())) is None
+    assert slots.key_at(A, lambda key: 7) == "ping" + 14 * "0"

@@ -13,7 +13,6 @@ from servers import HOST, STEADY, Server, cluster_running
 
 from ratelimit_mw.decision import Correction
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis import router as router_module
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 pytestmark = pytest.mark.thorough
@@ -71,24 +70,4 @@ def test_replicas_run_nothing_before_and_after_a_failover(
     store.list_keys("")
     roles = [topology.is_primary(number) for number in range(6)]
     assert [bool(runs(each)) for each in topology.clients] == roles
-    handle.close()
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_requests_that_meet_moved_at_once_read_the_map_once(
-    nodes: Sequence[Server], topology: Topology, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    """Threads or tasks, right after a failover: each request is decided by the new primary."""
-    handle = WAYS[way](opened(nodes))
-    requests = [[hit(limit)] for limit in LIMITS]
-    handle.together(requests, NOW)
-    monkeypatch.setattr(router_module, "_MAP_INTERVAL", 3_600)
-    primary, replica = (1, 4) if topology.is_primary(1) else (4, 1)
-    topology.fail_over(primary, replica)
-    for each in topology.clients:
-        each.config_resetstat()
-    found = handle.together(requests * 30, NOW)
-    assert all(decision.allowed for (decision,) in found)
-    assert sum(calls(each).get("cluster|slots", 0) for each in topology.clients) <= 1
-    assert runs(topology.clients[primary]) == {}
     handle.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from redis_handles import PATIENT, Send, client, hit, limit_of, ways
+from redis_proxy import proxied
 from servers import HOST, Server, free_port, redis_running, replicated, sentinel_running, wait_for
 
 from ratelimit_mw.decision import Decision, Hit
@@ -159,3 +160,16 @@ def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_pa
             for send in sends:
                 found = [answered(send, hit(limit_of("50/hour"))) is not None for _ in range(6)]
                 assert found[2:] == [True] * 4
+
+
+@pytest.mark.thorough
+def test_the_primary_of_sentinel_is_remapped(tmp_path: Path) -> None:
+    """Blocking and on a loop, the calls go to the proxy."""
+    with ExitStack() as stack:
+        primary = stack.enter_context(redis_running(tmp_path))
+        sentinel = stack.enter_context(sentinel_running(tmp_path, "mymaster", primary))
+        proxy = stack.enter_context(proxied(primary.port))
+        pairs, limit = f"{HOST}:{primary.port}->{HOST}:{proxy.port}", limit_of("9/hour")
+        sends = stack.enter_context(ways(f"redis+sentinel://{HOST}:{sentinel.port}/mymaster?remap={pairs}"))
+        assert [send(hit(limit))[0].remaining for send in sends] == [8, 7]
+        assert proxy.count(hit(limit).key) >= 2

@@ -143,15 +143,3 @@ def in_store(each: Limiter) -> bool:
     """Whether the store decides, with a fresh count: failed calls have consumed nothing."""
     verdict = each.peek(WHO)
     return verdict.allowed and [decision.remaining for decision in verdict.decisions] == [2]
-
-
-@pytest.mark.slow
-def test_a_full_server_rejects_whom_it_knows(tmp_path: Path) -> None:
-    """Rejections write nothing, so a client over its limit stays rejected by the store under every policy."""
-    with full(tmp_path) as state:
-        allowing = limiter(state.address, "allow")
-        assert [allowing.hit(WHO).allowed for _ in range(4)] == [True] * 3 + [False]
-        state.enter()
-        assert not allowing.hit(WHO).allowed
-        assert allowing.hit({"ip": "192.0.2.8"}).allowed
-        allowing.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
@@ -11,21 +10,17 @@ from typing import Any
 
 import pytest
 import redis
-from redis_handles import ALGORITHMS, NOW, PATIENT, address, calls, hit, limit_of, opened, undo
+from redis_handles import ALGORITHMS, NOW, calls, hit, limit_of, opened, undo
 from servers import Server
 
-from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.algorithms.fixed_window import CalendarWindow
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.bytestore import wall_us
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, calendar_limit, label
 
-WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
 WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpireat", "hset", "incrby"}
 
 
@@ -179,42 +174,3 @@ def test_an_hour_of_threads_needs_few_connections(own_server: Server, store: Red
         thread.join()
     assert server.info("stats")["total_connections_received"] - before <= 1
     assert store.apply([hit(limit, cost=0)])[0].remaining == 970
-
-
-def contents(server: redis.Redis) -> dict[bytes, Any]:
-    """Every key with its value, without that of a ping, which expires at once."""
-    found: dict[bytes, Any] = {}
-    for key in {name for name in server.scan_iter() if not name.startswith(b"rl:ping")}:
-        is_text = server.type(key) == b"string"
-        found[key] = server.get(key) if is_text else server.zrange(key, 0, -1, withscores=True)
-    return found
-
-
-@pytest.mark.usefixtures("no_reads")
-@pytest.mark.parametrize("way", ["blocking", "on a loop"])
-def test_three_keys_of_one_request_are_one_command(own_server: Server, server: redis.Redis, way: str) -> None:
-    """By address, by user and by endpoint: one EVALSHA; after a rejection by the last all three are as they were."""
-    rules = [
-        Rule(name="address", limits="100/hour", key=["ip"]),
-        Rule(name="user", limits="50/hour", key=["user"], algorithm="gcra"),
-        Rule(name="endpoint", limits="2/hour", key=["endpoint"], algorithm="sliding-window-counter"),
-    ]
-    limiter = Limiter(
-        rules, open_store(address(own_server), PATIENT), settings=Settings(rejection_cache=0, fleet_size=1)
-    )
-    with asyncio.Runner() as runner:
-
-        def ask() -> bool:
-            return bool(limiter.hit(WHO) if way == "blocking" else runner.run(limiter.ahit(WHO)))
-
-        assert ask()
-        server.config_resetstat()
-        assert ask()
-        assert calls(server) == {"evalsha": 1, "time": 1, "get": 3, "set": 3}
-        before = contents(server)
-        assert sorted(key.split(b"|")[1:2] for key in before) == [[b"address"], [b"endpoint"], [b"user"]], before
-        server.config_resetstat()
-        assert not ask()
-        assert calls(server) == {"evalsha": 1, "time": 1, "get": 3}
-        assert contents(server) == before
-        runner.run(limiter.aclose())
