@@ -13,7 +13,7 @@ from ..keys.features import UNMATCHED
 from ..rules.marks import ViewMarks, marked_form, marks_of
 from ..rules.match import METHODS
 from ..rules.paths import deepen
-from .dependants import DependencyLimit
+from .dependants import DependencyLimit, calls_before
 from .layers import application_behind, is_of_framework, router_of
 from .router import NO_ROUTE, AppRoute, RouteMatch, RouterPlace, RouteTable, Scope
 
@@ -37,19 +37,23 @@ class RouteReader:
         self.by_host = False
         """Whether a route depends on the host."""
         self._has_fallback = False  # whether a path without a route may have a response
+        self._frontends: list[Any] = []
+        """Those of FastAPI, which serve files where no route matches."""
         self.table = self._read_router(app, RouterPlace(), NO_ROUTE)
         _read_marks(self.routes)
 
     @property
     def limits(self) -> list[DependencyLimit]:
         """The limits of all dependencies."""
-        return [limit for route in self.routes for limit in route.limits]
+        of_files = [call for each in self._frontends for call in calls_before(getattr(each, "dependant", None))]
+        calls = [*(call for route in self.routes for call in route.calls), *of_files]
+        return [call for call in calls if isinstance(call, DependencyLimit)]
 
     def describe(self) -> Iterator[Route]:
         """Describe all routes in their order, for checks and commands."""
         for route in self.routes:
             yield route.describe()
-        if self._has_fallback:
+        if self._has_fallback or self._frontends:
             yield Route(UNMATCHED, dict.fromkeys(METHODS, ViewMarks()), pattern="/**")
 
     def contains(self, app: object) -> bool:
@@ -62,15 +66,14 @@ class RouteReader:
         self._watch(router)
         self._has_fallback |= getattr(router.default, "__name__", "") != _NOT_FOUND
         inside = replace(place, above=(*place.above, id(router)), app=owner)
-        routes = [self._read_route(entry, made, inside) for entry, made in _entries(router)]
-        frontends = sorted(_frontends(router, inside), key=lambda route: -len(route.shape))  # the longest is first
-        self.routes += frontends
-        return RouteTable(routes, missed, RouteTable(frontends, missed) if frontends else None)
+        return RouteTable([self._read_route(entry, made, inside) for entry, made in _entries(router)], missed)
 
     def _watch(self, router: Any) -> None:
         self.lists.append(router.routes)
+        self._frontends += getattr(router, "_low_priority_routes", ())
         for route in router.routes:
             if (included := getattr(route, "original_router", None)) is not None:
+                self._frontends += getattr(route, "effective_low_priority_routes", list)()
                 self._watch(included)
 
     def _read_route(self, entry: Any, made: Any, place: RouterPlace) -> AppRoute:
@@ -131,18 +134,6 @@ def _matches_of(entry: Any, made: Any) -> tuple[Callable[[Scope], tuple[Any, Sco
         return entry.matches, is_plain
     context = {"effective_route_context": entry}
     return lambda scope: made.matches({**scope, "fastapi": {**scope.get("fastapi", {}), **context}}), False
-
-
-def _frontends(router: Any, place: RouterPlace) -> Iterator[AppRoute]:
-    """Yield the frontends of a router of FastAPI and of those it includes. They serve files where no route matches."""
-    groups = [*getattr(router, "_low_priority_routes", ())]
-    for included in router.routes:
-        groups += getattr(included, "effective_low_priority_routes", list)()
-    for group in groups:
-        for route in getattr(group, "original_route", group).routes:
-            path = (getattr(group, "frontend_prefix", "") + route.path).rstrip("/")
-            matches = functools.partial(route.matches_with_path, path=path or "/")
-            yield AppRoute(f"{path}/**", place.pattern + path + _REST, group, place, matches)
 
 
 def _is_within_segment(convertor: object) -> bool:

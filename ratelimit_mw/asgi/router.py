@@ -130,10 +130,9 @@ class AppRoute:
 class RouteTable:
     """The routes of one router in their order. ``missed`` is the match of a request without a route."""
 
-    def __init__(self, routes: list[AppRoute], missed: RouteMatch, fallback: "RouteTable | None" = None) -> None:
+    def __init__(self, routes: list[AppRoute], missed: RouteMatch) -> None:
         self._routes = routes
         self._missed = missed
-        self._fallback = fallback
         self._tree = PathTree((number, route.shape) for number, route in enumerate(routes))
 
     def find(self, scope: Scope, is_cacheable: bool = True) -> RouteFound:
@@ -158,8 +157,6 @@ class RouteTable:
                 partial = RouteFound(route.match_for(None), child.get("path_params", {}))
         if partial is not None:
             return partial._replace(is_cacheable=is_cacheable)
-        if self._fallback is not None:
-            return self._fallback.find(scope, is_cacheable)
         return RouteFound(self._missed, scope["path_params"], is_cacheable)
 
     def _candidates(self, path: str) -> Iterable[int]:

@@ -114,8 +114,7 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
 
     def _group_of(self, view: Any) -> list["Throttle"]:
         """Return the throttles of a view that are decided together with this one."""
-        throttles = [each for each in view.get_throttles() if isinstance(each, Throttle)]
-        group = [each for each in throttles if type(each).allow_request is Throttle.allow_request]
+        group = [each for each in view.get_throttles() if type(each).allow_request is Throttle.allow_request]
         return group if type(self) in map(type, group) else [self]
 
 

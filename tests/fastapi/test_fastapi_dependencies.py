@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -269,3 +270,21 @@ def test_a_callable_object_without_a_hash_is_limited() -> None:
     app = FastAPI()
     app.add_api_route("/", View())
     assert statuses(limited(app), "/", "/") == [200, 429]
+
+
+if hasattr(FastAPI, "frontend"):
+
+    def test_dependencies_of_the_application_limit_served_files(tmp_path: Path) -> None:
+        """Files that FastAPI serves when no route matches have the limits of the application, and no route."""
+        (tmp_path / "index.html").write_text("front")
+        app = FastAPI(dependencies=[RateLimit("4/minute", name="app"), by_user("2/minute")])
+        router = APIRouter(dependencies=[RateLimit("3/minute", name="router")])
+        router.frontend("/docs", directory=tmp_path)
+        app.include_router(router, prefix="/v1", dependencies=[RateLimit("3/minute", name="include")])
+        app.frontend("/app", directory=tmp_path)
+        limited(app, Rule(name="file", limits="9/minute", key=["endpoint"], match={"path": "/app/**"}))
+        ann = {"x-user": "ann"}
+        assert ask(app, "/app/", headers=ann).headers["ratelimit-policy"].count("w=60") == 3
+        assert ask(app, "/v1/docs/", headers=ann).headers["ratelimit-policy"].count("w=60") == 4
+        assert statuses(app, "/app/", headers=ann) == [429]
+        assert statuses(app, "/app/", "/app/") == [200, 429]
