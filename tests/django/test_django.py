@@ -23,21 +23,6 @@ FIELDS = {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Ra
 both = each("is_async", [False, True])
 
 
-@both
-@each(
-    ("key", "requests"),
-    [
-        ("query:plan", [("/?plan=b&plan=b", {}), ("/?plan=b", {}), ("/?plan=b&plan=a", {})]),
-        ("header:x-plan", [("/", {"x-plan": "b"}), ("/", {"X-Plan": "b"}), ("/", {"x-plan": "a"})]),
-        ("cookie:plan", [("/", {"cookie": "plan=b"}), ("/", {"cookie": "x=1; plan=b"}), ("/", {"cookie": "plan=a"})]),
-    ],
-)
-def test_features_are_read_as_django_reads_them(is_async: bool, key: str, requests: Any) -> None:
-    """Query fields, headers and cookies have the values that Django shows. Different values of one are invalid."""
-    with project(one_rule("1/minute", key=[key]), is_async=is_async) as served:
-        assert [served.ask(where, headers=sent).status_code for where, sent in requests] == [200, 429, 200]
-
-
 @each("options", [{}, {"key": ["region"]}])
 def test_a_name_with_underscores_is_not_that_of_the_proxy(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]

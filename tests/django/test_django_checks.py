@@ -87,16 +87,6 @@ execute_from_command_line(sys.argv)
 """
 
 
-@pytest.mark.slow
-def test_a_project_with_rules_but_without_the_middleware_does_not_start(tmp_path: Path) -> None:
-    """Servers run no checks, so the application itself raises the error."""
-    (tmp_path / "program.py").write_text(PROGRAM.replace('"ratelimit_mw.django.RateLimitMiddleware"', ""))
-    command = [sys.executable, str(tmp_path / "program.py"), "check"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "MIDDLEWARE does not list RateLimitMiddleware, so the rule 'rule-1' limits nothing." in result.stderr
-
-
 def test_the_start_names_the_missing_middleware() -> None:
     """``AppConfig.ready`` raises the error."""
     ready = apps.get_app_config("ratelimit_mw").ready

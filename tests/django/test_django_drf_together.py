@@ -101,17 +101,6 @@ def test_a_view_may_go_on_when_it_is_throttled() -> None:
         assert (seen, served.statuses("/b", 3)) == ([86400.0] * 2, [200, 200, 429])
 
 
-def test_a_view_that_calls_another_one_has_its_own_throttles() -> None:
-    """The rejection of the inner view refunds nothing of the outer one."""
-    inner = view_of(UserRateThrottle).as_view()
-
-    def get(self: Any, request: Any) -> Response:
-        return Response([inner(request._request).status_code])
-
-    with project(still(), *routes(B, get=get), **RATES) as served:
-        assert served.statuses(times=5) == [200, 200, 200, 429, 429]
-
-
 class Bad(BaseThrottle):
     def allow_request(self, request: Any, view: Any) -> bool:
         return "bad" not in request.query_params

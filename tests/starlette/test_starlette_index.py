@@ -123,18 +123,6 @@ def test_the_index_agrees_with_the_router_of_starlette(
             assert index.params(request) == named, (path, table)
 
 
-@each("method", ["websocket", "http", "GET"])
-@each("kinds", [("http", "websocket"), ("websocket", "http")])
-def test_a_cached_route_belongs_to_its_protocol(method: str, kinds: tuple[str, str]) -> None:
-    """HTTP requests with any method leave the cached route of a handshake as it is, and the reverse."""
-    app = Starlette(routes=[WebSocketRoute("/ws", connection("ws")), Route("/ws", endpoint("ws"), methods=["GET"])])
-    index = index_of(app)
-    for kind in kinds:
-        sent = "GET" if kind == "websocket" else method
-        route = index.find(ASGIRequest(http_scope(type=kind, path="/ws", method=sent)))
-        assert route.target is asyncio.run(went_to(app.router, "/ws", sent, kind)).get("endpoint")
-
-
 DEEP = Mount("/v1", routes=[Mount("/{tenant}", routes=[Mount("/items", routes=[Route("/{x:int}/{y:path}", Both)])])])
 OPAQUE = Mount("/files/{site}", app=opaque)
 CASELESS = Route("/Login", Both)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import OK, aask, ask, statuses
+from calls import OK, aask, statuses
 from folders import ROOT
 from lifespan import run_lifespan
 from shared_store import SharedStore
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route, Router
-from starlette_apps import asynchronous, hello
+from starlette_apps import hello
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
@@ -189,13 +189,6 @@ def test_lifespan_messages_are_passed_through() -> None:
     asyncio.run(app(scope, receive, send))
     assert [sent[i] is messages[i] for i in range(2)] == [True, True]
     assert [(s is scope, message) for s, message in received] == [(True, message) for message in incoming]
-
-
-def test_an_application_without_a_lifespan_is_limited() -> None:
-    """Without a lifespan the middleware reads the routes at the first request."""
-    app = Starlette(routes=[Route("/", asynchronous)])
-    app.add_middleware(RateLimitMiddleware, limiter=Limiter(clock=ManualClock(1.0)))
-    assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
 
 
 PROGRAM = """

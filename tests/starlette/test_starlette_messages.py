@@ -127,18 +127,6 @@ def test_a_view_checks_messages_by_a_key_known_after_the_accept() -> None:
     assert kept[-2:] == [2, 2]
 
 
-def test_sent_messages_are_not_limited() -> None:
-    """A limit on messages applies only to received messages."""
-
-    @messages("1/minute")
-    async def view(websocket: Any) -> None:
-        await websocket.accept()
-        for text in "abcde":
-            await websocket.send_text(text)
-
-    assert kinds(connect(application(view))) == ["accept", *"abcde"]
-
-
 @each("hides", [False, True])
 def test_two_middlewares_count_a_message_once(hides: bool) -> None:
     """The outer middleware counts. When it cannot read the routes, the inner one counts."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import uvicorn
 from packaging.version import Version
@@ -39,37 +38,6 @@ app.add_middleware(RateLimitMiddleware, settings={})
 """
 
 
-ROUTER = """
-from fastapi import APIRouter, Depends, FastAPI, WebSocket
-from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, messages
-
-rooms = APIRouter(dependencies=[Depends(RateLimit("1/hour", name="rooms", key=["path:room"]))])
-
-@rooms.websocket("/rooms/{room}")
-@messages("2/hour", name="messages", over="drop", algorithm="sliding-window-log")
-async def room(websocket: WebSocket, room: str):
-    await websocket.accept()
-    async for text in websocket.iter_text():
-        await websocket.send_text(room + text)
-
-app = FastAPI()
-app.include_router(rooms, prefix="/v1")
-app.get("/left")(lambda: "left")
-rules = [{"name": "all", "limits": "5/hour", "algorithm": "sliding-window-log"}]
-app.add_middleware(RateLimitMiddleware, settings={"rules": rules})
-"""
-
-
-def run_uvicorn(program: str, protocol: str, folder: Path) -> Any:
-    """Run uvicorn with one of its WebSocket implementations."""
-    (folder / "sockets.py").write_text(program)
-
-    def command(port: int) -> list[str]:
-        return [sys.executable, "-m", "uvicorn", "--ws", protocol, "--port", str(port), "sockets:app"]
-
-    return running(command, folder)
-
-
 # Up to uvicorn 0.52.0, a rejected handshake of this one has two lengths, which clients cannot read.
 BROKEN = {"websockets-sansio"} if Version(uvicorn.__version__) < Version("0.52.1") else set()
 
@@ -78,18 +46,19 @@ OTHERS = sorted(WS_PROTOCOLS.keys() - {"auto", "none", "websockets"} - BROKEN)
 
 
 @pytest.fixture(params=["websockets", *(pytest.param(name, marks=pytest.mark.thorough) for name in OTHERS)])
-def protocol(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """Run uvicorn with one of its WebSocket implementations."""
+    (tmp_path / "sockets.py").write_text(PROGRAM)
 
+    def command(port: int) -> list[str]:
+        return [sys.executable, "-m", "uvicorn", "--ws", request.param, "--port", str(port), "sockets:app"]
 
-@pytest.fixture
-def server(protocol: str, tmp_path: Path) -> Iterator[Server]:
-    with run_uvicorn(PROGRAM, protocol, tmp_path) as started:
+    with running(command, tmp_path) as started:
         yield started
 
 
-def open_websocket(server: Server, path: str = "/ws") -> Any:
-    return connect(f"ws://127.0.0.1:{server.port}{path}", proxy=None, open_timeout=180)
+def open_websocket(server: Server) -> Any:
+    return connect(f"ws://127.0.0.1:{server.port}/ws", proxy=None, open_timeout=180)
 
 
 def test_a_client_sees_the_reason_of_a_rejected_handshake(server: Server) -> None:
@@ -116,23 +85,3 @@ def test_excess_messages_close_the_connection(server: Server) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(30)
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1013, "Too many requests")
-
-
-def test_websockets_of_a_fastapi_router_share_counts_with_requests(protocol: str, tmp_path: Path) -> None:
-    """Handshakes consume the router's limit by room, and the file's limit, which HTTP requests consume, too."""
-    with run_uvicorn(ROUTER, protocol, tmp_path) as server:
-        with open_websocket(server, "/v1/rooms/a") as socket:
-            for text in "123":
-                socket.send(text)
-            assert [socket.recv(30), socket.recv(30)] == ["a1", "a2"]
-            socket.close()
-            with pytest.raises(ConnectionClosed):
-                socket.recv(30)  # The excess message was dropped without a response.
-        with open_websocket(server, "/v1/rooms/b"):
-            pass
-        with pytest.raises(InvalidStatus) as rejected, open_websocket(server, "/v1/rooms/a"):
-            pass
-        response = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False, timeout=60)
-    assert rejected.value.response.status_code == 429
-    assert b'"violated-policies": ["rooms"]' in rejected.value.response.body
-    assert response.headers["x-ratelimit-remaining"] == "2"  # Two handshakes and this request, of five.

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.endpoints import WebSocketEndpoint
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, WebSocketRoute
+from starlette_apps import hello
 from tables import each
 from websocket_calls import DENIAL, application, connect, echo, kinds
 
@@ -35,11 +36,14 @@ def test_a_handshake_counts_with_get_requests() -> None:
     assert ask(app, "/ws").status_code == 429
 
 
-def test_a_request_with_the_method_websocket_leaves_handshakes_limited() -> None:
-    """An HTTP request whose method is "websocket" does not take the rules of a view from its handshakes."""
-    app = application([WebSocketRoute("/ws", echo, name="chat")], Rule(limits="1/minute", match={"view": "chat"}))
-    assert ask(app, "/ws", method="websocket").status_code == 404
-    assert [kinds(connect(app)) for _ in range(2)] == [["accept"], [1008]]
+def test_requests_and_handshakes_of_a_path_are_never_confused() -> None:
+    """An HTTP request of any method, even "websocket", leaves the rules of a view to its handshakes, in any order."""
+    routes = [Route("/ws", hello), WebSocketRoute("/ws", echo, name="chat")]
+    for first in ("GET", "websocket", "handshake"):
+        app = application(routes, Rule(limits="1/minute", match={"view": "chat"}))
+        _ = kinds(connect(app)) if first == "handshake" else ask(app, "/ws", first)
+        assert [kinds(connect(app))[0] for _ in range(2)] == [1008 if first == "handshake" else "accept", 1008]
+        assert [ask(app, "/ws", method=method).status_code for method in ("GET", "websocket")] == [200, 405]
 
 
 def test_a_rejected_handshake_has_a_full_response_with_the_extension() -> None:
