@@ -161,7 +161,7 @@ def parse_client(text: str | None) -> str | None:
     """Return an IP address without its port, or a host name; ``InvalidLineError`` for any other text."""
     if text is None or text.startswith("unix:"):
         return text
-    address = parse_address(text, ()) if len(text) <= _MAX_CLIENT else None
+    address = parse_address(text) if len(text) <= _MAX_CLIENT else None
     if address is not None:
         return str(address)
     if len(text) > _MAX_CLIENT or not _HOST_NAME.fullmatch(text):
@@ -172,7 +172,7 @@ def parse_client(text: str | None) -> str | None:
 @lru_cache(10_000)
 def is_address(text: str) -> bool:
     """Return whether a text is an IP address, with or without a port."""
-    return len(text) <= _MAX_CLIENT and parse_address(text, ()) is not None
+    return len(text) <= _MAX_CLIENT and parse_address(text) is not None
 
 
 def text_of(line: bytes | str) -> str:

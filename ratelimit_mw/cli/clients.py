@@ -35,7 +35,7 @@ def as_counted(source: Source, features: Features) -> Features:
     settings = source.settings
     if source.http_limiter:
         return source.http_limiter.as_counted(features)
-    return parts.as_counted(features, settings.ipv6_prefix, settings.nat64_prefixes)
+    return parts.as_counted(features, settings.ipv6_prefix)
 
 
 def check_used(

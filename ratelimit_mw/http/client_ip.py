@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..keys.features import INVALID, UNKNOWN_IP
-from ..keys.ip import EMBEDDINGS, MAX_ADDRESS, PORT, Embedding, Networks, ip_key, parse_address, parse_network
+from ..keys.ip import MAX_ADDRESS, PORT, Networks, ip_key, parse_address, parse_network
 
 UNIX: Final = "unix"
 _MAX_HOPS: Final = 32
@@ -50,7 +50,6 @@ class ClientIP:
         trusted: Iterable[str] = (),
         header: str = "x-forwarded-for",
         ipv6_prefix: int = 64,
-        nat64: Iterable[Embedding] = (),
     ) -> None:
         trusted = list(trusted)
         if not trusted and header not in HEADERS_OF_HOPS:
@@ -59,9 +58,8 @@ class ClientIP:
         self.reads_header = bool(trusted)
         self._trusts_unix = UNIX in trusted
         self._networks = Networks(parse_network(proxy) for proxy in trusted if proxy != UNIX)
-        self._embeddings = (*nat64, *EMBEDDINGS)
         self._hops = HEADERS_OF_HOPS.get(header) or _VALUES.get(header, _address_alone)
-        self.key = lru_cache(_CACHE_SIZE)(lambda text: ip_key(text, ipv6_prefix, self._embeddings))
+        self.key = lru_cache(_CACHE_SIZE)(lambda text: ip_key(text, ipv6_prefix))
         self._trusts = lru_cache(_CACHE_SIZE)(self._is_trusted)
 
     def resolve(self, peer: str | None, lines: Iterable[str] = ()) -> Any:
@@ -87,10 +85,10 @@ class ClientIP:
         """Log a warning, once, for a header of a private address that is not one of the trusted proxies."""
         if self._is_warned or not lines or not peer or len(peer) > MAX_ADDRESS or self._trusts(peer):
             return
-        address = parse_address(peer, ())
+        address = parse_address(peer)
         if address is None or address.is_global:  # 100.64.0.0/10 is neither private nor global
             return
-        if any(parse_address(hop, ()) == address for hop in self._hops(lines) if hop is not INVALID):
+        if any(parse_address(hop) == address for hop in self._hops(lines) if hop is not INVALID):
             return  # the server has read the header, so this is the client
         self._is_warned = True
         _log.warning(
@@ -102,7 +100,7 @@ class ClientIP:
     def _is_trusted(self, text: str) -> bool:
         if self._trusts_unix and text.startswith("unix:"):  # nginx writes this for a client on a Unix socket
             return True
-        return str(parse_address(text, self._embeddings)) in self._networks
+        return str(parse_address(text)) in self._networks
 
 
 def _x_forwarded_for_hops(lines: Iterable[str]) -> Iterator[Any]:
@@ -150,13 +148,13 @@ def _node(element: str) -> Any:
         return INVALID
     if _WITHHELD.fullmatch(node):
         return ""
-    return node if node.startswith("unix:") or parse_address(node, EMBEDDINGS) else INVALID
+    return node if node.startswith("unix:") or parse_address(node) else INVALID
 
 
 def _address_alone(lines: Iterable[str]) -> Iterator[Any]:
     """Yield the address of a header that the proxy overwrites; INVALID for other text, and for several lines."""
     if text := ",".join(lines).strip(" \t"):
-        yield text if len(text) <= MAX_ADDRESS and parse_address(text, EMBEDDINGS) else INVALID
+        yield text if len(text) <= MAX_ADDRESS and parse_address(text) else INVALID
 
 
 def _viewer_address(lines: Iterable[str]) -> Iterator[Any]:

@@ -244,14 +244,13 @@ class HttpLimiter:
 
     def as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them."""
-        names = ("ipv6_prefix", "nat64_prefixes")
-        prefix, nat64 = (self.options.get(name, getattr(self.limiter.settings, name)) for name in names)
-        return as_counted(features, prefix, nat64, "ip" in self.functions.may_provide)
+        prefix = self.options.get("ipv6_prefix", self.limiter.settings.ipv6_prefix)
+        return as_counted(features, prefix, "ip" in self.functions.may_provide)
 
 
 def _reader_builder(http_limiter: HttpLimiter, settings: Settings) -> partial[FeatureReader]:
     """Return the reader of a middleware without the features that it has to read."""
-    proxies = settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix, settings.nat64_prefixes
+    proxies = settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix
     return partial(
         FeatureReader,
         client_ip=ClientIP(*proxies),

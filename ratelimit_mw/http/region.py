@@ -40,7 +40,7 @@ class Region:
         """Return None where neither a database nor a header is set."""
         if not settings.region_database and not settings.region_header:
             return None
-        client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, 128, settings.nat64_prefixes)
+        client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, 128)
         return cls(settings.region_database, settings.region_header, client_ip)
 
     def lookup(self, request: Request) -> Any:

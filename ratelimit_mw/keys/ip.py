@@ -60,8 +60,8 @@ class Networks(tuple[Network, ...]):
         return i >= 0 and wanted[1] <= self._lasts[i]
 
 
-class Embedding(NamedTuple):
-    """IPv6 addresses that hold an IPv4 address from the bit ``start`` on, but not in bits 64 to 71."""
+class _Embedding(NamedTuple):
+    """IPv6 addresses that hold an IPv4 address from the bit ``start`` on."""
 
     network: IPv6Network
     start: int
@@ -69,16 +69,14 @@ class Embedding(NamedTuple):
     has_private: bool = False
 
     def ipv4(self, address: IPv6Address) -> IPv4Address:
-        value = int(address)
-        without_octet = value >> 64 << 56 | value & (1 << 56) - 1
-        return IPv4Address(without_octet >> max(88 - self.start, 0) & 0xFFFFFFFF ^ self.mask)
+        return IPv4Address(int(address) >> 96 - self.start & 0xFFFFFFFF ^ self.mask)
 
 
-EMBEDDINGS: Final = (
-    Embedding(IPv6Network("::ffff:0:0/96"), 96, has_private=True),
-    Embedding(IPv6Network("64:ff9b::/96"), 96),  # NAT64, RFC 6052
-    Embedding(IPv6Network("2002::/16"), 16),  # 6to4, RFC 3056
-    Embedding(IPv6Network("2001::/32"), 96, 0xFFFFFFFF),  # Teredo, RFC 4380
+_EMBEDDINGS: Final = (
+    _Embedding(IPv6Network("::ffff:0:0/96"), 96, has_private=True),
+    _Embedding(IPv6Network("64:ff9b::/96"), 96),  # NAT64, RFC 6052
+    _Embedding(IPv6Network("2002::/16"), 16),  # 6to4, RFC 3056
+    _Embedding(IPv6Network("2001::/32"), 96, 0xFFFFFFFF),  # Teredo, RFC 4380
 )
 # These are no ends of a tunnel through the Internet. A client that forges one does not become a private IPv4 client.
 _PRIVATE: Final = Networks(
@@ -107,24 +105,13 @@ def parse_network(text: object) -> Network:
         raise ConfigError(f'expected an IP address or a network such as "10.0.0.0/8": {error}') from None
 
 
-def parse_nat64(text: object) -> Embedding:
-    """Parse the prefix of a NAT64 (RFC 6052), which may hold private IPv4 addresses. ``ConfigError`` for others."""
-    try:
-        network = IPv6Network(text)
-        if network.prefixlen in (32, 40, 48, 56, 64, 96):
-            return Embedding(network, network.prefixlen, has_private=True)
-        raise ValueError(f"got {text!r}")
-    except ValueError as error:
-        raise ConfigError(f"expected an IPv6 network with 32, 40, 48, 56, 64 or 96 bits: {error}") from None
-
-
-def embedded_ipv4(address: IPv6Address, embeddings: Iterable[Embedding] = EMBEDDINGS) -> IPv4Address | None:
+def embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
     """Return the IPv4 address in an IPv6 address; None where there is none.
 
     >>> embedded_ipv4(IPv6Address("2002:c000:207::1")), embedded_ipv4(IPv6Address("2001:db8::1"))
     (IPv4Address('192.0.2.7'), None)
     """
-    for embedding in embeddings:
+    for embedding in _EMBEDDINGS:
         if address in embedding.network:
             ipv4 = embedding.ipv4(address)
             return ipv4 if embedding.has_private or str(ipv4) not in _PRIVATE else None
@@ -167,7 +154,7 @@ def _network(text: str) -> Network:
     if isinstance(network, IPv4Network):
         return network
     address, length = network.network_address, network.prefixlen
-    for embedding in EMBEDDINGS:
+    for embedding in _EMBEDDINGS:
         if length < embedding.network.prefixlen or address not in embedding.network:
             continue
         bits = min(max(length - embedding.start, 0), 32)
@@ -182,7 +169,7 @@ def _network(text: str) -> Network:
 def _is_whole_tunnel(network: Network) -> bool:
     """Return whether the addresses of a network are those of a tunnel, for more than one network of IPv4."""
     return isinstance(network, IPv6Network) and any(
-        network.prefixlen <= embedding.start and network.subnet_of(embedding.network) for embedding in EMBEDDINGS
+        network.prefixlen <= embedding.start and network.subnet_of(embedding.network) for embedding in _EMBEDDINGS
     )
 
 
@@ -197,13 +184,13 @@ def _client_range(client: str) -> tuple[int, int] | None:
     return number, number
 
 
-def ip_key(text: str, ipv6_prefix: int = 64, embeddings: Iterable[Embedding] = EMBEDDINGS) -> str | None:
+def ip_key(text: str, ipv6_prefix: int = 64) -> str | None:
     """Return the text that an IP address is counted under; None for a text that is not a client's address.
 
     >>> ip_key("::ffff:192.0.2.7"), ip_key("2001:db8:1:2:3::4"), ip_key("0.0.0.0")
     ('192.0.2.7', '2001:db8:1:2::/64', None)
     """
-    address = parse_address(text, embeddings)
+    address = parse_address(text)
     if address is None:
         return None
     if address.version == 4 or ipv6_prefix == 128:
@@ -211,7 +198,7 @@ def ip_key(text: str, ipv6_prefix: int = 64, embeddings: Iterable[Embedding] = E
     return str(ipaddress.ip_network((address, ipv6_prefix), strict=False))
 
 
-def parse_address(text: str, embeddings: Iterable[Embedding]) -> IPAddress | None:
+def parse_address(text: str) -> IPAddress | None:
     """Return the address without port, brackets and zone, as IPv4 where it holds one; None for other text."""
     if match := _WITH_PORT.fullmatch(text):
         text = match[1] or match[2]
@@ -224,14 +211,14 @@ def parse_address(text: str, embeddings: Iterable[Embedding]) -> IPAddress | Non
     except ValueError:
         return None
     if isinstance(address, IPv6Address):
-        address = embedded_ipv4(address, embeddings) or address
+        address = embedded_ipv4(address) or address
     return None if address.is_unspecified else address
 
 
 @lru_cache(_KEPT)
-def counted_ip(text: str, ipv6_prefix: int, nat64: tuple[Embedding, ...]) -> str:
+def counted_ip(text: str, ipv6_prefix: int) -> str:
     """Return the text that an IP address or the network of one client is counted under; ``ConfigError`` for others."""
-    return ip_key(text, ipv6_prefix, (*nat64, *EMBEDDINGS)) or _client_network(text, ipv6_prefix)
+    return ip_key(text, ipv6_prefix) or _client_network(text, ipv6_prefix)
 
 
 def _client_network(text: str, ipv6_prefix: int) -> str:

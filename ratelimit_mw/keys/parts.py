@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -14,7 +14,7 @@ from uuid import UUID
 from ..errors import ConfigError, error_path
 from .features import INVALID, UNKNOWN_IP, Features, checked_name, is_email
 from .forms import comparison_form, normalize_host, normalized_email, path_feature, region_form
-from .ip import MAX_ADDRESS, Embedding, IPAddress, Networks, canonical_ip, counted_ip, widened
+from .ip import MAX_ADDRESS, IPAddress, Networks, canonical_ip, counted_ip, widened
 from .values import canonical, lacks_attribute, text_of
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
@@ -206,13 +206,10 @@ def compared(part: str, values: frozenset[str] | Networks) -> frozenset[str] | N
     return values if isinstance(values, Networks) else frozenset(map(part_of(part).form, values))
 
 
-def as_counted(
-    features: Features, ipv6_prefix: int = 64, nat64: Iterable[Embedding] = (), has_own_ip: bool = False
-) -> dict[str, Any]:
+def as_counted(features: Features, ipv6_prefix: int = 64, has_own_ip: bool = False) -> dict[str, Any]:
     """Return the features of a client as its requests have them in a middleware.
 
-    ``nat64`` are the NAT64 prefixes of the application. The network of one client is taken, because tables show it. An
-    application that ``has_own_ip`` counts any text.
+    The network of one client is taken, because tables show it. An application that ``has_own_ip`` counts any text.
 
     Raises:
         ConfigError: ``ip`` is neither an IP address nor the network of one client.
@@ -228,7 +225,7 @@ def as_counted(
     ip = counted.get("ip")
     if isinstance(ip, str | IPAddress) and ip not in ("", UNKNOWN_IP) and not has_own_ip:
         with error_path("ip"):
-            counted["ip"] = counted_ip(str(ip)[:MAX_ADDRESS], ipv6_prefix, tuple(nat64))
+            counted["ip"] = counted_ip(str(ip)[:MAX_ADDRESS], ipv6_prefix)
     return counted
 
 

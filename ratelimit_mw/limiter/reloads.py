@@ -148,7 +148,7 @@ class Reloads:
         for user in users:
             features = user.as_counted(features)
         if not users and self._is_from_settings and "ip" in features:
-            ip = as_counted({"ip": features["ip"]}, settings.ipv6_prefix, settings.nat64_prefixes)
+            ip = as_counted({"ip": features["ip"]}, settings.ipv6_prefix)
             features = {**features, **ip}
         return features
 

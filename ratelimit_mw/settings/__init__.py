@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Unpack, cast
 
 from ..errors import ConfigError, error_path
-from ..keys.ip import Embedding
 from ..keys.secret import Secret
 from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists
@@ -66,7 +65,6 @@ class Settings:
     trusted_proxies: tuple[str, ...]
     forwarded_header: str
     ipv6_prefix: int
-    nat64_prefixes: tuple[Embedding, ...]
     headers: tuple[str, ...]
     reset: str
     retry_jitter: int

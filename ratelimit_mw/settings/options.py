@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 import msgspec
 
 from ..errors import parse_each
-from ..keys.ip import parse_nat64
 from ..quota import parse_duration
 from ..rules.access_lists import ListSettings
 from ..rules.declaration import POSITIVE, as_given, option
@@ -98,10 +97,6 @@ class HttpOptions(TypedDict, total=False):
         ),
     ]
     ipv6_prefix: Annotated[int, option("Number of bits of an IPv6 address that identify a client.", 64, ge=1, le=128)]
-    nat64_prefixes: Annotated[
-        Sequence[str],
-        option("NAT64 prefixes of your own, besides `64:ff9b::/96`.", [], parse=each(parse_nat64)),
-    ]
     headers: Annotated[
         Headers,
         option("Families of headers to send. `Retry-After` is always sent.", ["x-ratelimit", "ratelimit"], parse=tuple),

@@ -16,7 +16,7 @@ from wsgi_calls import Served, listing
 from ratelimit_mw import ConfigError, Rule, load_settings
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.keys.ip import embedded_ipv4, ip_key, parse_nat64
+from ratelimit_mw.keys.ip import embedded_ipv4, ip_key
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48"]
@@ -176,17 +176,6 @@ def test_without_trusted_proxies_no_header_is_read() -> None:
 def test_a_trusted_peer_matches_in_every_notation(peer: str, client: str | None) -> None:
     """The comparison unwraps IPv4-mapped peers."""
     assert xff(REAL, peer=peer) == (client or ip_key(peer))
-
-
-def test_a_nat64_prefix_of_your_own_is_a_setting() -> None:
-    """The translator of your network may be in front of proxies and clients with private addresses."""
-    client_ip = ClientIP(PROXIES, nat64=[parse_nat64("2001:db8:64::/96")])
-    assert client_ip.resolve("2001:db8:64::192.0.2.7") == "192.0.2.7"
-    assert client_ip.resolve("2001:db8:64::10.0.0.1", [f"{REAL}, 2001:db8:64::10.0.0.2"]) == REAL
-    assert client_ip.resolve(PROXY, ["2001:db8:64::172.16.0.1"]) == "172.16.0.1"
-    assert client_ip.resolve("2001:db8:65::10.0.0.1", [REAL]) == "2001:db8:65::/64"
-    app = limited(OK, limiter("1/minute"), nat64_prefixes=["2001:db8:64::/96"])
-    assert [ask(app, client=ip).status_code for ip in ("2001:db8:64::192.0.2.7", "192.0.2.7")] == [200, 429]
 
 
 def test_a_trusted_network_may_be_ipv4_mapped() -> None:

@@ -45,8 +45,6 @@ def check_verbs(site: Site, limiter: Limiter, clients: list[str], named: str) ->
         ({}, "2001:db8::7", "2001:DB8::/64"),
         ({}, "192.0.2.7", "::ffff:192.0.2.7"),
         ({"ipv6_prefix": 128}, "2001:db8::1", "2001:DB8:0::1"),
-        ({"nat64_prefixes": ["2001:db8:64::/96"]}, "2001:db8:64::192.0.2.7", "192.0.2.7"),
-        ({"nat64_prefixes": ["2001:db8:64::/96"]}, "192.0.2.7", "2001:db8:64::c000:207"),
     ],
 )
 def test_a_client_is_that_of_its_requests(kind: Any, settings: dict[str, Any], client: str, named: str) -> None:

@@ -16,7 +16,6 @@ from ratelimit_mw.keys.ip import (
     canonical_ip,
     embedded_ipv4,
     ip_key,
-    parse_nat64,
     parse_network,
     widened,
 )
@@ -96,26 +95,8 @@ def test_the_ipv4_address_of_a_tunnel_or_translator() -> None:
         assert canonical_ip(text) == (ipv4 or text)
 
 
-def test_nat64_prefixes_of_every_length() -> None:
-    """Addresses are translated as in RFC 6052, even with a suffix."""
-    for prefix, address in (  # the table of RFC 6052, section 2.4
-        ("2001:db8::/32", "2001:db8:c000:221::"),
-        ("2001:db8:100::/40", "2001:db8:1c0:2:21::"),
-        ("2001:db8:122::/48", "2001:db8:122:c000:2:2100::"),
-        ("2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"),
-        ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
-        ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
-    ):
-        embeddings = [parse_nat64(prefix)]
-        assert embedded_ipv4(IPv6Address(address), embeddings) == IPv4Address("192.0.2.33")
-        assert embedded_ipv4(IPv6Address("2001:db9::1"), embeddings) is None, prefix
-
-
 def test_a_wrong_network_prefix_or_width_is_an_error() -> None:
     """The message names the setting, or shows the forms. A whole tunnel counts as IPv4 clients, so it never matches."""
-    for prefix in ("192.0.2.0/24", "2001:db8::/33", "2001:db8::1", "2001:db8::1/96", "nat64", ""):
-        expected = r"^nat64_prefixes\[0\]: expected an IPv6 network with 32, 40"
-        expect_error(expected, load_settings, {"nat64_prefixes": [prefix]})
     for text in ("64:ff9b::/96", "2002::/16", "2001::/32", "2001::/64", "2001:0:4136:e378::/64"):
         expect_error(r"counts as the IPv4 address in it\. Write IPv4 networks", parse_network, text)
     for part in ("ip/0", "ip/129", "ip/24/0", "ip/33/48", "ip/24/129", "ip/", "ip/x", "ip/024", "ip/1/2/3"):

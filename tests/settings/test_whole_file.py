@@ -90,7 +90,6 @@ OTHERS: dict[str, Any] = {
     "secret": "0123456789abcdef",
     "keyed": ["email"],
     "region_database": "",
-    "nat64_prefixes": ["2001:db8:64::/96"],
     "defaults": {"algorithm": {"name": "gcra"}, "count_when": {"status": [401]}, "timezone": "UTC"},
 }
 RULES: list[dict[str, Any]] = [

@@ -93,9 +93,9 @@ class LogClients:
 
     def __init__(self, settings: Settings) -> None:
         self.header = forwarded_feature(settings)
-        trusted, options = settings.trusted_proxies, (settings.ipv6_prefix, settings.nat64_prefixes)
-        by_header = ClientIP(trusted, settings.forwarded_header, *options)
-        by_list = ClientIP(trusted, "x-forwarded-for", *options)  # a list of addresses has this form
+        trusted, prefix = settings.trusted_proxies, settings.ipv6_prefix
+        by_header = ClientIP(trusted, settings.forwarded_header, prefix)
+        by_list = ClientIP(trusted, "x-forwarded-for", prefix)  # a list of addresses has this form
         self._find = lru_cache(_KNOWN_CLIENTS)(partial(_find_client, by_header, by_list))
         self._trusts = by_header.trusts
 

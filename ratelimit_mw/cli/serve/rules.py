@@ -72,7 +72,7 @@ class ServedRules:
 
         def use() -> None:
             self.client_ip, self.writer, self.invalid_headers = client_ip, writer, invalid
-            self._prefixes = settings.ipv6_prefix, settings.nat64_prefixes
+            self._ipv6_prefix = settings.ipv6_prefix
 
         return use
 
@@ -97,7 +97,7 @@ class ServedRules:
                 raise ConfigError(f"expected text; got {value!r}", name)
         if isinstance(path := features.get("path"), str):
             features["path"] = path_of_target(path)
-        return as_counted(features, *self._prefixes)
+        return as_counted(features, self._ipv6_prefix)
 
     def plan(self, features: Mapping[str, Any], name: str | None) -> Plan:
         """Return the plan of one rule, or of those that match. ``ConfigError`` where a feature of them is not named.
