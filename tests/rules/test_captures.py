@@ -97,11 +97,7 @@ def test_a_parameter_of_the_route_takes_precedence() -> None:
     app = flask_calls.app_of(
         tenants(match={"path": "/items/{tenant}"}), {"/items/<int:tenant>": flask_calls.hello, "/x": flask_calls.hello}
     )
-    assert [flask_calls.ask(app, path).status_code for path in ("/items/7", "/items/07", "/items/007")] == [
-        200,
-        200,
-        429,
-    ]
+    assert flask_calls.statuses(app, "/items/7", 1) + flask_calls.statuses(app, "/items/07", 2) == [200, 200, 429]
 
 
 def test_matches_and_tables_use_captures() -> None:

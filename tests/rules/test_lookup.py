@@ -58,12 +58,6 @@ def test_a_function_is_passed_the_parts_that_its_parameters_name() -> None:
         assert left == [most - 1, most - 1, max(0, most - 2)], limits
 
 
-def test_a_function_without_a_signature_is_passed_the_entries_of_the_key() -> None:
-    """Some functions written in C have none."""
-    limiter = Limiter([Rule(name="api", limits=max, key=["user", "ip"])])
-    assert limiter.hit({"user": "5/minute", "ip": "192.0.2.7"}).decisions[0].remaining == 4
-
-
 def test_a_rule_needs_the_parts_that_its_function_is_passed() -> None:
     """So a middleware reads them, and an application that does not provide them does not start."""
     assert Rule(limits=of_plan, key="ip").needs == ("ip", "plan")
@@ -172,7 +166,7 @@ def test_a_new_amount_continues_the_counts() -> None:
 
 
 def test_one_argument_for_each_entry_of_the_key() -> None:
-    """Alternatives are one entry, and a key without entries has no arguments."""
+    """Alternatives are one entry, and a key without entries has no arguments. A function in C may have no signature."""
     seen: list[tuple[Any, ...]] = []
 
     def limits_of(*values: Any) -> str:
@@ -183,6 +177,7 @@ def test_one_argument_for_each_entry_of_the_key() -> None:
     build(limits_of, key=["user", "ip"]).hit(ALICE)
     build(limits_of, key=[]).hit({})
     assert seen == [("/a", "192.0.2.7"), ("alice", "unknown"), ()]
+    assert quotas(build(max, key=["user", "ip"]), {"user": "5/minute", "ip": "192.0.2.7"}) == ["5/minute"]
 
 
 def test_the_function_receives_the_value_of_the_feature() -> None:

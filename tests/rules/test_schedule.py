@@ -132,28 +132,20 @@ def test_a_decorator_keeps_its_time_zone_where_settings_change_other_options() -
 
 def test_a_time_zone_without_a_schedule_is_an_error() -> None:
     """It would have no effect. Settings may change that of a decorator, whose schedule they may also remove."""
-    for limits in ("9/minute", ["9/minute", "20/hour"]):
-        expect_error(
-            r"^timezone: nothing depends on the time zone\. Add a schedule or a limit per calendar month, or remove",
-            Rule,
-            limits=limits,
-            timezone="Asia/Tokyo",
-        )
-        changes: Any = {"timezone": "Asia/Tokyo"}
+    nothing = r"timezone: nothing depends on the time zone\. Add a schedule or a limit per calendar month, or remove"
+    expect_error(f"^{nothing}", Rule, limits=["9/minute", "20/hour"], timezone="Asia/Tokyo")
+    zone: Any = {"timezone": "Asia/Tokyo"}
+    scheduled = {"schedule": {WORK: "5/minute"}}
+
+    def adopted(changes: Any, options: Any) -> Rule:
         limiter = Limiter.from_settings({"rules": [{"overrides": "a.view", **changes}]})
-        expect_error(
-            r"^rules\[0\]\.timezone: nothing depends", limiter.reloads.adopt, [make_mark("9/minute", {}, "a.view")]
-        )
-        limiter.reloads.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}}, "a.view")])
-        assert str(limiter.rules.by_name["a.view"].source.timezone) == "Asia/Tokyo", limits
-        limiter = Limiter.from_settings({"rules": [{"overrides": "a.view", "schedule": {}}]})
-        limiter.reloads.adopt([make_mark("9/minute", {"schedule": {WORK: "5/minute"}, **changes}, "a.view")])
-        assert limiter.rules.by_name["a.view"].source.schedule is None, limits
-        expect_error(
-            r"timezone: expected a name such as",
-            load_settings,
-            {"rules": [{"overrides": "a.view", "timezone": "Asia/Tokio"}]},
-        )
+        limiter.reloads.adopt([make_mark("9/minute", options, "a.view")])
+        return limiter.rules.by_name["a.view"].source
+
+    expect_error(rf"^rules\[0\]\.{nothing}", adopted, zone, {})
+    assert str(adopted(zone, scheduled).timezone) == "Asia/Tokyo"
+    assert adopted({"schedule": {}}, {**scheduled, **zone}).schedule is None
+    expect_error(r"timezone: expected a name such as", adopted, {"timezone": "Asia/Tokio"}, {})
 
 
 def test_check_lists_all_ranges() -> None:
