@@ -68,34 +68,23 @@ def test_one_limit_on_two_views_is_one_rule() -> None:
 
     The order in which the routes are read does not matter, and a limit with a name takes no number.
     """
-    thrice = limit("3/minute", key=[])
-    views = [thrice(lambda: None), limit("9/minute")(thrice(lambda: 1)), limit("3/minute")(lambda: 2)]
-    named = limit("5/minute", name="burst")(lambda: 3)
-    marks = [mark for view in (*views, named) for mark in marks_of(view).marks]
-    name = "test_marks.test_one_limit_on_two_views_is_one_rule.<locals>.<lambda>"
-    for read in (marks, marks[::-1]):
-        rate = Limiter()
-        rate.reloads.adopt(read)
-        assert sorted(rate.rules.by_name) == ["burst", name, f"{name}#2", f"{name}#3"]
-        plans = [rate.rules.plan("GET", "/", to=Destination(marks=marks_of(view))) for view in views]
-        shared = plans[0].rules[0]
-        assert (shared.name, shared.source.quotas) == (name, Rule(limits="3/minute").quotas)
-        assert [shared in plan.rules for plan in plans] == [True, True, False]
-        assert [bool(rate.decide(plan, {"ip": "192.0.2.7"})) for plan in plans[:2] * 2] == [True, True, True, False]
-
-
-def test_a_shared_limit_has_the_name_of_its_first_view() -> None:
-    """The order in which the routes are read does not matter."""
 
     def first() -> None: ...
-    def second() -> None: ...
 
-    thrice = limit("3/minute")
-    marks = [mark for view in (thrice(first), thrice(second)) for mark in marks_of(view).marks]
+    thrice = limit("3/minute", key=[])
+    views = [thrice(first), limit("9/minute")(thrice(lambda: 1)), limit("3/minute")(lambda: 2)]
+    named = limit("5/minute", name="burst")(lambda: 3)
+    marks = [mark for view in (*views, named) for mark in marks_of(view).marks]
+    name = "test_marks.test_one_limit_on_two_views_is_one_rule.<locals>."
     for read in (marks, marks[::-1]):
         rate = Limiter()
         rate.reloads.adopt(read)
-        assert [rule.name.rpartition(".")[2] for rule in rate.rules.rules] == ["first"]
+        assert sorted(rate.rules.by_name) == ["burst", f"{name}<lambda>", f"{name}<lambda>#2", f"{name}first"]
+        plans = [rate.rules.plan("GET", "/", to=Destination(marks=marks_of(view))) for view in views]
+        shared = plans[0].rules[0]
+        assert (shared.name, shared.source.quotas) == (f"{name}first", Rule(limits="3/minute").quotas)
+        assert [shared in plan.rules for plan in plans] == [True, True, False]
+        assert [bool(rate.decide(plan, {"ip": "192.0.2.7"})) for plan in plans[:2] * 2] == [True, True, True, False]
 
 
 def test_a_view_with_the_same_limit_twice_counts_once() -> None:

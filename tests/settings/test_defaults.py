@@ -52,34 +52,26 @@ def test_a_whole_file_can_be_in_shadow_mode() -> None:
 
 
 def test_a_rule_has_the_default_consistency_unless_it_states_one() -> None:
-    """A lease of the rule has precedence. Only a rule that says "exact" itself ignores its lease."""
+    """A lease of the rule has precedence, and a rule that the default does not fit is exact.
+
+    Only a rule that says "exact" itself ignores its lease.
+    """
     exact: Any = {"consistency": "exact"}
-    for options, by_default in (
-        ({}, {"exact": ("exact", 0), "leased": ("leased", 2)}),
-        ({"lease": "5%"}, {"exact": ("leased", 5), "leased": ("leased", 5)}),
-        (exact, {"exact": ("exact", 0), "leased": ("exact", 0)}),
-        ({**exact, "lease": "5%"}, {"exact": ("exact", 0), "leased": ("exact", 0)}),
+    for options, of_exact, of_leased in (
+        ({}, ("exact", 0), ("leased", 2)),
+        ({"lease": "5%"}, ("leased", 5), ("leased", 5)),
+        (exact, ("exact", 0), ("exact", 0)),
+        ({**exact, "lease": "5%"}, ("exact", 0), ("exact", 0)),
+        ({"limits": "2 concurrent"}, ("exact", 0), ("exact", 0)),
+        ({"count_when": {"status": 401}}, ("exact", 0), ("exact", 0)),
+        ({"mode": "shadow"}, ("exact", 0), ("exact", 0)),
+        ({"algorithm": {"name": "token-bucket", "refill": "interval"}}, ("exact", 0), ("exact", 0)),
+        ({"algorithm": {"name": "gcra"}}, ("exact", 0), ("leased", 2)),
     ):
-        for consistency, expected in by_default.items():
-            rules: Any = [{"limits": "9/minute", **options}]
+        for consistency, expected in (("exact", of_exact), ("leased", of_leased)):
+            rules: Any = [{"limits": "100/minute", **options}]
             (rule,) = load_settings({"defaults": {"consistency": consistency}, "rules": rules}).rules  # type: ignore[typeddict-item]
             assert (rule.consistency, rule.lease_percent) == expected, (options, consistency)
-
-
-def test_a_rule_that_cannot_have_the_default_consistency_is_exact() -> None:
-    """The default is for the rules that it fits. A lease of the rule itself has precedence."""
-    rules: Any = [
-        {"limits": "2 concurrent"},
-        {"limits": "5/minute", "count_when": {"status": 401}},
-        {"limits": "5/minute", "mode": "shadow"},
-        {"limits": "5/minute", "algorithm": {"name": "token-bucket", "refill": "interval"}},
-        {"limits": "100/minute", "lease": "5%"},
-        {"limits": "100/minute"},
-        {"limits": "100/minute", "algorithm": {"name": "gcra"}},
-    ]
-    limiter = Limiter.from_settings({"defaults": {"consistency": "leased"}, "rules": rules})
-    found = [rule.source.consistency for rule in limiter.rules.rules]
-    assert found == ["exact"] * 4 + ["leased"] * 3
 
 
 def test_options_without_limits_are_checked_with_no_limits() -> None:
@@ -163,41 +155,31 @@ def test_a_mistake_in_the_defaults_names_its_place() -> None:
         expect_error(f"^{re.escape(message)}", load_settings, {"defaults": defaults})
 
 
-def test_a_default_that_a_rule_cannot_have_is_an_error() -> None:
-    """The error names the rule, or the view of the decorator."""
-    pair: SettingsDict = {"defaults": {"key": ["user", "ip"]}}
-    tables: Any = {"per_key": {"ann": "9/minute"}}
-    hint = r"Use per, or a rule of its own. The rule has key from \[defaults\]"
-    expect_error(
-        rf'^rules\[0\] "a": per_key: per_key needs a key of one part. {hint}',
-        load_settings,
-        {**pair, "rules": [{"name": "a", "limits": "5/minute", **tables}]},
-    )
-    limiter = Limiter.from_settings(pair)
-    expect_error(
-        f"^the limit on shop.view: per_key: per_key needs a key of one part. {hint}",
-        limiter.reloads.adopt,
-        [make_mark("5/minute", tables, "shop.view")],
-    )
+PAIR: Any = {"key": ["user", "ip"]}
+TABLE: Any = {"name": "a", "limits": "5/minute", "per_key": {"ann": "9/minute"}}
 
 
 def test_only_an_error_of_the_defaults_names_them() -> None:
-    """A rule that is wrong without them has its own error, and a rule that needs them has none."""
-    lease: Any = [{"name": "a", "limits": "5/minute", "lease": "10%"}]
-    expect_error(
-        r"with options\. The rule has count_when from \[defaults\]$",
-        load_settings,
-        {"defaults": {"count_when": {"status": 401}}, "rules": lease},
-    )
-    expect_error(
-        r"Did you mean '5/minute'\?$", load_settings, {"defaults": {"key": "user"}, "rules": [{"limits": "5/minut"}]}
-    )
-    shadow: Any = [{"limits": "5/minute", "mode": "shadow"}]
-    expect_error(
-        r"unknown algorithm 'monthly'\. Expected one of [^\[]*$",
-        load_settings,
-        {"defaults": {"consistency": "leased"}, "rules": [{**shadow[0], "algorithm": "monthly"}]},
-    )
+    """With the rule. A rule that is wrong without them has its own error, and a rule that needs them has none."""
+    leased: Any = {"consistency": "leased"}
+    for defaults, rule, message in (
+        (
+            PAIR,
+            TABLE,
+            r"per_key: .* a key of one part\. Use per.*\. The rule has key from \[defaults\]",
+        ),
+        (
+            {"count_when": {"status": 401}},
+            {"limits": "5/minute", "lease": "10%"},
+            r"with options\. The rule has count_when from \[defaults\]$",
+        ),
+        ({"key": "user"}, {"limits": "5/minut"}, r"Did you mean '5/minute'\?$"),
+        (leased, {"limits": "5/minute", "algorithm": "monthly"}, r"algorithm 'monthly'\. Expected one of [^\[]*$"),
+    ):
+        expect_error(message, load_settings, {"defaults": defaults, "rules": [rule]})
+    message = "^the limit on shop.view: per_key: .* The rule has key from"
+    mark = make_mark("5/minute", {"per_key": TABLE["per_key"]}, "shop.view")
+    expect_error(message, Limiter.from_settings({"defaults": PAIR}).reloads.adopt, [mark])
     burst: Any = [{"limits": "5/minute burst 9"}]
     assert load_settings({"defaults": {"algorithm": "token-bucket"}, "rules": burst}).rules[0].quotas
 

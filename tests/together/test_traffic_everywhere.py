@@ -17,9 +17,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tables import each
 
-from ratelimit_mw import ConfigError, Event, Limiter, Rule, load_settings
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.limiter.observers.traffic import TrafficFeed
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, writer
 
@@ -65,25 +64,6 @@ def test_clients_are_recorded_only_where_the_settings_ask_for_them(has_clients: 
     limiter.close()
 
 
-@each("has_clients", [False, True])
-def test_a_request_with_several_rules_counts_once_for_its_endpoint(has_clients: bool) -> None:
-    """Also with several limits in a rule, whether all of them allow the request or one rejects it."""
-    limiter, log = logged(Rule(name="api", limits=["2/minute", "9/hour"]), RULES[1], traffic_clients=has_clients)
-    app = RateLimitMiddleware(Starlette(routes=[Route("/x", lambda _: PlainTextResponse(""))]), limiter=limiter)
-    for _ in range(3):
-        ask(app, "/x")
-    assert log.events(NOW, NOW) == {
-        "rule:api:allowed": 2,
-        "rule:next:shadow": 2,
-        "endpoint:/x:allowed": 1,
-        "endpoint:/x:rejected": 1,
-        "endpoint:/x:shadow": 1,
-        "rule:api:rejected": 1,
-        "rule:next:allowed": 1,
-    }
-    limiter.close()
-
-
 def test_clients_are_digests_with_a_secret() -> None:
     """They are the digests in the keys of the store."""
     limiter, log = logged(Rule(name="api", limits="1/minute"), traffic_clients=True, secret="x" * 16)
@@ -92,16 +72,6 @@ def test_clients_are_digests_with_a_secret() -> None:
     ((client, _),) = log.top("rule:api:rejected", NOW, NOW)
     assert client.startswith("ip#")
     assert "192.0.2.7" not in client
-
-
-def test_own_observers_receive_events_beside_the_traffic_log() -> None:
-    events: list[Event] = []
-    settings = load_settings({"traffic_log": "memory://"})
-    limiter = Limiter(RULES, clock=ManualClock(NOW), settings=settings, observers=[events.append])
-    limiter.hit({"ip": "192.0.2.7"})
-    assert limiter.traffic_log is not None
-    assert limiter.traffic_log.events(NOW, NOW) == {"rule:api:allowed": 1, "rule:next:allowed": 1}
-    assert [event.outcome for event in events] == ["allowed"]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -202,10 +172,3 @@ def test_a_log_beside_the_limits_in_a_redis_that_may_evict_is_a_warning(
 def test_the_url_may_have_a_password() -> None:
     """Settings that are printed do not show it."""
     assert "hidden" not in repr(load_settings({"traffic_log": "redis://:hidden@cache/0"}))
-
-
-def test_a_feed_counts_an_event_without_a_limiter() -> None:
-    """It is an observer as any other."""
-    log = TrafficLog("memory://", clock=ManualClock(NOW))
-    Limiter(RULES, clock=ManualClock(NOW), observers=[TrafficFeed(log, False)]).hit({"ip": "192.0.2.7"})
-    assert sum(log.events(NOW, NOW).values()) == 2
