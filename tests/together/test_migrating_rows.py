@@ -22,7 +22,6 @@ from django.core.cache import cache
 from django.http import HttpResponse
 from django.urls import path
 from django_calls import MIDDLEWARE, project
-from django_ratelimit import UNSAFE
 from django_ratelimit.decorators import ratelimit
 from fastapi import FastAPI, Request, Response
 from flask_calls import still
@@ -101,12 +100,6 @@ def rows_of_both(of: Callable[[Any], Any], dynamic: Any) -> dict[str, Row]:
             lambda our: our.limit("1/hour", key=["method", "ip"]),
             "GET /a, POST /a, GET /a",
             "110",
-        ),
-        "methods": one(
-            lambda their: their.limit("1/hour", methods=["POST"]),
-            lambda our: our.limit("1/hour", match={"methods": ["POST"]}),
-            "GET /a, POST /a, GET /a, POST /a",
-            "1110",
         ),
         "key_func": one(
             lambda their: their.limit("1/hour", key_func=of(account)),
@@ -236,21 +229,9 @@ ROWS: dict[str, dict[str, Row]] = {
             "1010",
         )
         for key, requests in {
-            "ip": "GET /a Client=192.0.2.7, GET /a Client=192.0.2.7, GET /a Client=192.0.2.8, GET /a Client=192.0.2.8",
             "user": "GET /a Account=ann, GET /a Account=ann, GET /a Account=bob, GET /a Account=bob",
             "user_or_ip": "GET /a Account=ann, GET /a Account=ann, GET /a, GET /a",
-            "header:x-cluster-client-ip": "GET /a X-Cluster-Client-IP=a, GET /a X-Cluster-Client-IP=a, "
-            "GET /a X-Cluster-Client-IP=b, GET /a X-Cluster-Client-IP=b",
         }.items()
-    }
-    | {
-        f"method {method}": one(
-            lambda _, method=method: ratelimit(key="ip", rate="1/d", method=method),
-            lambda our, method=method: our.limit("1/d", match={"methods": method}),
-            "POST /a, POST /a, GET /a",
-            "101",
-        )
-        for method in ("POST", UNSAFE)
     }
     | {
         "IPv6 clients by network": one(
