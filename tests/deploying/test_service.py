@@ -11,15 +11,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from command_line import run
-from decision_service import GATEWAY_FILES, PROGRAM, WITH_TOKEN, token_options
+from decision_service import GATEWAY_FILES, PROGRAM
 from deployed import new_address, replace
-from gateway_site import FIRST, site_of, start, stop
+from gateway_site import site_of
 from servers import PATIENCE, free_port, program, redis_running, wait_for
 
 from ratelimit_mw.cli.serve.command import serve
@@ -130,58 +129,6 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
         words = [str(path) if each == word else each for each in words]
     with serve.make_context("serve", words[1:]) as context:
         assert context.params["gateway"] == "nginx"
-
-
-@pytest.mark.thorough
-def test_an_override_that_the_service_cannot_decide_changes_no_other(tmp_path: Path) -> None:
-    """A command sets concurrent slots for one client, which keeps the limits of the rule. Others get their overrides.
-
-    The same holds for a service that starts with such an override, and for requests that name a rule.
-    """
-    port, file = free_port(), tmp_path / "ratelimit.toml"
-    head = f'store = "lmdb://{tmp_path}/state"\nstore_timeout = "10s"\ntrusted_proxies = ["127.0.0.1"]\n'
-    named = '[[rules]]\nname = "mail"\nmatch = { view = "" }\nkey = ["email"]\nlimits = "3/day"\n'
-    file.write_text(f'{head}reload_interval = "100ms"\n{FIRST}{named}')
-    command = [str(PROGRAM), "serve", str(file), *token_options(tmp_path), "--port", str(port), "--gateway", "nginx"]
-    processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def limit_of(client: str) -> str:
-        headers = {"X-Original-Method": "GET", "X-Original-URI": "/", "X-Forwarded-For": client}
-        response = httpx.get(f"http://127.0.0.1:{port}/auth", headers=headers, timeout=PATIENCE)
-        assert response.status_code in (204, 403)
-        return response.headers["x-ratelimit-limit"]
-
-    def limit_of_mail(email: str) -> int:
-        question = {"rule": "mail", "features": {"email": email}, "consume": False}
-        response = httpx.post(
-            f"http://127.0.0.1:{port}/v1/check", json=question, headers=WITH_TOKEN, timeout=PATIENCE
-        ).raise_for_status()
-        limit: int = response.json()["decisions"][0]["limit"]
-        return limit
-
-    def set_limits(rule: str, client: str, limits: str) -> str:
-        result = run("override", "set", file, rule, client, limits)
-        assert result.exit_code == 0, result.output
-        return result.stderr
-
-    with ExitStack() as stack:
-        stack.callback(stop, processes)
-        for number in (8, 9):
-            processes["service"] = start(tmp_path, command)
-            wait_for(lambda: is_ready(port), "the service")
-            assert "there, the client keeps the limits of the rule" in set_limits("api", "ip=192.0.2.7", "9 concurrent")
-            set_limits("mail", "email=ann@example.com", "9 concurrent")
-            set_limits("mail", "email=bob@example.com", f"{number}/day")
-            assert "there, the client" not in set_limits("api", "ip=192.0.2.8", f"{number}/day")
-            wait_for(lambda number=number: limit_of("192.0.2.8") == str(number), "the override")  # type: ignore[misc]
-            assert [limit_of("192.0.2.7"), limit_of("192.0.2.9")] == ["3", "3"]
-            assert [limit_of_mail(f"{name}@example.com") for name in ("ann", "bob", "eve")] == [3, number, 3]
-            processes["service"].terminate()
-            processes["service"].wait(PATIENCE)
-    problem = "the service sees no response, so it has no use for concurrent limits; got '9 concurrent'"
-    log = (tmp_path / "servers.log").read_text()
-    for rule in ("api", "mail"):
-        assert log.count(f"rule {rule!r}: overrides of clients are not active: {problem}") == 2, log
 
 
 @pytest.mark.thorough
