@@ -26,7 +26,7 @@ def goodput(seconds: Sequence[Second]) -> float:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_the_goodput_follows_the_capacity(times: int, seed: int) -> None:
     """It has 90% of it, does not swing, and 95% of the admitted requests take at most twice the target."""
     run = simulate(Plant({"normal": CAPACITY * times}, capacity=HALF, seed=seed), LIMITS, target=TARGET)
@@ -39,6 +39,7 @@ def test_the_goodput_follows_the_capacity(times: int, seed: int) -> None:
         assert took[len(took) * 95 // 100] <= 2 * TARGET
 
 
+@pytest.mark.thorough
 def test_without_the_rule_the_service_collapses() -> None:
     """At three times the capacity it works for clients that have given up."""
     run = simulate(Plant({"normal": CAPACITY * 3}, seconds=60))

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -17,7 +18,7 @@ from servers import HOST, Server, redis_running
 from shared_store import SharedStore
 from tables import each
 
-from ratelimit_mw import ConfigError, Limiter, StoreError
+from ratelimit_mw import ConfigError, Limiter, StateError, StoreError
 from ratelimit_mw.limiter import overrides as override_record
 from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.stores import MemoryStore
@@ -91,6 +92,20 @@ def test_a_store_without_records_is_not_asked() -> None:
     limiter = limiter_of(store=SharedStore())
     assert limiter.reloads.watch is None
     with pytest.raises(ConfigError, match="keeps no records"):
+        limiter.clients.override("api", ACME, "7/minute")
+
+
+def test_a_change_that_fails_at_the_store_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is none is named, and can be cleared. A write without a reply may be in effect."""
+    limiter = limiter_of(store=Recording())
+    error = StateError("it is a list", ["record|overrides"])
+    monkeypatch.setattr(limiter.store, "read_record", Mock(side_effect=[error, error, None]))
+    with pytest.raises(StoreError, match=r"it is a list.*clear_overrides\(\)"):
+        limiter.clients.override("api", ACME, "7/minute")
+    limiter.clients.clear_overrides()
+    monkeypatch.undo()
+    monkeypatch.setattr(limiter.store, "write_record", Mock(side_effect=StoreError("no reply")))
+    with pytest.raises(StoreError, match=r"no reply\. The change of the overrides may be in effect"):
         limiter.clients.override("api", ACME, "7/minute")
 
 

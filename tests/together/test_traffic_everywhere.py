@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.stores.base import Facts
+from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, writer
 
@@ -139,34 +142,44 @@ def test_a_log_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
             logged(url=url)
 
 
-@pytest.mark.parametrize(
+def warned_of_eviction(url: str, caplog: pytest.LogCaptureFixture, log_url: str = "{url}") -> list[str]:
+    """Start a limiter with a log beside its limits, and return the warnings after its thread has ended."""
+    caplog.clear()
+    settings = load_settings({"store": url, "store_timeout": "5s"})
+    with closing(Limiter(RULES, settings=settings.replaced(traffic_log=log_url.format(url=url)))) as limiter:
+        limiter.hit({"ip": "192.0.2.7"})
+        for thread in [each for each in threading.enumerate() if each.name == "ratelimit_mw background"]:
+            thread.join()
+        limiter.hit({"ip": "192.0.2.7"})
+    return [text for text in caplog.messages if "may evict keys" in text]
+
+
+def test_a_log_beside_the_limits_in_a_redis_that_may_evict_is_a_warning(
+    own_server: Server, server: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limiter logs it at its start, once, with the policy."""
+    server.config_set("maxmemory-policy", "allkeys-lru")
+    server.config_set("maxmemory", "100mb")
+    (found,) = warned_of_eviction(f"redis://localhost:{own_server.port}", caplog, "{url}/1?prefix=log:")
+    assert "(maxmemory-policy allkeys-lru)" in found
+
+
+@each(
     ("policy", "memory", "log_url", "warns"),
     [
-        ("allkeys-lru", "100mb", "redis://localhost:{port}/1?prefix=log:", True),
-        ("volatile-ttl", "100mb", "redis://:@localhost:{port}", True),
-        ("noeviction", "100mb", "redis://localhost:{port}", False),
-        ("allkeys-lru", "0", "redis://localhost:{port}", False),
+        ("volatile-ttl", "100mb", "{url}", True),
+        ("noeviction", "100mb", "{url}", False),
+        ("allkeys-lru", "0", "{url}", False),
         ("allkeys-lru", "100mb", "memory://", False),
     ],
 )
-def test_a_log_beside_the_limits_in_a_redis_that_may_evict_is_a_warning(
-    own_server: Server, policy: str, memory: str, log_url: str, warns: bool, caplog: pytest.LogCaptureFixture
+def test_only_a_redis_that_may_evict_is_a_warning(
+    policy: str, memory: str, log_url: str, warns: bool, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limiter logs it at its start, once, with the policy."""
-    with redis.Redis(port=own_server.port) as admin:
-        admin.config_set("maxmemory-policy", policy)
-        admin.config_set("maxmemory", memory)
-    settings = load_settings({"store": f"redis://localhost:{own_server.port}", "store_timeout": "5s"})
-    settings = settings.replaced(traffic_log=log_url.format(port=own_server.port))
-    limiter = Limiter(RULES, settings=settings)
-    limiter.hit({"ip": "192.0.2.7"})
-    threads = [each for each in threading.enumerate() if each.name == "ratelimit_mw background"]
-    for thread in threads:
-        thread.join()
-    limiter.hit({"ip": "192.0.2.7"})
-    limiter.close()
-    found = [text for text in caplog.messages if "may evict keys" in text]
-    assert [f"(maxmemory-policy {policy})" in text for text in found] == [True] * warns
+    """One without a bound of its memory evicts nothing."""
+    values = {"maxmemory_policy": policy, "maxmemory": memory}
+    monkeypatch.setattr(RedisStore, "facts", lambda _: iter([Facts("redis", "127.0.0.1:1", values)]))
+    assert len(warned_of_eviction("redis://127.0.0.1:1", caplog, log_url)) == warns
 
 
 def test_the_url_may_have_a_password() -> None:
