@@ -438,11 +438,13 @@ def test_verdict_returns_what_the_framework_shows(site: Build) -> None:
 
 @with_usage
 def test_usage_and_reset_need_no_estimate(site: Build) -> None:
-    """They consume nothing, so the body of their own request is not read."""
-    rule = Rule(name="post", limits="1000/minute", cost="json:max_tokens", match={"path": "/write"})
-    served = open_site(site, rule)
+    """They consume nothing, so the body of their own request is not read. A rule by its fields is left out."""
+    match: Any = {"path": "/write"}
+    by_mail = Rule(name="mail", limits="9/minute", key=["json:email"], match=match)
+    served = open_site(site, [Rule(name="post", limits="1000/minute", cost="json:max_tokens", match=match), by_mail])
     served.call("POST", "/write", json={"max_tokens": 300})
-    assert served.call(path="/usage").json()["post"]["remaining"] == 700
+    assert {name: left["remaining"] for name, left in served.call(path="/usage").json().items()} == {"post": 700}
+    assert served.call(path="/usage?rules=mail").json() == {}
     assert served.call(path="/reset").text == "done"
     assert served.call(path="/usage").json()["post"]["remaining"] == 1000
 

@@ -15,7 +15,7 @@ from tables import each
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing, statuses
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
 from ratelimit_mw.http.limits import ADMISSION
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, check
@@ -175,7 +175,8 @@ def test_a_rejection_in_a_generator_before_its_start_is_a_429(method: str) -> No
 
 
 def test_a_late_rejection_closes_both_iterables() -> None:
-    """The iterable of the application is closed before that of the rejection, each once."""
+    """Your function has its verdict. The iterable of the application is closed before that of the rejection."""
+    verdicts: list[Verdict] = []
     rate = Limiter([Rule(limits="1/minute", **LATE)], clock=ManualClock(1_000_000.0))
     bodies = [Rejecting([]), Body([b"no"])]
 
@@ -183,8 +184,12 @@ def test_a_late_rejection_closes_both_iterables() -> None:
         start_response("420 Calm", HEADERS)
         return bodies[1]
 
-    app = RateLimitMiddleware(lambda *_: bodies[0], limiter=rate, rejection=lambda request, verdict: reject)
-    served = Served(app)
+    def choose(request: Any, verdict: Verdict) -> Any:
+        verdicts.append(verdict)
+        return reject
+
+    served = Served(RateLimitMiddleware(lambda *_: bodies[0], limiter=rate, rejection=choose))
+    assert [verdict.allowed for verdict in verdicts] == [False]
     assert (served.status, served.body) == ("420 Calm", b"no")
     assert [body.closed for body in bodies] == [1, 1]
 
