@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
-from traces import BUCKETS, CONTINUOUS, SPECS, Shape, result_of, shapes, starts, steps
+from traces import BUCKETS, SPECS, Shape, result_of, shapes, starts, steps
 
 from ratelimit_mw import ConfigError, Quota, Rule, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
@@ -56,20 +56,6 @@ def changed(shape: Shape) -> st.SearchStrategy[Shape]:
     amounts = st.integers(1, min(2 * shape.amount, 10_000))
     bursts = st.one_of(st.none(), st.integers(1, 20)) if shape.kind in BUCKETS else st.none()
     return st.builds(Shape, st.just(shape.kind), amounts, st.just(shape.period), bursts, st.just(shape.precision))
-
-
-@EXAMPLES
-@given(data=st.data())
-def test_three_buckets_are_one_function(data: st.DataObject) -> None:
-    """The continuous token bucket, the leaky meter and GCRA give the same answers and keep the same states."""
-    shape = data.draw(shapes("gcra"))
-    three = [Shape(kind, shape.amount, shape.period, shape.burst).build() for kind in CONTINUOUS]
-    state, now = None, data.draw(starts(shape))
-    for pause, cost in data.draw(steps(shape)):
-        now += pause
-        outcomes = [algorithm.decide(state, now, cost) for algorithm in three]
-        assert len({(kept, result_of(decision)) for kept, decision in outcomes}) == 1
-        state = outcomes[0][0]
 
 
 def test_a_full_log_goes_on_in_arrays_of_its_own() -> None:

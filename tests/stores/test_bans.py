@@ -132,6 +132,7 @@ def test_several_rules_are_decided_as_in_memory(each_store: Store) -> None:
             clock.advance(chance.choice((0, 0, 0, 0.5, 2, verdicts[0].retry_after or 0)))
 
 
+@pytest.mark.parametrize("each_url", ["memory", "redis", "memcached"], indirect=True)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_in_time", [True, False])
 def test_a_request_that_waits_for_a_slot_counts_once(

@@ -1,4 +1,4 @@
-"""Stores list their keys page by page: memory, LMDB and Redis alike. Memcached cannot."""
+"""Stores list their keys page by page: all but Memcached, which cannot."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from lmdb_kit import PATIENT, SIZE
 from redis_handles import address
 from servers import Server
+from store_urls import PATIENT, URLS
 
 from ratelimit_mw import ConfigError, Quota
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import MemoryStore, Store, open_store
-from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
-QUERY = "?prefix=r*l:"
 LIMIT = build_limit("log[in]*", 0, Quota.parse("5/hour"), "fixed-window")
 OTHER = build_limit("log[in]", 0, Quota.parse("5/day"), "sliding-window-log")
 ODD = ["ip=192.0.2.7", "text=%7B{x}%25 \u00e4\ud800\n*", "", "endpoint=2:/a&ip=192.0.2.7"]
 
 
-@pytest.fixture(params=["memory", "lmdb", "redis"])
+@pytest.fixture(params=["memory", "lmdb", "redis", "cluster", "postgres"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
     """A function that opens the store."""
-    if request.param == "redis":
-        url = address(request.getfixturevalue("own_server"), QUERY)
-        request.getfixturevalue("server")
-        return lambda: open_store(url, PATIENT)
-    return MemoryStore if request.param == "memory" else lambda: LmdbStore(str(tmp_path), SIZE, timeout_us=PATIENT)
+    query = {"redis": "?prefix=r*l:", "cluster": "?prefix=r*l:", "postgres": "?table=listed"}.get(request.param, "")
+    url = URLS[request.param](request.getfixturevalue, tmp_path) + query
+    return lambda: open_store(url, PATIENT)
 
 
 @pytest.fixture(params=WAYS)

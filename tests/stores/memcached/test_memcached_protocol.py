@@ -11,6 +11,7 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.bytestore import DAY
+from ratelimit_mw.stores.memcached.client import protocol
 from ratelimit_mw.stores.memcached.client.protocol import (
     KeyCommands,
     ProtocolError,
@@ -144,11 +145,12 @@ def test_a_reply_is_parsed_in_pieces_of_any_size() -> None:
         assert found == [b"STORED", b"12", values, {b"pid": "1 2"}, {}]
 
 
-def test_another_reply_is_an_error() -> None:
+def test_another_reply_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is no Memcached does not count as an empty one, and no reply can fill the memory."""
     failures = (b"ERROR", b"CLIENT_ERROR bad data chunk", b"SERVER_ERROR out of memory storing object")
     unknown = (b"VALUE a 0 x 7\r\n", b"VALUE a 0 4\r\n", b"x" * 3_000)
-    large = (b"VALUE a 0 1048577 7\r\n", b"VALUE a 0 1000000 7\r\n%b\r\n" % bytes(1_000_000) * 70)
+    monkeypatch.setattr(protocol, "_MAX_REPLY", 10_000)
+    large = (b"VALUE a 0 1048577 7\r\n", b"VALUE a 0 1000 7\r\n%b\r\n" % bytes(1_000) * 11)
     cases = [(b"%b\r\n" % line, line.decode().split()[0]) for line in failures]
     cases += [(reply, "expected a reply of Memcached") for reply in unknown]
     cases += [(reply, "larger than") for reply in large]

@@ -54,28 +54,6 @@ def test_clients_do_not_choose_their_slot(nodes: list[Server], servers: list[red
     assert all(server.keys("*|braces|*") for server in servers[:3])
 
 
-def test_all_servers_are_listed(handle: StoreHandle) -> None:
-    """One server after the other has its pages."""
-    limit = limit_of("5/hour")
-    clients = [f"ip={number}" for number in range(300)]
-    for text in clients:
-        handle.hit(limit, client=text)
-    keys, pages = listed(handle, limit.prefix)
-    assert sorted(keys) == sorted(limit.prefix + text for text in clients)
-    assert pages >= 3
-
-
-def listed(handle: StoreHandle, prefix: str) -> tuple[list[str], int]:
-    """Return all keys with a prefix, and the number of pages."""
-    keys, place, pages = list[str](), "", 0
-    while True:
-        page = handle.list_keys(prefix, place)
-        keys, pages = [*keys, *page.keys], pages + 1
-        if page.next is None:
-            return keys, pages
-        place = page.next
-
-
 def port_at(server: redis.Redis, number: int) -> int:
     """The port of the primary that has a slot, by the map of a server."""
     return next(int(port) for first, last, (_, port, *_), *_ in raw_slots(server) if first <= number <= last)

@@ -57,17 +57,6 @@ def test_every_service_has_a_valid_url() -> None:
     assert all(any(url in row for url in URLS) for row in rows)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("policy", ["volatile-lru", "allkeys-lru"])
-def test_a_full_server_forgets_a_client_that_waits(policy: str, tmp_path: Path) -> None:
-    """A client has used up its daily quota. When Redis evicts its key, the client gets a fresh quota."""
-    with full_server(tmp_path, policy) as (limiter, handle):
-        assert [limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(3)] == [True, True, False]
-        while handle.keys("rl:*{ip=192.0.2.7}"):  # Redis evicts the best of a few random keys
-            fill(handle)
-        assert limiter.hit({"ip": "192.0.2.7"}).allowed
-
-
 @pytest.mark.slow
 def test_a_full_server_that_evicts_by_expiry_keeps_daily_quotas(tmp_path: Path) -> None:
     """Other keys fill the memory several times, and they expire sooner."""
