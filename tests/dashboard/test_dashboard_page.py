@@ -121,11 +121,7 @@ def test_another_range_redraws_the_curves(browser: Browser, page: str) -> None:
     drag = ActionChains(browser.driver, duration=50).move_to_element_with_offset(over, -120, 0).click_and_hold()
     drag.move_by_offset(90, 0).move_by_offset(60, 0).release().perform()
     browser.wait(lambda: "from=2025-12-31T" in browser.driver.current_url, "the range of the selection")
-
-
-@pytest.mark.thorough
-def test_dates_are_a_range_in_utc(browser: Browser, page: str) -> None:
-    """The form takes whole days: the last one is part of the range."""
+    # The form takes whole days in UTC: the last one is part of the range.
     browser.open(page + "?from=2025-12-31&to=2025-12-31")
     browser.wait(lambda: drawn(browser), "a chart")
     assert legend(browser) == "355 allowed 142 rejected"
@@ -214,26 +210,18 @@ def test_an_operator_lifts_a_ban_and_sets_limits(browser: Browser, limiter: Limi
 
 
 @pytest.mark.thorough
-def test_updates_can_be_paused(browser: Browser, page: str) -> None:
-    """The button works with the keyboard, and stops requests."""
-    browser.open(page)
-    browser.run(
-        "window.asked = 0; const real = fetch; window.fetch = (...all) => { asked += 1; return real(...all); };"
-    )
-    browser.run("document.querySelector('#pause').focus()")
-    browser.press(Keys.ENTER)
-    assert browser.text("#pause") == "Resume updates"
-    asked = browser.run("return asked")
-    browser.press(Keys.ENTER)
-    browser.wait(lambda: browser.run("return asked") > asked, "a request after the pause")
-    assert browser.text("#pause") == "Pause updates"
-
-
-@pytest.mark.thorough
-def test_the_page_shows_that_it_cannot_be_updated(browser: Browser, limiter: Limiter) -> None:
-    """The server ends while the page is open."""
+def test_updates_can_be_paused_and_fail(browser: Browser, limiter: Limiter) -> None:
+    """The button works with the keyboard, and stops requests. The page shows that the server has ended."""
     with dashboard_site(limiter) as url:
         browser.open(url)
+        count = "const real = fetch; window.fetch = (...all) => { asked += 1; return real(...all); };"
+        browser.run(f"window.asked = 0; {count} document.querySelector('#pause').focus()")
+        browser.press(Keys.ENTER)
+        assert browser.text("#pause") == "Resume updates"
+        asked = browser.run("return asked")
+        browser.press(Keys.ENTER)
+        browser.wait(lambda: browser.run("return asked") > asked, "a request after the pause")
+        assert browser.text("#pause") == "Pause updates"
         assert not browser.find("#failure").is_displayed()
     browser.wait(lambda: browser.find("#failure").is_displayed(), "the failure")
     browser.problems()
@@ -243,8 +231,7 @@ def test_the_page_shows_that_it_cannot_be_updated(browser: Browser, limiter: Lim
 def test_every_control_is_reached_with_the_keyboard(browser: Browser, page: str) -> None:
     """Tab reaches each link, field and button of the page, and each has a visible focus."""
     browser.open(page)
-    note_focus = "addEventListener('focusin', ({target: at}) => at.dataset.seen = at.matches(':focus-visible'))"
-    browser.run(note_focus)
+    browser.run("addEventListener('focusin', ({target: at}) => at.dataset.seen = at.matches(':focus-visible'))")
     browser.press(*[Keys.TAB] * 80)  # a field for a date has several stops
     missed = f"return [...document.querySelectorAll('{CONTROLS}')].filter((each) => each.dataset.seen !== 'true')"
     assert browser.run(f"{missed}.map((each) => each.outerHTML)") == []

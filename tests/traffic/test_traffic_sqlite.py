@@ -38,20 +38,15 @@ def recorded(path: Path, count: int = 1) -> TrafficLog:
 
 
 def test_reading_creates_no_file(tmp_path: Path) -> None:
-    """A log without a record has no file, and an empty file is a log without a record."""
-    path = tmp_path / "log.db"
+    """An empty file is a log without a record, too. The log has the names of clients, so only its owner can read it."""
+    path, empty = tmp_path / "log.db", tmp_path / "empty.db"
     assert opened(path).total("a", NOW, NOW) == 0
     assert not path.exists()
-    path.touch()
-    assert opened(path).events(NOW, NOW) == {}
-    assert opened(path).distinct("a", NOW, NOW) == 0
     assert recorded(path).total("a", NOW, NOW) == 1
-
-
-def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
-    """The log has the names of clients."""
-    recorded(tmp_path / "log.db")
-    assert (tmp_path / "log.db").stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o600
+    empty.touch()
+    assert (opened(empty).events(NOW, NOW), opened(empty).distinct("a", NOW, NOW)) == ({}, 0)
+    assert recorded(empty).total("a", NOW, NOW) == 1
 
 
 def test_the_file_has_a_rollback_journal(tmp_path: Path) -> None:
@@ -81,32 +76,28 @@ def test_a_damaged_file_is_an_error_that_names_the_file(tmp_path: Path, damage: 
     assert log.total("a", NOW, NOW) == 1
 
 
-def test_a_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE orders (id)")
-    before = path.read_bytes()
-    log = opened(path)
-    log.record("a")
-    with pytest.raises(StoreError, match=r"shop.db is a database of another program. Name another file"):
-        log.flush()
-    log._start_over()  # nothing is left for the end of the process
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("version", [0, 2])
-def test_a_file_of_another_version_stays_as_it_is(tmp_path: Path, version: int) -> None:
+@each(
+    ("statement", "message"),
+    [
+        ("CREATE TABLE orders (id)", "is a database of another program. Name another file"),
+        ("PRAGMA user_version = 0", "has version 0 of the traffic log, and .* needs 1"),
+        ("PRAGMA user_version = 2", "has version 2 of the traffic log, and .* needs 1. .* move the file away, or name"),
+    ],
+)
+def test_another_database_stays_as_it_is(
+    tmp_path_factory: pytest.TempPathFactory, statement: str, message: str
+) -> None:
     """The error names the file, its version and what to do."""
-    path = tmp_path / "log.db"
-    log = recorded(path)
+    path = tmp_path_factory.mktemp("logs") / "shop.db"
+    if statement.startswith("PRAGMA"):
+        recorded(path)
     with closing(sqlite3.connect(path)) as db:
-        db.execute(f"PRAGMA user_version = {version}")
-    before = path.read_bytes()
-    message = rf"log.db has version {version} of the traffic log, and .* needs 1. .* move the file away, or name"
-    with pytest.raises(StoreError, match=message):
+        db.execute(statement)
+    before, log = path.read_bytes(), opened(path)
+    with pytest.raises(StoreError, match=f"shop.db {message}"):
         log.total("a", NOW, NOW)
     log.record("a")
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(StoreError, match=f"shop.db {message}"):
         log.flush()
     log._start_over()  # nothing is left for the end of the process
     assert path.read_bytes() == before
