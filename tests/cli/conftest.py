@@ -14,6 +14,12 @@ def rules(tmp_path: Path) -> Write:
 
 
 @pytest.fixture
+def settings(tmp_path: Path) -> Write:
+    """Writes a settings file with this text and returns its path."""
+    return Files(tmp_path).settings
+
+
+@pytest.fixture
 def log(tmp_path: Path) -> Write:
     """Writes a log and returns its path."""
     return Files(tmp_path).log

@@ -246,9 +246,7 @@ def test_each_sentinel_is_asked(tmp_path: Path) -> None:
         assert len(of(f"server {HOST}:{primary.port}", report["facts"])) == 1
 
 
-def test_the_client_of_an_application_is_used(
-    tmp_path: Path, redis_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_client_of_an_application_is_used(folder: Path, redis_server: Server) -> None:
     """With --app, the store is that of the application."""
     code = f"""
         import redis
@@ -259,9 +257,7 @@ def test_the_client_of_an_application_is_used(
         limiter = Limiter([Rule(name="site", limits="5/minute")], RedisStore(client=client, timeout_us=10_000_000))
         app = RateLimitMiddleware(lambda environ, start: start("200 OK", []) or [], limiter=limiter)
     """
-    (tmp_path / "connected_shop.py").write_text(textwrap.dedent(code))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    (folder / "connected_shop.py").write_text(textwrap.dedent(code))
     facts = connected("--app", "connected_shop:app")["facts"]
     sys.modules.pop("connected_shop").client.connection_pool.disconnect()
     assert facts[0] == f"store: redis://{HOST}:{redis_server.port}/0 replies"

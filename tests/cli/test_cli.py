@@ -9,21 +9,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_line import EXAMPLE, Files, line, run, start
+from command_line import EXAMPLE, Files, Write, line, run, start
 from tables import each
 
 import ratelimit_mw
 from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.settings import schema
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Any:
-    """Writes a settings file and returns its path."""
-    return Files(tmp_path).settings
 
 
 def test_schema_version_and_help() -> None:
@@ -55,17 +48,15 @@ limits = ["5/minute"]
 
 
 @pytest.mark.parametrize("name", ["check", "diff", "explain", "replay", "schema"])
-def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_has_examples_that_run(name: str, folder: Path) -> None:
     """The examples at the end of a help text run as printed."""
-    files = Files(tmp_path)
+    files = Files(folder)
     files.settings(EXAMPLE.read_text() + BY_HEADER)
     files.settings("[tool.ratelimit_mw]\nstore = 'memory://'", "pyproject.toml")
     files.settings(EXAMPLE.read_text(), "new.toml")
     for log in ("access.log", "access.log.2.gz", "caddy.log"):
         files.log([line()], log)
-    (tmp_path / "shop.py").write_text(SHOP)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    (folder / "shop.py").write_text(SHOP)
     sys.modules.pop("shop", None)
     text = run(name, "--help").stdout
     examples = [example.strip() for example in text.partition("Examples:\n")[2].splitlines() if example.strip()]
@@ -84,7 +75,7 @@ def test_files_that_are_not_there(command: str, tmp_path: Path) -> None:
         assert (result.exit_code, result.stdout, "FILE" in result.stderr) == (2, "", True)
 
 
-def test_file_that_may_not_be_read(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_may_not_be_read(settings: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the file system gives a message with the file name."""
 
     def reject(_path: Path) -> bytes:
@@ -97,7 +88,7 @@ def test_file_that_may_not_be_read(settings: Any, monkeypatch: pytest.MonkeyPatc
     assert (result.exit_code, result.stderr) == (1, message)
 
 
-def test_yaml_without_its_extra(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_without_its_extra(settings: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing library is named with the command that installs it, and exit code 2."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     result = run("check", settings("rules: []", "a.yaml"))
@@ -106,7 +97,7 @@ def test_yaml_without_its_extra(settings: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 @each(("command", "exit_code"), [("check", 1), ("explain", 2)])
-def test_json_option_prints_errors_as_json(command: str, exit_code: int, settings: Any) -> None:
+def test_json_option_prints_errors_as_json(command: str, exit_code: int, settings: Write) -> None:
     """An error of the settings and a missing argument are JSON on stdout, and a message on stderr."""
     result = run(command, settings("rules = 5"), "--json")
     found = json.loads(result.stdout)
@@ -118,7 +109,7 @@ NASTY = "\x1b]0;x\x07\x1b[31m[bold]x:smile:\u202e\x9b"
 SHOWN = "\\x1b]0;x\\x07\\x1b[31m[bold]x:smile:\\u202e\\x9b"
 
 
-def test_text_of_a_file_does_not_control_the_terminal(settings: Any) -> None:
+def test_text_of_a_file_does_not_control_the_terminal(settings: Write) -> None:
     """Escape sequences and markup of settings, arguments and errors are printed as text."""
     key = "key = ['x', 'user as raw']"
     path = settings(f"[[rules]]\nname = '[red]a'\nlimits = '5/s'\nmatch = {{ x = [{json.dumps(NASTY)}] }}\n{key}")
@@ -176,7 +167,7 @@ def no_room() -> None:
 
 
 @pytest.mark.slow
-def test_terminal_without_unicode_gets_escape_sequences(settings: Any) -> None:
+def test_terminal_without_unicode_gets_escape_sequences(settings: Write) -> None:
     """This happens when stdout is ASCII only."""
     path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'\nmatch = { path = '/caf\u00e9' }")
     done = start("check", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})

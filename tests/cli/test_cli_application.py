@@ -123,14 +123,10 @@ KEYS = {"site": "{ip=unknown}", "item": "{path:number=7}"}
 
 
 @pytest.fixture(autouse=True)
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with the modules ``shop``, ``flasks`` and ``broken``, as the current folder."""
-    (tmp_path / "shop.py").write_text(SHOP)
-    (tmp_path / "flasks.py").write_text(FLASK)
-    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("shop", "flasks", "broken"):
+def shop(folder: Path) -> None:
+    """The modules ``shop``, ``flasks`` and ``broken`` in the current folder."""
+    for name, code in (("shop", SHOP), ("flasks", FLASK), ("broken", "import nowhere_to_be_found\n")):
+        (folder / f"{name}.py").write_text(code)
         sys.modules.pop(name, None)
 
 

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import pytest
-from command_line import RULES, Files, answer_of, lines_of, rows_of, run
+from command_line import RULES, Write, answer_of, lines_of, rows_of, run
 
 BANNING = '[[rules]]\nname = "a"\nlimits = "5/s"\nban = {after = 9, within = "1m", for = "1h"}'
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Any:
-    """Writes a settings file and returns its path."""
-    return Files(tmp_path).settings
-
-
-def test_check_shows_every_rule(settings: Any) -> None:
+def test_check_shows_every_rule(settings: Write) -> None:
     """The table shows the match, key, limits, algorithm, mode and cost of each rule."""
     login, api, third = rows_of(answer_of("check", settings(RULES)))
     assert login == {
@@ -34,7 +24,7 @@ def test_check_shows_every_rule(settings: Any) -> None:
     assert (third["rule"], third["key"]) == (["rule-3"], ["one for all clients"])
 
 
-def test_check_shows_limits_of_some_clients(settings: Any) -> None:
+def test_check_shows_limits_of_some_clients(settings: Write) -> None:
     """Limits by key and by feature are listed below the limits of the rule, at most three per table."""
     tables = "per_key = { alice = '9/s' }\nper = { plan = { free = '1/s', pro = '5/s; 9/m', a = '1/s', b = '1/s' } }"
     (row,) = rows_of(answer_of("check", settings(f"[[rules]]\nlimits = '2/s'\n{tables}")))
@@ -48,7 +38,7 @@ def test_check_shows_limits_of_some_clients(settings: Any) -> None:
     ]
 
 
-def test_check_shows_costs_and_units(settings: Any) -> None:
+def test_check_shows_costs_and_units(settings: Write) -> None:
     """A feature that has the cost is listed as those of keys are."""
     cost = 'cost = "json:n|pages|5"\ncost_from = { header = "X-Used", remove = true }\nunit = "tokens"'
     answer = answer_of("check", settings(f"[[rules]]\nname = 'r'\nlimits = '9/minute; 2 concurrent'\n{cost}"))
@@ -64,7 +54,7 @@ def test_check_shows_costs_and_units(settings: Any) -> None:
     ]
 
 
-def test_check_lists_features_that_the_application_provides(settings: Any) -> None:
+def test_check_lists_features_that_the_application_provides(settings: Write) -> None:
     """Each feature is listed with its rules. Headers, cookies, query and body fields come from the request."""
     required = answer_of("check", settings(RULES)).json["required_features"]
     assert required == {"user": ["api"], "region": ["api"], "plan": ["api"]}
@@ -100,7 +90,7 @@ NOTES = [
 ]
 
 
-def test_check_notes(settings: Any) -> None:
+def test_check_notes(settings: Write) -> None:
     """Notes about a valid file are an error for ``--strict`` alone."""
     for text, note in NOTES:
         answer = answer_of("check", settings(text))
@@ -124,7 +114,7 @@ WITHOUT_NOTES = {
 }
 
 
-def test_check_has_no_note_without_a_reason(settings: Any) -> None:
+def test_check_has_no_note_without_a_reason(settings: Write) -> None:
     """A ban by a user, each part of a digested feature, and two limits of which each can reject first."""
     for note, texts in WITHOUT_NOTES.items():
         for text in texts:
@@ -134,7 +124,7 @@ def test_check_has_no_note_without_a_reason(settings: Any) -> None:
     assert (answer.found_wrong, answer.json["notes"]) == (False, [])
 
 
-def test_check_finds_problems(settings: Any) -> None:
+def test_check_finds_problems(settings: Write) -> None:
     """An application that does not start, a proxy that is every client, and a cost that never fits."""
     rule = '[[rules]]\nname = "a"\nlimits = "5/minute"\n'
     missing = "needs trusted_proxies. Without them, your application does not start"
@@ -154,7 +144,7 @@ def test_check_finds_problems(settings: Any) -> None:
         assert problem is None or f"problem: {problem}" in lines_of(answer)
 
 
-def test_check_as_json(settings: Any) -> None:
+def test_check_as_json(settings: Write) -> None:
     """The JSON contains all fields of each rule."""
     rules = answer_of("check", settings(RULES)).json["rules"]
     assert [rule["name"] for rule in rules] == ["login", "api", "rule-3"]
@@ -180,7 +170,7 @@ def test_check_as_json(settings: Any) -> None:
     assert "per" not in rules[0]
 
 
-def test_check_names_the_place_of_a_mistake(settings: Any) -> None:
+def test_check_names_the_place_of_a_mistake(settings: Write) -> None:
     """The message on stderr contains the file and the place, with exit code 1. So does that of a broken file."""
     for text, place in (
         ("[[rules]]\nlimits = '5/minute'\nkay = 'ip'", ":3: rules[0]: kay: unknown field. Did you mean 'key'?"),
@@ -197,7 +187,7 @@ def test_check_names_the_place_of_a_mistake(settings: Any) -> None:
         assert all(line.startswith("See https://") for line in see), text
 
 
-def test_check_never_shows_passwords(settings: Any) -> None:
+def test_check_never_shows_passwords(settings: Write) -> None:
     """A store URL is shown without password and options."""
     path = settings("store = 'redis://bob:s3cret@db.example.com:6379/0?prefix=s3cret'\n" + RULES)
     for result in (run("check", path, "--json"), run("check", path)):
@@ -205,7 +195,7 @@ def test_check_never_shows_passwords(settings: Any) -> None:
         assert "s3cret" not in result.output
 
 
-def test_check_and_explain_show_how_a_rule_counts(settings: Any) -> None:
+def test_check_and_explain_show_how_a_rule_counts(settings: Write) -> None:
     """Below the mode, and in the JSON, unless the rule asks the store each time."""
     for option, mode, fields in (
         ('consistency = "exact"', ["enforce"], {}),

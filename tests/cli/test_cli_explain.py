@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import RULES, Files, answer_of, rows_of, run
+from command_line import RULES, Write, answer_of, rows_of, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,19 +16,13 @@ from ratelimit_mw.decision import Verdict
 from ratelimit_mw.rules.ruleset import RuleSet
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Any:
-    """Writes a settings file and returns its path."""
-    return Files(tmp_path).settings
-
-
 def explained(path: Path, *args: object, found_wrong: bool = False) -> dict[str, dict[str, Any]]:
     answer = answer_of("explain", path, *args)
     assert answer.found_wrong == found_wrong
     return {rule["rule"]: rule for rule in answer.json["rules"]}
 
 
-def test_explain_shows_keys_and_limits(settings: Any) -> None:
+def test_explain_shows_keys_and_limits(settings: Write) -> None:
     """The table shows the key, limits, algorithm and cost of each rule that applies."""
     words = ("--feature", "ip=192.0.2.7", "--feature", "email=a@b.c")
     assert rows_of(answer_of("explain", settings(RULES), "POST", "/login", *words)) == [
@@ -46,7 +40,7 @@ def test_explain_shows_keys_and_limits(settings: Any) -> None:
     assert rows_of(answer_of("explain", settings(RULES), "GET", "/"))[0]["key"] == "(one for all clients)"
 
 
-def test_explain_as_json(settings: Any) -> None:
+def test_explain_as_json(settings: Write) -> None:
     """The JSON contains the features, and an entry for each rule in the order of the file."""
     answer = answer_of("explain", settings(RULES), "get", "/x%20y?a=1", "--feature", "ip=::ffff:192.0.2.7").json
     assert answer["features"] == {"query:a": "1", "ip": "192.0.2.7", "method": "GET", "path": "/x y", "host": ""}
@@ -81,7 +75,7 @@ TYPOS = {
 }
 
 
-def test_a_feature_that_no_rule_reads_is_refused(settings: Any) -> None:
+def test_a_feature_that_no_rule_reads_is_refused(settings: Write) -> None:
     """A misspelt name would change nothing. The built-in features of any request may be named."""
     file = settings(READING)
     for typo, message in TYPOS.items():
@@ -95,7 +89,7 @@ def test_a_feature_that_no_rule_reads_is_refused(settings: Any) -> None:
     assert answer.json["rules"][0]["ban"] == {"after": 3, "within": "1m", "for": "1h"}
 
 
-def test_explain_shows_the_first_reason(settings: Any) -> None:
+def test_explain_shows_the_first_reason(settings: Write) -> None:
     """The order is path, method, host, feature and key."""
     path = settings(RULES)
     api = ("GET", "/api/x", "--feature", "host=www.example.com:8000")
@@ -110,7 +104,7 @@ def test_explain_shows_the_first_reason(settings: Any) -> None:
     assert login["reason"] == "key: email is missing"
 
 
-def test_explain_shows_the_limits_of_this_client(settings: Any) -> None:
+def test_explain_shows_the_limits_of_this_client(settings: Write) -> None:
     """A client with limits of its own sees these limits."""
     request = ("GET", "https://www.example.com/v2/x", "--feature", "region=DE")
     by_key = explained(settings(RULES), *request, "--feature", "user=alice")["api"]
@@ -119,7 +113,7 @@ def test_explain_shows_the_limits_of_this_client(settings: Any) -> None:
     assert [limit["limit"] for limit in by_plan["limits"]] == ["500/minute"]
 
 
-def test_explain_a_rule_that_rejects_missing_keys(settings: Any) -> None:
+def test_explain_a_rule_that_rejects_missing_keys(settings: Write) -> None:
     """The rule applies, and the reason for the rejection is shown."""
     path = settings("[[rules]]\nname = 'a'\nkey = ['email', 'user']\nlimits = '5/s'\nwhen_missing = 'reject'")
     rule = explained(path, "GET", "/", "--feature", "user=bob")["a"]
@@ -128,7 +122,7 @@ def test_explain_a_rule_that_rejects_missing_keys(settings: Any) -> None:
     assert row["key"] == "rejected: email and user is missing"
 
 
-def test_explain_without_a_matching_rule(settings: Any) -> None:
+def test_explain_without_a_matching_rule(settings: Write) -> None:
     """A note says so, with exit code 1. The file does not contain the match of an override."""
     answer = answer_of("explain", settings(""), "GET", "/")
     assert (answer.found_wrong, answer.notes, rows_of(answer)) == (True, ["no rule limits this request"], [])
@@ -140,7 +134,7 @@ def test_explain_without_a_matching_rule(settings: Any) -> None:
     ]
 
 
-def test_explain_notes_a_missing_ip_address(settings: Any) -> None:
+def test_explain_notes_a_missing_ip_address(settings: Write) -> None:
     """The key contains ``ip=unknown``, and a note shows how to set the IP address."""
     answer = answer_of("explain", settings("limits = '5/s'"), "GET", "/")
     assert "ip=unknown" in answer.json["rules"][0]["key"]
@@ -156,7 +150,7 @@ MISUSED = [
 ]
 
 
-def test_explain_misused(settings: Any) -> None:
+def test_explain_misused(settings: Write) -> None:
     """Invalid arguments give exit code 2 and a message."""
     for args in MISUSED:
         result = run("explain", settings(RULES), *args)
@@ -227,7 +221,7 @@ def test_explain_agrees_with_the_limiter(
 LISTED = RULES + '\n[lists.allow]\nip = ["10.0.0.0/8"]\n\n[lists.deny]\nip = ["203.0.113.0/24"]\n'
 
 
-def test_explain_shows_the_decision_of_the_lists(settings: Any) -> None:
+def test_explain_shows_the_decision_of_the_lists(settings: Write) -> None:
     """The rules do not decide the request of a listed client."""
     path = settings(LISTED)
     for client, listed, is_unlimited in (
@@ -240,7 +234,7 @@ def test_explain_shows_the_decision_of_the_lists(settings: Any) -> None:
         assert (f"the {listed} list decides this request before any rule" in answer.notes) == (listed is not None)
 
 
-def test_a_field_with_several_values_is_invalid(settings: Any) -> None:
+def test_a_field_with_several_values_is_invalid(settings: Write) -> None:
     """The command shows the key that the middleware uses. Frameworks read several equal values as one."""
     file = settings('[[rules]]\nname = "r"\nkey = ["query:q"]\nlimits = ["1/m"]\n')
     for path, *words in (
@@ -255,7 +249,7 @@ def test_a_field_with_several_values_is_invalid(settings: Any) -> None:
     assert "query:q=a" in explained(file, "GET", "/?q=a&q=a")["r"]["key"]
 
 
-def test_a_feature_in_its_comparison_form(settings: Any) -> None:
+def test_a_feature_in_its_comparison_form(settings: Write) -> None:
     """Attributes are given by their place in the key, and types as in the key."""
     file = settings('[[rules]]\nname = "r"\nkey = ["user.id", "path:id as int"]\nlimits = ["1/m"]\n')
     features = ["--feature", "user.id= Ann", "--feature", "path:id=007"]

@@ -19,10 +19,8 @@ RULES = [block for block in TEXT.split("\n\n") if "# [[rules]]" in block]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "secret.txt").write_text("a secret of 16 characters")
-    return tmp_path
+def secret(folder: Path) -> None:
+    (folder / "secret.txt").write_text("a secret of 16 characters")
 
 
 def loaded(text: str) -> Settings:

@@ -312,12 +312,9 @@ app.add_middleware(RateLimitMiddleware, settings={"rules": rules})
 """
 
 
-def test_an_application_gives_routes_and_decorators(
-    log: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_application_gives_routes_and_decorators(log: Write, folder: Path) -> None:
     """Its routes give ``endpoint``, ``view`` and parameters, as in the middleware."""
-    (tmp_path / "replayed_site.py").write_text(APP)
-    monkeypatch.chdir(tmp_path)
+    (folder / "replayed_site.py").write_text(APP)
     paths = ["/items/1"] * 3 + ["/items/2"] * 2 + ["/old/1"] * 2 + ["/"] * 4
     access_log = log(line(path=path) for path in paths)
     answer = answer_of("replay", "--app", "replayed_site:app", access_log)
