@@ -47,6 +47,7 @@ limits = ["5/minute"]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["check", "diff", "explain", "replay", "schema"])
 def test_help_has_examples_that_run(name: str, folder: Path) -> None:
     """The examples at the end of a help text run as printed."""

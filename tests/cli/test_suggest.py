@@ -40,13 +40,13 @@ def test_lowest_limit_for_a_share(rules: Write, log: Write, share: str, limit: s
 def test_suggestions_are_verified(rules: Write, log: Write, tmp_path: Path, algorithm: str, share: str) -> None:
     """A replay with the suggested limits rejects as many requests as promised, at most the share."""
     rng = random.Random(algorithm)
-    access_log = log(line(f"192.0.2.{int(rng.paretovariate(0.7)) % 50}", at=i // 3) for i in range(600))
+    access_log = log(line(f"192.0.2.{int(rng.paretovariate(0.7)) % 50}", at=i // 3) for i in range(300))
     rule = {"name": "site", "algorithm": algorithm}
-    found = suggested(rules({**rule, "limits": ["30/minute", "200/hour"]}), access_log, share)
+    found = suggested(rules({**rule, "limits": ["15/minute", "100/hour"]}), access_log, share)
     (site,) = found["rules"]
     again = replayed(rules({**rule, "limits": site["suggested"]}), access_log)
     assert again["rejected"] == site["rejected"] == found["rejected"]
-    assert site["rejected"] <= float(share[:-1]) / 100 * 600
+    assert site["rejected"] <= float(share[:-1]) / 100 * 300
 
 
 def test_a_ban_counts_for_the_share(rules: Write, log: Write) -> None:

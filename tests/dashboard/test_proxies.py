@@ -18,6 +18,8 @@ from servers import running as server_running
 pytestmark = pytest.mark.slow
 
 RULES = 'traffic_log = "memory://"\n[[rules]]\nname = "site"\nlimits = "3/day"\n'
+SMOKE = ("serve", "flask", "starlette")
+"""The servers that run with each change. In this process, ``test_mounts.py`` has all of them."""
 NGINX = """
 daemon off; master_process off; pid {folder}/pid; error_log {folder}/error crit;
 events {{ worker_connections 64; }}
@@ -50,7 +52,9 @@ def behind_nginx(folder: Path, name: str, **environment: str) -> Iterator[Server
         yield server
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.thorough] * (each not in SMOKE)) for each in SERVERS]
+)
 def test_a_plain_proxy_does_not_open_the_dashboard(name: str, tmp_path: Path) -> None:
     """nginx sends the address of its upstream as the host, and no header of a proxy."""
     with behind_nginx(tmp_path, name) as nginx:

@@ -23,6 +23,7 @@ from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, sqlite
 
 CLOCK = ManualClock(NOW)
+RARE = pytest.mark.thorough
 
 
 def opened(path: Path) -> TrafficLog:
@@ -216,8 +217,10 @@ def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["returns", "exits", "is terminated"])
-@pytest.mark.parametrize("store", ["sqlite", pytest.param("redis", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "ending", [*(pytest.param(each, marks=RARE) for each in ("returns", "exits")), "is terminated"]
+)
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("redis", marks=RARE)])
 def test_processes_lose_no_record(tmp_path: Path, redis_server: Server, store: str, ending: str) -> None:
     """Four processes, each with a forked child, record in one log, even in their last moment."""
     prefix = f"?prefix={tmp_path.name}:"
