@@ -21,17 +21,22 @@ def run_once(key: Hashable, work: Callable[[], T]) -> Future[T]:
     key = (os.getpid(), key)  # a forked child has no threads of its parent
     running = _running.setdefault(key, result)
     if running is result:
-        thread = threading.Thread(target=_run, args=(work, result), name="ratelimit_mw background", daemon=True)
-        result.add_done_callback(lambda _: _running.pop(key))
+        thread = threading.Thread(target=_run, args=(key, work, result), name="ratelimit_mw background", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
+            del _running[key]
             result.set_exception(OSError(str(error)))  # a failure of the machine, which stores turn into StoreError
     return running
 
 
-def _run(work: Callable[[], Any], result: Future[Any]) -> None:
+def _run(key: Hashable, work: Callable[[], Any], result: Future[Any]) -> None:
+    """Run the work. A caller that has its result starts new work, so the work ends before the result is there."""
     try:
-        result.set_result(work())
+        value = work()
     except BaseException as error:
+        del _running[key]
         result.set_exception(error)
+    else:
+        del _running[key]
+        result.set_result(value)

@@ -124,7 +124,7 @@ def test_an_event_loop_goes_on_after_all_its_tasks_were_cancelled(memcached_serv
 
 def hold_slots(place: str, results: Any) -> None:
     """Take and return slots in four threads. Then wait until this process has returned all of them."""
-    limiter = Limiter([SLOTS], store=place)
+    limiter = Limiter([SLOTS], store=place, settings=Settings(store_timeout=PATIENT / 1e6))
     store: Any = limiter.store
 
     def work() -> None:
