@@ -49,9 +49,6 @@ class Rejections:
         self._old: dict[str, _Rejection] = {}
         _everywhere.add(self)
 
-    def __len__(self) -> int:
-        return len(self._young) + len(self._old)
-
     def recall(self, hits: Sequence[tuple[Limit, str, int]], at: int) -> list[Decision]:
         """Return the cached rejections at a time in microseconds; an empty list when the store must decide."""
         if not (self._young or self._old):
