@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 from servers import PATIENCE, wait_for
 from shared_store import SharedStore
-from tables import each, expect_error
+from tables import each
 
 from ratelimit_mw import Limiter, Quota, RateLimitExceeded, Rule
 from ratelimit_mw.algorithms.concurrency import Concurrency
@@ -235,11 +235,6 @@ def test_some_of_the_slots_of_a_hit_can_be_returned() -> None:
     state = rule.charge(state, 100, 5)
     assert rule.decide(state, 100, 0)[1].remaining == 0
     assert rule.decide(state, 100, 1)[0] is state
-
-
-def test_too_many_slots_are_an_error() -> None:
-    """A state is as large as the number of slots, so that number is bounded. A burst is invalid."""
-    expect_error("10,000", Rule, limits="10001 concurrent")
 
 
 def test_a_plan_without_slots_for_a_client_holds_nothing(store: Store, clock: ManualClock) -> None:

@@ -241,40 +241,32 @@ def sign_in(mine: Limiter, way: str) -> bool:
     return verdict.allowed
 
 
-@each("way", ["a rule", "a key", "a task", "awaited"])
-def test_a_login_that_resets_its_rule_during_an_outage_does_not_count(way: str) -> None:
-    """This process resets what it has counted on its own, failed logins too."""
-    store = SharedStore()
-    mine = limiter(store, [FAILURES])
-    store.down = True
-    for _ in range(4):
-        mine.conclude(mine.hit(WHO), 401)
-    assert [sign_in(mine, way) for _ in range(12)] == [True] * 12
-    assert mine.peek(WHO, cost=0).decisions[0].remaining == 5
+@each("sign_in_way", ["a rule", "a key", "a task", "awaited"])
+@each(("store", "remaining"), [(SharedStore, 5), (Unforgetting, 4)])
+def test_a_login_that_resets_its_rule_does_not_count(sign_in_way: str, store: Any, remaining: int) -> None:
+    """During an outage, this process resets what it has counted on its own, failed logins too.
 
-
-@each("way", ["a rule", "a key", "a task", "awaited"])
-def test_a_login_whose_reset_fails_keeps_its_refund(way: str) -> None:
-    """The store that has counted the login gets its refund, even when the request has ended before."""
-    store = Unforgetting()
-    mine = limiter(store, [FAILURES])
+    A store that has counted the login, and fails to reset it, gets its refund, even when the request has ended before.
+    """
+    opened = store()
+    mine = limiter(opened, [FAILURES])
+    opened.down = store is SharedStore
     mine.conclude(mine.hit(WHO), 401)
-    assert [sign_in(mine, way) for _ in range(12)] == [True] * 12
-    assert mine.peek(WHO, cost=0).decisions[0].remaining == 4
+    assert [sign_in(mine, sign_in_way) for _ in range(12)] == [True] * 12
+    assert mine.peek(WHO, cost=0).decisions[0].remaining == remaining
 
 
-@each("awaited", [False, True])
-def test_a_reset_that_fails_after_the_request_refunds_nothing_twice(awaited: bool) -> None:
+def test_a_reset_that_fails_after_the_request_refunds_nothing_twice(way: Any) -> None:
     """A background task may reset the rule of a request that has ended."""
-    store = Unforgetting()
-    mine = limiter(store, [FAILURES])
+    mine = limiter(Unforgetting(), [FAILURES])
     mine.conclude(mine.hit(WHO), 401)
-    verdict = mine.hit(WHO)
-    mine.conclude(verdict, 200)
-    if awaited:
-        asyncio.run(mine.aforget_key(verdict, "login", WHO))
-    else:
-        verdict["login"].reset()
+    for reset in (
+        lambda verdict: verdict["login"].reset(),
+        lambda verdict: way(mine).forget_key(verdict, "login", WHO),
+    ):
+        verdict = mine.hit(WHO)
+        mine.conclude(verdict, 200)
+        reset(verdict)
     assert mine.peek(WHO, cost=0).decisions[0].remaining == 4
 
 

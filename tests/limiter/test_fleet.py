@@ -14,7 +14,6 @@ from http_servers import say, served_port
 from redis_handles import PATIENT, address
 from servers import HOST, Server, memcached_running, redis_running, wait_for
 from shared_store import RejectingStore, SharedStore
-from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.decision import Decision, Hit, Limit
@@ -156,15 +155,17 @@ def test_an_announcement_that_was_rejected_shows_no_number() -> None:
     assert size(limiter) == 0
 
 
-@each("lacks_slots", [False, True])
-def test_a_number_that_is_given_or_cannot_be_learned_is_not_announced(lacks_slots: bool) -> None:
-    """``fleet_size`` is not compared with the store. A store of your own may have no slots."""
+def test_a_number_that_is_given_or_cannot_be_learned_is_not_announced(ratelimit_clock: ManualClock) -> None:
+    """A store of your own may have no slots. A test leaves nothing behind in the store of the application."""
+    for lacks_slots, given, expected in (False, {"fleet_size": 3}, 3), (True, {}, 0):
+        store = WatchedStore()
+        store.lacks_slots = lacks_slots
+        limiter = process(store, **given)
+        assert limiter.hit(WHO)
+        assert (store.announcements, size(limiter)) == (0, expected)
     store = WatchedStore()
-    store.lacks_slots = lacks_slots
-    limiter = process(store) if lacks_slots else process(store, fleet_size=3)
-    assert limiter.hit(WHO)
+    assert Limiter([Rule(name="api", limits="10/hour")], store).hit(WHO)
     assert store.announcements == 0
-    assert size(limiter) == (0 if lacks_slots else 3)
 
 
 def test_a_forked_child_is_a_process_of_its_own(tmp_path: Path) -> None:
@@ -214,22 +215,14 @@ def test_a_store_that_fails_at_the_end_of_a_process_raises_nothing() -> None:
     assert (calls, store.calls) == (2, 2)
 
 
-def test_limits_on_the_clock_of_a_test_are_not_announced(ratelimit_clock: ManualClock) -> None:
-    """A test leaves nothing behind in the store of the application."""
-    store = WatchedStore()
-    limiter = Limiter([Rule(name="api", limits="10/hour")], store)
-    assert limiter.hit(WHO)
-    assert store.announcements == 0
-
-
-@pytest.mark.parametrize(("stated", "allowed"), [("5", 2), ("10", 1), ("", 10), ("many", 10), ("0", 10), ("9" * 9, 10)])
-def test_the_number_of_workers_can_be_stated(stated: str, allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_workers_can_be_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     """``WEB_CONCURRENCY`` states it where the store was never reached."""
-    monkeypatch.setenv("WEB_CONCURRENCY", stated)
     store = SharedStore()
     store.down = True
-    limiter = process(store)
-    assert sum(limiter.hit(WHO).allowed for _ in range(11)) == allowed
+    for stated, allowed in {"5": 2, "10": 1, "": 10, "many": 10, "0": 10, "9" * 9: 10}.items():
+        monkeypatch.setenv("WEB_CONCURRENCY", stated)
+        limiter = process(store)
+        assert sum(limiter.hit(WHO).allowed for _ in range(11)) == allowed, stated
 
 
 def test_an_unknown_number_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

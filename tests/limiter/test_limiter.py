@@ -141,18 +141,6 @@ def test_a_cost_of_zero_is_always_allowed(way: Any) -> None:
     assert left(rate) == [0]
 
 
-def test_a_stated_cost_applies_to_its_rule(way: Any) -> None:
-    """``verdict[rule].settle`` states it, ``conclude`` applies it to each limit of the rule."""
-    rate = limiter(rule("10/minute; 20/hour", "a"), rule("30/minute", "b", cost=5), rule("1/s", "c", mode="shadow"))
-    way(rate).hit(ANN)
-    verdict = way(rate).decide(rate.match(ANN), ANN)
-    for name in ("a", "b", "c"):
-        verdict[name].settle(7)
-    assert left(rate) == [8, 18, 20, 0]
-    way(rate).conclude(verdict, 200)
-    assert left(rate) == [2, 12, 18, 0]
-
-
 def test_conclude_keeps_the_cost_of_unknown_rules(way: Any) -> None:
     """A verdict of another limiter is left unchanged."""
     one, other = limiter(rule()), limiter(rule(name="other", count_when={"status": 500}))

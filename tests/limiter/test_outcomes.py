@@ -138,12 +138,3 @@ def test_outcomes_without_the_store(policy: Any, way: Any) -> None:
     assert shown == {"local": [[9], [8]], "deny": [[0], [0]], "allow": [[], []]}[policy]
     assert rate.local_decisions == 1
     way(rate).close()
-
-
-def test_concurrent_failures_reserve_first() -> None:
-    """Requests that have not ended keep their cost. A peek in between shows it."""
-    rate = limiter(rule("2/minute", **MARKED))
-    first, second, third = (rate.hit(ANN) for _ in range(3))
-    assert [bool(verdict) for verdict in (first, second, third)] == [True, True, False]
-    rate.conclude(first, 200)
-    assert left(rate) == [1]

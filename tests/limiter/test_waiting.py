@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -191,33 +191,40 @@ def test_a_request_consumes_nothing_while_it_waits() -> None:
         assert job.result().decisions[1].remaining == 3
 
 
-def test_a_request_moves_to_the_queue_of_the_slot_that_it_lacks(limiter: Limiter) -> None:
-    """It asks again at once, because a slot may have been returned in between."""
-    rules = [Rule(name=name, key=[name], limits="1 concurrent", wait=HOUR) for name in ("user", "ip")]
-    both = Limiter(rules)
-    by_user, by_ip = both.hit({"user": "ann", "ip": "::1"}), both.hit({"user": "bob", "ip": "::2"})
-    by_rule = {decision.rule: decision.hit[1] for decision in both.peek({"user": "ann", "ip": "::2"}).decisions}
-    sources = {by_rule[rule.name]: rule.source for rule in both.rules.rules}
-    lacks = {
-        name: both.decide(both.match({}), features, consume=False)
-        for name, features in {"user": {"user": "ann", "ip": "::9"}, "ip": {"user": "cat", "ip": "::2"}}.items()
-    }
-    by_name = {rule.name: by_rule[rule.name] for rule in both.rules.rules}
-    lacking = ["user", "ip", "user", "ip", "user"]
-    joined: list[list[str]] = []
+def test_a_request_moves_to_the_queue_of_the_slot_that_it_lacks() -> None:
+    """Of its two slots, now one and now the other is free. It is rejected when the queue that it goes to is full."""
+    places = {"user": 2, "ip": 1}
+    limiter = Limiter(
+        [
+            Rule(name=name, key=[name], limits="1 concurrent", wait=HOUR, max_waiting=most)
+            for name, most in places.items()
+        ]
+    )
 
-    async def ask(_: bool) -> Verdict:
-        joined.append(list(both.slots.queues._queues))
-        if len(joined) == len(lacking):  # the queue that it goes to is full now
-            sources[by_name["user"]] = Rule(limits="1 concurrent", wait=HOUR, max_waiting=1)
-            assert both.slots.queues._join(by_name["user"], slot_queues._Waiter(), sources[by_name["user"]])
-        return lacks[lacking[len(joined) - 1]]
+    def hit(user: str, ip: str) -> Awaitable[Verdict]:
+        return asyncio.ensure_future(limiter.ahit({"user": user, "ip": ip}))
 
-    assert run_blocking(both.slots.queues._decide(sources, ask, slot_queues._Waiter())) is lacks["user"]
-    assert joined == [[], *([by_name[name]] for name in lacking[:-1])]
-    assert list(both.slots.queues._queues) == [by_name["user"]]
-    both.refund(by_user)
-    both.refund(by_ip)
+    async def scenario() -> None:
+        by_user, by_ip = await hit("ann", "::1"), await hit("bob", "::2")
+        moving = hit("ann", "::2")
+        await turn_until(lambda: waiting(limiter) == 1)
+        await limiter.arefund(by_user)
+        third = await hit("ann", "::3")  # served once the first one has left the queue
+        await limiter.arefund(by_ip)
+        await limiter.arefund(third)
+        by_user, by_ip = await moving, await hit("cat", "::4")
+        assert by_user.allowed
+        moving = hit("ann", "::4")
+        await turn_until(lambda: waiting(limiter) == 1)
+        last = hit("dan", "::4")
+        await turn_until(lambda: waiting(limiter) == 2)
+        await limiter.arefund(by_user)
+        assert not await moving
+        await limiter.arefund(by_ip)
+        assert (await last).allowed
+
+    asyncio.run(scenario())
+    assert waiting(limiter) == 0
 
 
 def test_a_task_that_is_cancelled_leaves_the_queue(limiter: Limiter) -> None:
