@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from calls import BODY, START, ask, http_scope, send_bare, sending
+from calls import BODY, START, ask, sending
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.routing import Mount, Route
 from starlette_apps import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
 from tables import each
 
-from ratelimit_mw import Rule
-from ratelimit_mw.starlette import exempt, limit
+from ratelimit_mw.starlette import limit
 
 
 @each("view", [asynchronous, synchronous, Whole, functools.partial(synchronous)])
@@ -60,23 +59,3 @@ def test_a_limit_on_a_mounted_application_applies_below_the_mount() -> None:
     """A decorated ASGI application is limited wherever it is mounted."""
     app = application([Mount("/files", app=limit("1/minute")(sending(START, BODY)))])
     assert statuses(app, "/files/a", "/files/b") == [200, 429]
-
-
-def test_an_exempt_view_has_a_verdict() -> None:
-    """Code can read the verdict in every view, even when the server shares one state between requests."""
-    verdicts: list[Any] = []
-
-    async def reads(request: Any) -> Response:
-        verdicts.append(request.state.ratelimit)
-        return PlainTextResponse("read")
-
-    async def speaks(websocket: Any) -> None:
-        verdicts.append(websocket.state.ratelimit)
-        await websocket.close()
-
-    routes = [Route("/", reads), Route("/free", exempt(reads)), WebSocketRoute("/talk", speaks)]
-    app = application(routes, Rule(match={"path": "/"}, limits="9/minute"))
-    state: dict[str, Any] = {}
-    for scope in (http_scope(), http_scope(path="/free"), {**http_scope(path="/talk"), "type": "websocket"}):
-        send_bare(app, {**scope, "state": state}, {"type": "websocket.connect"})
-    assert [(verdict.allowed, len(verdict.decisions)) for verdict in verdicts] == [(True, 1), (True, 0), (True, 0)]

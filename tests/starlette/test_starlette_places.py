@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from misplaced import RULE, check_place, settings_file
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette_apps import hello
+from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, limit
@@ -29,33 +31,34 @@ def mistake_of(*arguments: Any, **options: Any) -> ConfigError:
     return caught.value
 
 
-def test_an_override_has_the_place_of_its_options(tmp_path: Path) -> None:
-    """What is wrong in the decorator is not in the file."""
-    file = settings_file(tmp_path, '[[rules]]\noverrides = "home"\nmatch = { path = "/login" }\n')
-    check_place(
-        mistake_of(limit("5/minute", name="home")(hello), settings=file), file, '3: rules[0] "home": match.path'
-    )
-    file = settings_file(tmp_path, '[[rules]]\noverrides = "home"\nlimits = "5/minute"\n')
-    costly = limit("9/minute", name="home", cost=6)(hello)
-    check_place(mistake_of(costly, settings=file), file, '1: rules[0] "home": cost: the cost 6 is above')
+OVERRIDE = '[[rules]]\noverrides = "home"\n'
+TAKEN = "the name 'login' is already used by the limit on starlette_apps.hello"
+
+
+@each(
+    ("text", "options", "message"),
+    [
+        (f'{OVERRIDE}match = {{ path = "/login" }}\n', {}, '3: rules[0] "home": match.path'),
+        (f'{OVERRIDE}limits = "5/minute"\n', {"cost": 6}, '1: rules[0] "home": cost: the cost 6 is above'),
+        ('[defaults]\nkey = "usr"\n', {}, "2: rule 'home': key: uses the feature 'usr'"),
+        ('[[rules]]\nlimits = "1/s"\nname = "login"\n', {"name": "login"}, f'3: rules[0] "login": name: {TAKEN}'),
+    ],
+)
+def test_an_option_of_a_decorators_rule_has_its_place(text: str, options: Any, message: str, tmp_path: Path) -> None:
+    """The file sets it by an override, as a default, or as the rule of that name."""
+    file = settings_file(tmp_path, text)
+    error = mistake_of(limit("9/minute", **{"name": "home", **options})(hello), settings=file)
+    check_place(error, file, message)
+    assert str(error).endswith("The rule has key from [defaults]") is ("[defaults]" in text)
+
+
+def test_what_is_wrong_in_a_decorator_is_not_in_the_file(tmp_path: Path) -> None:
+    """The rule of the setting ``limits`` is called ``default``."""
+    file = settings_file(tmp_path, f'{OVERRIDE}limits = "5/minute"\n')
     keyed = limit("9/minute", name="home", key=["usr"])(hello)
-    assert str(mistake_of(keyed, settings=file)).startswith(f"{__file__}:41: rule 'home': key: uses the feature 'usr'")
-
-
-def test_a_default_of_a_decorators_rule_has_the_place_of_the_default(tmp_path: Path) -> None:
-    """The decorator does not set the option, so the file is wrong."""
-    file = settings_file(tmp_path, '[defaults]\nkey = "usr"\n')
-    error = mistake_of(limit("9/minute", name="home")(hello), settings=file)
-    check_place(error, file, "2: rule 'home': key: uses the feature 'usr'")
-    assert str(error).endswith("The rule has key from [defaults]")
-
-
-def test_a_name_that_a_decorator_has_too_is_an_error_of_the_file(tmp_path: Path) -> None:
-    """The rule of the file and the decorator have one name."""
-    view = limit("5/minute", name="login")(hello)
-    message = "4: rules[0] \"login\": name: the name 'login' is already used by the limit on starlette_apps.hello"
-    file = settings_file(tmp_path, RULE.replace('name = "login"\n', "") + 'name = "login"\n')
-    check_place(mistake_of(view, settings=file), file, message)
+    assert re.match(rf"{__file__}:\d+: rule 'home': key: uses the feature 'usr'", str(mistake_of(keyed, settings=file)))
+    taken = mistake_of(limit("5/minute", name="default")(hello), settings={"limits": "9/minute"})
+    assert str(taken).startswith("the limit on starlette_apps.hello: the name 'default' is already used by limits. ")
 
 
 def test_a_mistake_of_the_code_has_no_place(tmp_path: Path) -> None:
@@ -90,10 +93,3 @@ def test_a_mistake_of_a_later_file_has_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         limiter.reload()
     check_place(caught.value, file, '8: rules[0] "login": cost: ')
-
-
-def test_a_decorator_cannot_have_the_name_of_the_limits(tmp_path: Path) -> None:
-    """The rule of the setting ``limits`` is called ``default``."""
-    view = limit("5/minute", name="default")(hello)
-    error = mistake_of(view, settings={"limits": "9/minute"})
-    assert str(error).startswith("the limit on starlette_apps.hello: the name 'default' is already used by limits. ")
