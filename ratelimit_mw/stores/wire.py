@@ -46,19 +46,6 @@ class Codec(Protocol):
     def gets(self) -> Any: ...
 
 
-class Connection(Protocol):
-    """An open connection."""
-
-    is_usable: bool
-    """Whether it is open, and no reply was overdue."""
-
-    def send(self, frame: Any, replies: int, deadline: float) -> Awaitable[list[Any]]:
-        """Send a call now. Return its replies, to be awaited."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class Channel(Protocol):
     """The connections to one server."""
 
