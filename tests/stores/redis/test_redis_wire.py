@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from own_time import hurried
@@ -17,13 +18,20 @@ from servers import HOST, Server, wait_for
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing.store_suite import WAYS
 
 
 @pytest.fixture
 def proxy(redis_server: Server) -> Iterator[Proxy]:
     with proxied(redis_server.port) as found:
+        yield found
+
+
+@pytest.fixture
+def store(proxy: Proxy) -> Iterator[Store]:
+    """A store behind the proxy. On event loops a test closes it itself."""
+    with closing(open_store(address(proxy), PATIENT)) as found:
         yield found
 
 
@@ -64,10 +72,9 @@ def test_nothing_is_sent_twice_when_answers_are_lost(proxy: Proxy) -> None:
         assert all(send(hit(limit, f"ip=10.{i}.0.{j}", cost=0))[0].remaining >= 4 for i in (0, 1) for j in range(12))
 
 
-def test_scripts_are_flushed_in_the_midst_of_load(proxy: Proxy, redis_server: Server) -> None:
+def test_scripts_are_flushed_in_the_midst_of_load(proxy: Proxy, store: Store, redis_server: Server) -> None:
     """1,000 hits of threads and a loop during SCRIPT FLUSH: exact, and the script is sent only after NOSCRIPT."""
     limit, ends = limit_of("500/day"), threading.Event()
-    store = open_store(address(proxy), PATIENT)
 
     def flush() -> None:
         with client(redis_server) as admin:
@@ -89,15 +96,13 @@ def test_scripts_are_flushed_in_the_midst_of_load(proxy: Proxy, redis_server: Se
         passed = sum(pool.map(lambda _: store.apply([hit(limit)])[0].allowed, range(500)))
         assert passed + on_a_loop.result() == 500
     ends.set()
-    store.close()
     names = [command[0] for command in proxy.heard]
     assert 0 < names.count(b"EVAL") < names.count(b"EVALSHA")
 
 
-def test_dead_idle_connections_fail_one_call_only(proxy: Proxy) -> None:
+def test_dead_idle_connections_fail_one_call_only(proxy: Proxy, store: Store) -> None:
     """A machine that died sends no farewell: of ten idle connections one is found out by a call, and all are left."""
     limit = limit_of("100/hour")
-    store = open_store(address(proxy), PATIENT)
     with ThreadPoolExecutor(10) as pool:
         proxy.hears = lambda _: time.sleep(0.02)  # so that all are needed at the same time
         list(pool.map(lambda _: store.apply([hit(limit)]), range(10)))
@@ -106,13 +111,11 @@ def test_dead_idle_connections_fail_one_call_only(proxy: Proxy) -> None:
     with hurried(store, 0.3), pytest.raises(StoreError):
         store.apply([hit(limit)])
     assert store.apply([hit(limit)])[0].allowed
-    store.close()
 
 
-def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy) -> None:
+def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy, store: Store) -> None:
     """A thread of the limiter may still be in a call when the limiter is closed."""
     limit = limit_of("100/hour")
-    store = open_store(address(proxy), PATIENT)
     idle = store._threads._channel((HOST, proxy.port))._idle  # type: ignore[attr-defined]
     proxy.hears = lambda _: store.close()
     assert store.apply([hit(limit)])[0].allowed
@@ -120,30 +123,28 @@ def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy) -> None:
     proxy.hears = lambda _: None
     assert store.apply([hit(limit)])[0].allowed
     assert len(idle) == 1
-    store.close()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_connection_that_has_replied_is_not_taken_for_tls(proxy: Proxy, way: str) -> None:
+def test_a_connection_that_has_replied_is_not_taken_for_tls(proxy: Proxy, store: Store, way: str) -> None:
     """It is cut in a later call, so the server speaks without TLS."""
-    handle, limit = WAYS[way](open_store(address(proxy), PATIENT)), limit_of("100/hour")
-    handle.hit(limit)
-    proxy.hears = lambda _: proxy.cut()
-    with pytest.raises(StoreError) as caught:
+    limit = limit_of("100/hour")
+    with closing(WAYS[way](store)) as handle:
         handle.hit(limit)
-    assert "TLS" not in str(caught.value)
-    handle.close()
+        proxy.hears = lambda _: proxy.cut()
+        with pytest.raises(StoreError) as caught:
+            handle.hit(limit)
+        assert "TLS" not in str(caught.value)
 
 
-def test_a_dead_connection_of_a_loop_is_replaced(proxy: Proxy) -> None:
+def test_a_dead_connection_of_a_loop_is_replaced(proxy: Proxy, store: Store) -> None:
     """The same for the one connection of an event loop."""
     limit = limit_of("100/hour")
 
     async def run() -> bool:
-        store = open_store(address(proxy), 2_000_000)
         await store.aapply([hit(limit)])
         proxy.fall_silent()
-        with pytest.raises(StoreError):
+        with hurried(store, 0.3), pytest.raises(StoreError):
             await store.aapply([hit(limit)])
         found = (await store.aapply([hit(limit)]))[0].allowed
         await store.aclose()
@@ -152,12 +153,11 @@ def test_a_dead_connection_of_a_loop_is_replaced(proxy: Proxy) -> None:
     assert asyncio.run(run())
 
 
-def test_clients_that_go_away_cost_no_connections(proxy: Proxy, redis_server: Server) -> None:
+def test_clients_that_go_away_cost_no_connections(proxy: Proxy, store: Store, redis_server: Server) -> None:
     """30 requests that are cancelled while their call is out: the line stays, for their calls and the next ones."""
     limit = limit_of("100/hour")
 
     async def run() -> int:
-        store = open_store(address(proxy), PATIENT)
         await store.aapply([hit(limit)])
         heard, released = threading.Event(), threading.Event()
 
