@@ -82,6 +82,9 @@ late = Starlette(
     routes=[Route("/", lambda request: None)],
     middleware=[Middleware(RateLimitMiddleware, settings={"rules": [{"limits": "1/s", "match": {"path": "/late"}}]})],
 )
+placed = Starlette(
+    routes=[Route("/", lambda request: None)], middleware=[Middleware(RateLimitMiddleware, settings="placed.toml")]
+)
 
 
 class Factory:
@@ -128,6 +131,7 @@ def shop(folder: Path) -> None:
     for name, code in (("shop", SHOP), ("flasks", FLASK), ("broken", "import nowhere_to_be_found\n")):
         (folder / f"{name}.py").write_text(code)
         sys.modules.pop(name, None)
+    (folder / "placed.toml").write_text('[[rules]]\nname = "home"\nlimits = "1/s"\nmatch = { path = "/home" }\n')
 
 
 def explained(*words: str) -> dict[str, Any]:
@@ -279,6 +283,7 @@ def test_output_of_an_application_goes_to_stderr() -> None:
         (["shop:wrong"], 1, "rules[0]: limits: cannot parse quota '5/minit'"),
         (["shop:typo"], 1, "unknown rule 'sight'. Did you mean 'site'?"),
         (["shop:late"], 1, "set unrouted = true in the rule. Routes that the lifespan adds are not known here"),
+        (["shop:placed"], 1, 'placed.toml:4: rules[0] "home": match.path: no route has the path'),
         (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
         (["shop:Factory.create"], 1, "is a function. If it returns the application, write shop:Factory.create()"),
         (["flasks:bare"], 1, "flasks:bare has no RateLimitMiddleware, and no RateLimiter"),
