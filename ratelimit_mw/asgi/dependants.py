@@ -88,6 +88,9 @@ class ParameterTypes(Conversions):
     def of(self, feature: str) -> Conversion | None:
         return next(filter(None, map(Conversion.to, self._types_of(feature))), None)
 
+    def declares(self, feature: str) -> bool:
+        return bool(self._types_of(feature))
+
     def _types_of(self, feature: str) -> list[list[type]]:
         """Return the types of each parameter and field of a model that has a feature."""
         if feature not in self._found:  # few are asked for: those of rules

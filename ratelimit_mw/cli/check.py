@@ -1,5 +1,6 @@
 """``ratelimit-mw check``: check the settings, and show the rules."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -11,10 +12,11 @@ from ..errors import ConfigError, error_path
 from ..http.client_ip import HEADERS_OF_HOPS, UNIX, ClientIP
 from ..http.features import HINTS
 from ..http.region import Region
+from ..http.routes import fitting_routes
 from ..http.warnings import NO_RULES, NOT_ENABLED
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.ip import parse_network
-from ..keys.parts import feature_of
+from ..keys.parts import feature_of, part_of
 from ..keys.secret import PERSONAL
 from ..operations import Answer, Line, Table
 from ..operations.overview import describe_amendments
@@ -27,6 +29,11 @@ from .connect import FACT, NOTE, PROBLEM, examine
 from .output import command, json_flag
 from .source import Source
 
+_ID = re.compile(
+    r"(?:header|cookie|query|form|json|field):"
+    r"(?:(?:.*[._-])?(?:id|pk|no|nr|num|number|account|customer|order)|.*[a-z]I[Dd])"
+)
+"""The features of a request with the name of an id."""
 _NO_EFFECT: Final = "never applies"
 """A note with these words, of any framework, is about a rule or a list without an effect: it is a problem."""
 _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|view|(email:)?(header|cookie|query|form|json):.*")
@@ -152,8 +159,22 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     if any(rule.name is None for rule in settings.rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
     yield from source.notes()
+    yield from _notes_on_numbers(source)
     yield from _notes_on_bans(source)
     yield from _notes_on_deployment(source)
+
+
+def _notes_on_numbers(source: Source) -> Iterator[str]:
+    """Yield a note on ids that no view of the application declares as parameters: they may be numbers."""
+    for rule in () if source.routes is None else source.rules.rules:
+        routes = fitting_routes(rule.source.matches, source.routes or ())
+        for part in map(part_of, itertools.chain(*rule.source.entries)):
+            is_declared = any(route.conversions.declares(part.feature) for route in routes)
+            if part.text == part.name and _ID.fullmatch(part.name) and not is_declared:
+                yield (
+                    f"{rule.name}: {part.name} is compared as text. If it is a number, its spellings 7, 07 and +7 have"
+                    f' a count each. Then write "{part.name} as int"'
+                )
 
 
 def _notes_on_bans(source: Source) -> Iterator[str]:

@@ -91,6 +91,10 @@ class Conversions:
         conversion = self.of(feature)
         return conversion.convert(value) if conversion and value and isinstance(value, str) else value
 
+    def declares(self, feature: str) -> bool:
+        """Return whether the view declares the type of a feature, which may be text."""
+        return False
+
 
 NO_CONVERSIONS: Final = Conversions()
 
