@@ -61,37 +61,30 @@ def test_names_of_features() -> None:
         assert checked_name(name) == known_as
 
 
-def test_an_invalid_feature_name_is_rejected() -> None:
-    """A name is a word, or a family with the name of one of its values."""
-    for name, message in (
-        ("IP", "expected a feature: ip, user"),
-        ("", "expected a feature"),
-        ("header:", "expected a feature"),
-        ("headers:x", "expected a feature"),
-        ("header:x y", "expected a feature"),
-        ("user-agent", "expected a feature"),
-        ("caf\u00e9", "expected a feature"),
-        (None, "got None"),
-        (7, "got 7"),
-    ):
-        expect_error(message, checked_name, name)
-
-
-def test_an_invalid_key_is_rejected() -> None:
-    """The error shows the entry."""
-    for key, message in (
-        (7, "expected a list of features .* got 7"),
-        ({"ip": 1}, "expected a list of features"),
-        ([["ip"]], "\\[0\\]: expected a feature such as"),
-        (["ip", "us-er|ip"], "\\[1\\]: expected a feature"),
-        (["ip|"], "\\[0\\]: expected a feature"),
+def test_an_invalid_name_or_key_is_rejected() -> None:
+    """A name is a word, or a family with the name of one of its values. The error shows the entry."""
+    for read, value, message in (
+        (checked_name, "IP", "expected a feature: ip, user"),
+        *(
+            (checked_name, name, "expected a feature")
+            for name in ("", "header:", "headers:x", "header:x y", "user-agent")
+        ),
+        (checked_name, "caf\u00e9", "expected a feature"),
+        (checked_name, None, "got None"),
+        (checked_name, 7, "got 7"),
+        (parse_key, 7, "expected a list of features .* got 7"),
+        (parse_key, {"ip": 1}, "expected a list of features"),
+        (parse_key, [["ip"]], r"\[0\]: expected a feature such as"),
+        (parse_key, ["ip", "us-er|ip"], r"\[1\]: expected a feature"),
+        (parse_key, ["ip|"], r"\[0\]: expected a feature"),
         (
+            parse_key,
             ["ip", "endpoint|user"],
             r"\[1\]: 'endpoint' is never missing, so 'user' is never used. Write 'user",
         ),
-        (["view|ip"], r"\[0\]: 'view' is never missing, so 'ip' is never used"),
+        (parse_key, ["view|ip"], r"\[0\]: 'view' is never missing, so 'ip' is never used"),
     ):
-        expect_error(message, parse_key, key)
+        expect_error(message, read, value)
 
 
 # -- keys --------------------------------------------------------------------------------------------------

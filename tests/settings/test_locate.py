@@ -44,32 +44,25 @@ def line_of(file: Path, text: str, path: str) -> int | None:
     return int(line) if line else None
 
 
-def test_the_line_in_toml_is_that_of_the_nearest_key(tmp_path: Path) -> None:
-    """Strings, comments and lines inside brackets are no keys."""
-    for path, line in (
-        ("store", 2),
-        ("headers", None),
-        ("rules[0]", 5),
-        ("rules[0].limits[0]", 7),
-        ("rules[0].match.path", 10),
-        ("rules[1].cost", 12),
-        ("rules[1].per_key['client.42']", 13),
-        ("lists.deny.ip[0]", 17),
-        ("rules", 5),
+def test_the_line_is_that_of_the_nearest_key(tmp_path: Path) -> None:
+    """In TOML, strings, comments and lines inside brackets are no keys. JSON is YAML. Broken text has no lines."""
+    for name, text, path, line in (
+        ("r.toml", TOML, "store", 2),
+        ("r.toml", TOML, "headers", None),
+        ("r.toml", TOML, "rules[0]", 5),
+        ("r.toml", TOML, "rules[0].limits[0]", 7),
+        ("r.toml", TOML, "rules[0].match.path", 10),
+        ("r.toml", TOML, "rules[1].cost", 12),
+        ("r.toml", TOML, "rules[1].per_key['client.42']", 13),
+        ("r.toml", TOML, "lists.deny.ip[0]", 17),
+        ("r.toml", TOML, "rules", 5),
+        ("r.yaml", YAML, "rules[0].limits[1]", 5),
+        ("r.yaml", YAML, "rules[0].cost", 2),
+        ("r.yaml", '{\n"store":\n5}', "store", 2),
+        ("r.yaml", "", "store", None),
+        ("r.yaml", "a: [", "a", None),
     ):
-        assert line_of(tmp_path / "r.toml", TOML, path) == line
-
-
-def test_the_line_in_yaml_and_json_is_that_of_the_key_or_item(tmp_path: Path) -> None:
-    """JSON is YAML. A text that cannot be parsed has no lines."""
-    for text, path, line in (
-        (YAML, "rules[0].limits[1]", 5),
-        (YAML, "rules[0].cost", 2),
-        ('{\n"store":\n5}', "store", 2),
-        ("", "store", None),
-        ("a: [", "a", None),
-    ):
-        assert line_of(tmp_path / "r.yaml", text, path) == line
+        assert line_of(tmp_path / name, text, path) == line, path
 
 
 def test_a_line_that_cannot_be_found_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

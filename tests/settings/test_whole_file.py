@@ -1,6 +1,7 @@
 """A settings file with most of the settings, as the public names promise it."""
 
 import copy
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -8,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from ratelimit_mw import ConfigError, Limiter, load_settings
+from ratelimit_mw import ConfigError, Limiter, Rule, algorithms, load_settings
+from ratelimit_mw.rules.declaration import type_text
+from ratelimit_mw.rules.options import BanOption
+from ratelimit_mw.settings import schema
 from ratelimit_mw.testing import ManualClock
 
 TOML = """
@@ -63,12 +68,41 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_whole_file_loads(file: Path) -> None:
-    """The lease beside consistency = "exact" is there for the day when the rule becomes "leased"."""
+    """Every field arrives, durations in whole microseconds. The lease beside "exact" has no effect yet."""
     settings = load_settings(file)
     login, api = settings.rules
     assert (settings.store, settings.exempt, login.name) == ("memory://", ("/health", "/static/**"), "login")
-    assert (api.consistency, api.lease_percent) == ("exact", 0)
+    assert (settings.trusted_proxies, settings.headers) == (("127.0.0.1", "10.0.0.0/8"), ("x-ratelimit", "ratelimit"))
+    assert (settings.on_store_error, settings.store_timeout, settings.rejection_cache) == ("local", 50_000, 1_000_000)
+    assert login == Rule(
+        name="login",
+        match={"path": "/login", "methods": ["POST"]},
+        key=["email", "ip"],
+        limits=["5/minute", "20/hour"],
+        count_when={"status": [401, "403"]},
+    )
+    assert (api.consistency, api.lease_percent, api.mode, api.unit) == ("exact", 0, "enforce", "requests")
+    assert [name for name, _ in api.tables] == ["", "plan"]
     assert settings.defaults == {"key": ["user|ip"]}
+
+
+def test_every_form_says_the_same(file: Path) -> None:
+    """TOML, JSON, YAML, pyproject.toml and a dictionary are one and the same settings."""
+    data, folder = tomllib.loads(TOML), file.parent
+    tables = re.sub(r"^\[+", lambda head: f"{head[0]}tool.ratelimit_mw.", TOML, flags=re.MULTILINE)
+    texts = {
+        "b.TOML": TOML,
+        "c.json": json.dumps(data),
+        "d.yaml": yaml.safe_dump(data),
+        "e.yml": yaml.safe_dump(data),
+        "pyproject.toml": f"[project]\nname = 'x'\n[tool.ratelimit_mw]{tables}",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    forms: list[Any] = [file, *(str(folder / name) for name in texts), data]
+    loaded = [load_settings(form) for form in forms]
+    assert [settings == loaded[0] for settings in loaded] == [True] * len(forms)
+    assert [settings.source for settings in loaded] == [*map(str, forms[:-1]), ""]
 
 
 def test_its_rules_decide(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +115,27 @@ def test_its_rules_decide(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert limiter.hit({**client, "ip": "203.0.113.9"}).denied
     finally:
         limiter.close()
+
+
+def test_the_schema_knows_every_field() -> None:
+    """Editors are offered every field of the file and of a rule, and nothing else."""
+    data, found = tomllib.loads(TOML), schema()
+    assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    tables = found["$defs"]
+    assert set(data) < set(tables["SettingsDict"]["properties"])
+    assert set(data["rules"][0]) | set(data["rules"][1]) < set(tables["RuleSettings"]["properties"])
+    assert not tables["RuleSettings"]["additionalProperties"]
+    match = tables["MatchOptions"]
+    assert match["properties"].keys() == {"path", "methods", "method", "view", "host"}
+    one = [{"type": "string"}, {"type": "integer"}]
+    assert match["additionalProperties"] == {"anyOf": [*one, {"type": "array", "items": {"anyOf": one}}]}
+    names, table, _variable = tables["RuleSettings"]["properties"]["algorithm"]["anyOf"]
+    built_in = [name for name, kind in algorithms._BUILDERS.items() if kind.__module__.startswith("ratelimit_mw.")]
+    assert names["enum"] == sorted(built_in)
+    assert table == {"$ref": "#/$defs/AlgorithmTable"}
+    fields = [(name, each, field) for name, one in tables.items() for each, field in one["properties"].items()]
+    assert [(name, each) for name, each, field in fields if "description" not in field] == []
+    assert (type_text(BanOption), type_text(float | str)) == ("table or false", "duration")
 
 
 OTHERS: dict[str, Any] = {
