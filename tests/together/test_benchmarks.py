@@ -49,7 +49,7 @@ def test_the_tables_of_the_pages_are_printed() -> None:
     source = "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
     titles = [table[1].strip("*") for page in PAGES for table in TABLE.finditer(page.read_text())]
     assert [title for title in titles if title not in source] == []
-    assert len(titles) > 5
+    assert titles
 
 
 def test_a_cluster_takes_one_round_trip_and_two_to_reject() -> None:
