@@ -65,19 +65,14 @@ def test_features_are_escaped(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_line_names_the_rules_that_rejected(caplog: pytest.LogCaptureFixture) -> None:
-    """Not those in shadow mode. A long wait has no fraction."""
-    rate = logged(RejectionLog(), Rule(name="new", limits="1/minute", mode="shadow"), Rule(name="api", limits="1/30d"))
-    for _ in range(2):
-        rate.hit(ANN)
-    assert caplog.messages == ["rejected by api; wait 2592000 s"]
-
-
-def test_shadow_and_deny_lists_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    rate = logged(RejectionLog(), Rule(name="new", limits="1/minute", mode="shadow"), lists={"deny": {"user": ["eve"]}})
-    for _ in range(2):
-        rate.hit(ANN)
+    """Those in shadow mode only where no other rejects, and none for a deny list. A long wait has no fraction."""
+    shadow, api = Rule(name="new", limits="1/minute", mode="shadow"), Rule(name="api", limits="1/30d")
+    for rules in ([shadow, api], [shadow]):
+        rate = logged(RejectionLog(), *rules, lists={"deny": {"user": ["eve"]}})
+        for _ in range(2):
+            rate.hit(ANN)
     rate.hit({**ANN, "user": "eve"})
-    assert caplog.messages == ["shadow by new", "denied"]
+    assert caplog.messages == ["rejected by api; wait 2592000 s", "shadow by new", "denied"]
 
 
 def test_the_lines_are_limited(caplog: pytest.LogCaptureFixture) -> None:
