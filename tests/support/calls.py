@@ -129,7 +129,3 @@ def at_once(times: int, call: Callable[[], list[int]], inside: threading.Semapho
         calls = [pool.submit(call) for _ in range(times)]
         inside.release(times)
         return sorted(status for each in calls for status in each.result())
-
-
-def responding(status: int) -> App:
-    return sending({"type": "http.response.start", "status": status, "headers": []}, BODY)

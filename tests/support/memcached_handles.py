@@ -97,12 +97,6 @@ def rule_of(limit: Limit) -> str:
     return f"|{limit.rule}|"
 
 
-def idle_connections(store: MemcachedStore) -> list[int]:
-    """Return the number of idle blocking connections to each server."""
-    channels: list[Any] = [store._threads.connections.channel(server) for server in store.rendezvous.servers]
-    return [len(channel._idle) for channel in channels]
-
-
 def counted(store: MemcachedStore) -> list[Any]:
     """Return a list that gets an entry for each later round trip of the store."""
     trips: list[Any] = []

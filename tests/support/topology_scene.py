@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,6 @@ from servers import HOST, STEADY, cluster_running, node_running
 from topology_load import ACTIVE, BY_ACCOUNT, BY_ADDRESS, PROCESSES, features, load, open_limiter, requests_succeed
 
 from ratelimit_mw.stores.redis.slot_map import slot_of
-
-Change = Callable[[Topology], None]
-
 
 CLIENT_SLOTS = {slot_of(f"{k}={v}".encode()) for number in range(600) for k, v in features(number).items()}
 

@@ -68,11 +68,3 @@ def listing(environ: Environ, start_response: Any) -> list[bytes]:
 
 def statuses(app: Any, times: int, **environ: Any) -> list[int]:
     return [int(Served(app, **environ).status[:3]) for _ in range(times)]
-
-
-def responding(status: str) -> Any:
-    def app(environ: Environ, start_response: Any) -> list[bytes]:
-        start_response(status, HEADERS)
-        return [b"x"]
-
-    return app
