@@ -21,7 +21,7 @@ from django.views import View
 
 from ..http.routes import Route, ViewMarksByMethod, ViewNames, handlers_of
 from ..keys.features import UNMATCHED
-from ..rules.marks import Destination, MarkedURLs, ViewMarks, destination, marked_form, own_marks
+from ..rules.marks import Destination, ViewMarks, destination, marked_form, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind, name_of
 from ..rules.paths import deepen
@@ -162,8 +162,7 @@ def _read_route(way: _Way, names: ViewNames) -> DjangoRoute:
     patterns, includes, last = [part.pattern for part in way], way[:-1], way[-1]
     view = last.callback
     _name_marks(view)
-    within = [include.urlconf_name for include in includes if isinstance(include.urlconf_name, MarkedURLs)]
-    marked = ViewMarksByMethod(view, within, marks=_marks_of, handlers=_handlers_of)
+    marked = ViewMarksByMethod(view, marks=_marks_of, handlers=_handlers_of)
     if getattr(class_behind(view), "options", None) is View.options:
         marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     namespaces = [include.namespace for include in includes if include.namespace]

@@ -11,14 +11,14 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from types import FunctionType
-from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from ..errors import ConfigError, error_of, error_path
 from .declaration import checked_call, document
 from .guard import guard, guard_entries, require_decided
-from .marks import ATTRIBUTE, MARKED_FORM, Mark, MarkedURLs, MessageMark, ViewMarks, attach, combine, marks_of
-from .names import holds_views, is_include, name_of
+from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, attach, combine, marks_of
+from .names import holds_views, name_of
 from .options import LIMITS_MEANING, Limits, RuleOptions
 from .rule import Rule
 
@@ -30,7 +30,7 @@ class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on
     import_name: str
 
 
-AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews | tuple[Any, Any, Any])  # the last of an include
+AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews)
 
 
 @document(RuleOptions, limits=LIMITS_MEANING)
@@ -115,10 +115,10 @@ def exempt(*rules: str) -> Callable[[AnyView], AnyView]: ...
 def exempt(*rules: Any) -> Any:
     """Exclude a view from all rules with ``@exempt``, or from the rules named with ``@exempt("api")``.
 
-    A limit on a view inside an exempt blueprint, class or include still applies. So does a limit on that blueprint.
+    A limit on a view inside an exempt blueprint or class still applies. So does a limit on that blueprint.
 
     Args:
-        rules: The names of rules, or the view. A blueprint and an ``include(...)`` of Django are all their views.
+        rules: The names of rules, or the view. A blueprint is all its views.
 
     Returns:
         The view, or with names a decorator that returns the view.
@@ -126,7 +126,7 @@ def exempt(*rules: Any) -> Any:
     Raises:
         ConfigError: An argument is neither a view nor the name of a rule.
     """
-    if len(rules) == 1 and (callable(rules[0]) or holds_views(rules[0]) or is_include(rules[0])):
+    if len(rules) == 1 and (callable(rules[0]) or holds_views(rules[0])):
         return _exempt(rules[0], ())
     place = f"@exempt at {call_site()}"
     for name in rules:
@@ -189,14 +189,11 @@ def _checked_name(view: object, name: str | None, place: str) -> str:
 
 def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
     """Add marks to a view, and put the guard around the view when it has none."""
-    if is_include(view):
-        urls, *names = cast(tuple[Any, ...], view)
-        return (mark_view(urls if isinstance(urls, MarkedURLs) else MarkedURLs(urls), added), *names)  # type: ignore[return-value,type-var]
     guarded: Any = view
     marks = combine(marks_of(view), added)
     if inspect.isclass(view):
         guard_entries(view)
-    elif not (holds_views(view) or isinstance(guarded, MarkedURLs) or hasattr(view, ATTRIBUTE)):
+    elif not (holds_views(view) or hasattr(view, ATTRIBUTE)):
         wrapped = guarded = guard(view)
         while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):
             setattr(wrapped, MARKED_FORM, guarded)

@@ -56,7 +56,7 @@ class ViewMarks:
     is_static: bool = False
     """Whether it is a page or a file of the framework or this package. Only rules that name a path or a view apply."""
     inside: tuple[Mark, ...] = ()
-    """The marks inside a blueprint, a class or an include that is exempt from every rule. They apply."""
+    """The marks inside a blueprint or a class that is exempt from every rule. They apply."""
     every: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
     """The marks of requests and of messages."""
 
@@ -129,18 +129,6 @@ readers: Final = WeakSet[MarksReader]()
 """The adapters whose views may get marks while they serve: those of a blueprint, whose calls no guard sees."""
 
 
-class MarkedURLs:
-    """The URLs that ``include`` of Django returns, with marks of their own. Used instead of the URLs."""
-
-    def __init__(self, urls: object) -> None:
-        self.urls = urls
-
-    @property
-    def urlpatterns(self) -> object:
-        """The patterns, read when Django reads them: their module may still be on its way."""
-        return getattr(self.urls, "urlpatterns", self.urls)
-
-
 def marks_of(view: object) -> ViewMarks:
     """Read the marks of a function, a class, a method, or a function that a framework made from a class."""
     if isinstance(view, ViewMarks):
@@ -183,8 +171,8 @@ def _enclose(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
 
 
 def attach(thing: object, marks: ViewMarks, added: ViewMarks) -> None:
-    """Keep all marks on an object, and the added ones apart. An exempt blueprint or include keeps its own limits."""
-    if marks.exempt == () and (holds_views(thing) or isinstance(thing, MarkedURLs)):
+    """Keep all marks on an object, and the added ones apart. An exempt blueprint keeps its own limits."""
+    if marks.exempt == () and holds_views(thing):
         marks = replace(marks, inside=marks.every)
     setattr(thing, ATTRIBUTE, marks)
     setattr(thing, f"{ATTRIBUTE}{next(_count):09}", added)

@@ -31,18 +31,10 @@ def holds_views(view: object) -> bool:
     return not inspect.isclass(view) and isinstance(getattr(view, "import_name", None), str)
 
 
-def is_include(view: object) -> bool:
-    """Whether it is the result of ``include`` of Django, or ``admin.site.urls``: URLs, app name and namespace."""
-    return isinstance(view, tuple) and len(view) == 3 and not isinstance(view[0], str)
-
-
 def name_of(view: Any) -> str | None:
     """Name a view as "module.qualname"; None for an object that has no name."""
     if holds_views(view):
         return f"{view.import_name}.{view.name}"
-    if is_include(view):
-        urls, app_name, namespace = view
-        return getattr(getattr(urls, "urls", urls), "__name__", None) or namespace or app_name or "include"
     name = getattr(view, "__qualname__", None)
     if not callable(view) or name is None:
         return None
