@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from django.conf.urls.i18n import i18n_patterns
 from django.http import HttpResponse
-from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, include, path, re_path
-from django.urls.resolvers import RoutePattern
+from django.urls import Resolver404, get_resolver, include, path, re_path
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import lazy
 from django.utils.translation import get_language, override
@@ -102,35 +101,6 @@ def test_a_path_is_resolved_once() -> None:
     assert resolved("/" + "a" * 256, "/" + "a" * 256) == ["/" + "a" * 256] * 2
     assert len(resolved(*(f"/{i}" for i in range(10_000)))) == 10_000
     assert resolved("/9999", "/a") == ["/a"]
-
-
-def test_a_resolver_of_your_own_may_choose_other_views() -> None:
-    """Rules of the settings apply to them by the text of their route. A limit on such a view is an error."""
-    limited = limit("1/minute")(view())
-
-    class Own(URLResolver):
-        def resolve(self, path: str) -> Any:
-            if not path.startswith("own/"):
-                raise Resolver404({"path": path, "tried": []})
-            name = path.removeprefix("own/")
-            return ResolverMatch(limited if name == "limited" else hello, (), {}, route=name, extra_kwargs={})
-
-    own = Own(RoutePattern("own/"), urls())
-    with project(one_rule("1/minute", key=["endpoint"]), own) as site:
-        asked = [site.ask(f"/own/{name}").status_code for name in ("a", "a", "b", "limited", "limited")]
-        assert asked == [200, 429, 200, 500, 429]
-        assert site.ask("/elsewhere").status_code == 404
-
-
-def test_nested_includes_have_the_whole_template() -> None:
-    """Prefixes of any depth and kind are part of the endpoint, and two includes of one URLconf are two endpoints."""
-    items = [re_path(r"^items/(?P<item>\d+)/", include([path("parts/<int:part>/", hello)]))]
-    tenants = (path("v1/", include(items)), path("v2/<slug:tenant>/", include(items)))
-    with project(one_rule("1/minute", key=["endpoint"]), *tenants) as served:
-        paths = ("/v1/items/1/parts/2/", "/v1/items/3/parts/4/", "/v2/a/items/1/parts/2/", "/v2/b/items/1/parts/9/")
-        assert [served.ask(where).status_code for where in paths] == [200, 429, 200, 429]
-        endpoint = served.ask(paths[0]).wsgi_request.ratelimit.decisions[0].hit[1]
-        assert endpoint.endswith("{endpoint=/v1/items/%7Bitem%7D/parts/%7Bpart%7D/}")
 
 
 LANGUAGES = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE": "en", "USE_I18N": True}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from calls import ask
 from django.conf import settings
-from django.core.handlers.asgi import ASGIHandler, ASGIRequest
+from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.management import BaseCommand, call_command
 from django.test import override_settings
@@ -77,28 +75,6 @@ def test_a_misspelt_setting_stops_django() -> None:
             WSGIHandler()
         del settings.RATELIMIT_MV
         WSGIHandler()
-
-
-def is_another_header(name: bytes, other: bytes) -> bool:
-    """Whether Django keeps two names apart. Its old releases take an underscore for a dash."""
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(other, b"1"), (name, b"2")]}
-    return ASGIRequest(scope, io.BytesIO()).headers[other.decode()] == "1"
-
-
-def test_header_lines_are_read_as_they_arrived() -> None:
-    """Under ASGI two different lines are invalid. A name with an underscore is what it is for Django."""
-    rule = {"name": "tier", "limits": "1/minute", "key": ["header:x-tier"], **LOG}
-    requests = (
-        ([("X-Tier", "a"), ("X-Tier", "b")], 200),
-        ([("X-Tier", "c"), ("X-Tier", "d")], 429),
-        ([("X-Tier", "a, b")], 200),
-        ([("X-Tier", "e"), ("X_Tier", "f")], 200 if is_another_header(b"x_tier", b"x-tier") else 429),
-        ([("X-Tier", "e"), ("X_Tier", "g")], 429),
-    )
-    with project({"rules": [rule]}):
-        application = ASGIHandler()
-        statuses = [ask(application, headers=lines).status_code for lines, _ in requests]
-    assert statuses == [status for _, status in requests]
 
 
 def test_lines_that_old_releases_of_django_join_are_read_alike() -> None:

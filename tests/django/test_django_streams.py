@@ -15,11 +15,9 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, StreamingHttpResponse
 from django.urls import path
-from django_calls import LOG, hello, one_rule, project
+from django_calls import hello, one_rule, project
 from tables import each
 from wsgi_calls import environ_of
-
-from ratelimit_mw import Limiter, Rule
 
 
 @pytest.fixture
@@ -118,33 +116,6 @@ def test_a_disconnect_is_settled(when: str) -> None:
     limiter = one_rule(["10/minute", "1 concurrent"])
     asyncio.run(scenario())
     assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - (4 if when == "stream" else 1) - 2
-
-
-def chunks_of(request: Any) -> Iterator[str]:
-    yield "some "
-    request.ratelimit.settle(3)
-    raise ZeroDivisionError
-
-
-@pytest.mark.usefixtures("closed_bodies")
-@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
-@each("served", [by_asgi, by_wsgi])
-@each("is_async", [True, False])
-def test_a_failing_stream_is_settled(served: Any, is_async: bool) -> None:
-    """Django does not close a failing stream under ASGI. Its slot is released and its cost is settled anyway."""
-
-    async def achunks(request: Any) -> AsyncIterator[str]:
-        for chunk in chunks_of(request):
-            yield chunk
-
-    chunks = achunks if is_async else chunks_of
-    limiter = Limiter([Rule(name="api", limits="10/minute", **LOG), Rule(name="slots", limits="1 concurrent")])
-    view = path("", lambda request: StreamingHttpResponse(chunks(request)))
-    with project(limiter, view), pytest.raises(ZeroDivisionError):
-        served()
-    gc.collect()
-    verdict = limiter.peek({"ip": CLIENT})
-    assert (verdict.allowed, verdict.decisions[0].remaining) == (True, 10 - 3 - 1)
 
 
 @pytest.mark.usefixtures("closed_bodies")

@@ -64,11 +64,19 @@ WAYS = {
 @each("base", [Items, AsyncItems])
 @each("way", WAYS)
 def test_a_class_based_view_is_limited(way: str, base: type, is_async: bool) -> None:
-    """A limit on the class, its base, its view function or its dispatch holds for all its methods."""
+    """A limit on the class, its base, its view function or its dispatch holds for all its methods.
+
+    Without the middleware it is an error, but for a dispatch that never calls the limited one.
+    """
     limited = WAYS[way](base)
     view = limited.as_view() if isinstance(limited, type) else limited
     with project(None, path("", view), is_async=is_async) as served:
         assert [served.ask().status_code, served.ask(method="POST").status_code] == [200, 429]
+    nothing = ["django.middleware.common.CommonMiddleware"]
+    with project(None, path("", view), is_async=is_async, middleware=nothing) as served:
+        assert served.ask().status_code == (200 if way == "overridden" else 500)
+        with limits_off():
+            assert served.ask().status_code == 200
 
 
 def test_rules_are_named_after_the_class() -> None:
@@ -182,16 +190,3 @@ def test_parameters_come_from_all_parts_of_a_route() -> None:
     streets = [re_path(r"^(?P<street>[a-z]+)/", include([path("<int:number>", view, {"kind": "house"})]))]
     with project(None, path("<slug:town>/", include(streets))) as served:
         assert [served.ask(f"/rome/appia/{n}").status_code for n in (1, 2, 1)] == [200, 200, 429]
-
-
-@both
-@each("way", WAYS)
-def test_a_limit_without_the_middleware_is_an_error(way: str, is_async: bool) -> None:
-    """A limited view without the middleware raises an error. A dispatch that never calls the limited one does not."""
-    limited = WAYS[way](Items)
-    view = limited.as_view() if isinstance(limited, type) else limited
-    nothing = ["django.middleware.common.CommonMiddleware"]
-    with project(None, path("", view), is_async=is_async, middleware=nothing) as served:
-        assert served.ask().status_code == (200 if way == "overridden" else 500)
-        with limits_off():
-            assert served.ask().status_code == 200

@@ -85,12 +85,6 @@ def test_an_observer_that_raises_or_blocks_fails_no_request(site: Build, delay: 
     assert site(Rule(name="login", limits="1/minute"), observers=[broken]).statuses(2) == [200, 429]
 
 
-def test_an_error_of_the_application_has_an_event(site: Build) -> None:
-    events: list[Event] = []
-    assert site(SITE, act, observers=[events.append]).call(path="/?fail").status_code == 500
-    assert outcomes(events) == ["allowed"]
-
-
 def test_a_check_is_part_of_the_event_of_its_request(site: Build) -> None:
     """Its decisions come after those of the request, even where it rejects and the view handles the rejection."""
     events: list[Event] = []

@@ -52,6 +52,7 @@ REQUESTS = {
     ("OPTIONS", "/report"): [],  # Flask and Starlette respond automatically; Django calls the function
 }
 """Which limits apply to each request, and with which amounts."""
+UNROUTED = dict.fromkeys(("/nowhere", "/api/items/7/parts"), "unmatched")
 
 
 @pytest.fixture(params=DECORATED)
@@ -87,8 +88,13 @@ def test_the_behaviour_matches_the_explain_command(served: Site, method: str, pa
     expected = REQUESTS["GET" if method == "OPTIONS" and is_django else method, path]
     assert respond(served, method, path)[1] == expected
     explained = command(served, "explain", method, path, "--feature", f"ip={CLIENT}", "--feature", "user=ann", "--json")
-    rules = [rule for rule in json.loads(explained)["rules"] if rule["applies"]]
+    result = json.loads(explained)
+    rules = [rule for rule in result["rules"] if rule["applies"]]
     assert [f"{rule['rule']} {rule['limits'][0]['limit'].split('/')[0]}" for rule in rules] == expected
+    assert result["features"]["endpoint"] == UNROUTED.get(path, path.replace("7", "{number}"))
+    assert ("the view is exempt" in [rule.get("reason") for rule in result["rules"]]) is (
+        path in ("/health", "/status")
+    )
 
 
 def test_all_rules_are_listed(served: Site) -> None:

@@ -199,29 +199,13 @@ from ratelimit_mw.starlette import RateLimitMiddleware, exempt
 app = Starlette(routes=[Route("/", exempt("missing")(lambda request: None))])
 app.add_middleware(RateLimitMiddleware, settings={})
 """
-MISTYPED = """
-from starlette.applications import Starlette
-from ratelimit_mw.asgi import RateLimitMiddleware
-
-app = Starlette()
-app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"}]})
-"""
 
 
 @pytest.mark.slow
-@each(
-    ("program", "lifespan", "message"),
-    [
-        (PROGRAM, "auto", "@exempt on mistaken.<lambda>: unknown rule 'missing'"),
-        (MISTYPED, "on", "rules[0]: limits: cannot parse quota '5/minit'"),
-    ],
-)
-def test_a_real_server_does_not_start_with_a_mistake(program: str, lifespan: str, message: str, tmp_path: Path) -> None:
-    """uvicorn prints the mistake of a decorator or setting and exits."""
-    (tmp_path / "mistaken.py").write_text(program)
-    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(tmp_path), "--port", "0", "--lifespan", lifespan]
-    result = subprocess.run(
-        [*command, "mistaken:app"], capture_output=True, text=True, timeout=180, cwd=ROOT, check=False
-    )
+def test_a_real_server_does_not_start_with_a_mistake(tmp_path: Path) -> None:
+    """uvicorn prints the mistake of a decorator and exits."""
+    (tmp_path / "mistaken.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(tmp_path), "--port", "0", "mistaken:app"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, check=False)
     assert result.returncode != 0
-    assert message in result.stderr
+    assert "@exempt on mistaken.<lambda>: unknown rule 'missing'" in result.stderr

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from calls import ask
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette_apps import application, hello, statuses
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, load_settings
-from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit, usage
+from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit
 
 
 @each(
@@ -74,12 +74,3 @@ def test_a_check_of_a_body_that_was_not_read_names_the_feature(method: Any) -> N
     assert ask(app, "/?email=ann@x.org").status_code == 200
     with pytest.raises(ConfigError, match=r"check\('login'\): the rule uses the feature 'email', .* Pass email=VALUE"):
         ask(app)
-
-
-def test_usage_leaves_a_rule_by_a_body_that_was_not_read_out() -> None:
-    async def view(request: Any) -> Response:
-        return JSONResponse([*await usage(request, "login", "site"), *await usage(request)])
-
-    app = Starlette(routes=[Route("/", view)])
-    app.add_middleware(RateLimitMiddleware, settings={"rules": [LOGIN, {"name": "site", "limits": "9/minute"}]})
-    assert ask(app).json() == ["site", "site"]

@@ -80,16 +80,3 @@ def test_the_place_is_the_file_alone_when_it_has_gone(tmp_path: Path) -> None:
     settings = load_settings(file)
     file.unlink()
     assert str(mistake_of(settings=settings)).startswith(f'{file}: rules[0] "login": cost: ')
-
-
-def test_a_mistake_of_a_later_file_has_its_place(tmp_path: Path) -> None:
-    """The message of a reload has the line in the new file."""
-    file = settings_file(tmp_path, f"reload_interval = 0\n{RULE}")
-    limiter = Limiter.from_settings(file)
-    app = Starlette(routes=[Route("/login", hello)])
-    app.add_middleware(RateLimitMiddleware, limiter=limiter)
-    assert ask(app, "/login").status_code == 200
-    file = settings_file(tmp_path, f"reload_interval = 0\n\n\n{RULE}cost = 6\n")
-    with pytest.raises(ConfigError) as caught:
-        limiter.reload()
-    check_place(caught.value, file, '8: rules[0] "login": cost: ')
