@@ -54,7 +54,7 @@ def test_a_name_with_underscores_is_not_that_of_the_proxy(
 def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """In an async stack the middleware does all its work on the event loop and uses no thread.
 
-    This covers features, costs, bodies, an async store, outcomes, slots and rejections.
+    This covers features, a missing user, costs, bodies, an async store, outcomes, slots and rejections.
     """
     calls: list[tuple[str, int]] = []
 
@@ -75,7 +75,7 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
     def hop(*_: Any) -> None:
         raise AssertionError
 
-    options = {"key": ["plan", "form:email"], "cost": note("cost", 1), "count_when": {"status": 401}}
+    options = {"key": ["plan", "form:email", "user|ip"], "cost": note("cost", 1), "count_when": {"status": 401}}
     rules = [Rule(name="api", limits="1/minute", **LOG, **options), Rule(name="slots", limits="5 concurrent")]
     configuration = {
         "limiter": Limiter(rules, Store()),

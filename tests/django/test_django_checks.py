@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,22 +68,6 @@ class Limits(RateLimitMiddleware):
     """A subclass counts as the middleware."""
 
 
-PROGRAM = """
-import sys
-from django.conf import settings
-from django.core.management import execute_from_command_line
-
-settings.configure(
-    ROOT_URLCONF=__name__,
-    INSTALLED_APPS=["ratelimit_mw.django"],
-    MIDDLEWARE=["ratelimit_mw.django.RateLimitMiddleware"],
-    RATELIMIT_MW={"rules": [{"limits": "5/minute", "key": ["user|ip"]}]},
-)
-urlpatterns = []
-execute_from_command_line(sys.argv)
-"""
-
-
 def test_the_start_names_the_missing_middleware() -> None:
     """``AppConfig.ready`` raises the error."""
     ready = apps.get_app_config("ratelimit_mw").ready
@@ -94,15 +75,6 @@ def test_the_start_names_the_missing_middleware() -> None:
         ready()
     with project(BY_USER, middleware=NO_MIDDLEWARE), pytest.raises(ConfigError, match="set unrouted = True"):
         ready()
-
-
-@pytest.mark.slow
-def test_a_project_without_django_users_is_checked(tmp_path: Path) -> None:
-    """Without Django's own users, the checks do not import them."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, str(tmp_path / "program.py"), "check"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "ratelimit_mw.W003" in result.stderr
 
 
 def test_a_memory_store_is_reported_before_deployment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.urls import path
 from django.utils.deprecation import MiddlewareMixin
-from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project, still
+from django_calls import MIDDLEWARE, SESSIONS, hello, project, still
 from tables import each
 
 from ratelimit_mw.stores.blocking import is_on_event_loop
@@ -77,14 +77,3 @@ def test_signed_in_users_count_by_primary_key(
         assert [served.ask("/own", headers=headers).status_code for headers in requests] == [200, 200, 429, 200, 429]
         assert Backend.asked == [7, 8, 7]
         assert served.ask("/own", client="198.51.100.1").status_code == 200
-
-
-def test_without_authentication_no_thread_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a middleware for users, an async stack does not leave its event loop."""
-
-    def hop(*_: Any, **__: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr("ratelimit_mw.django.request.sync_to_async", hop)
-    with project(one_rule("1/minute", key=["user|ip"]), path("", ahello), is_async=True) as served:
-        assert served.statuses(times=2) == [200, 429]

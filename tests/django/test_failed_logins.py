@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.contrib.auth import signals
 from django.core.management import call_command
-from django.template import engines
 from django.test import Client
 from django.urls import path
 from django_calls import SESSIONS, project, still
@@ -138,10 +137,3 @@ def test_the_signals_of_code_without_a_request_are_ignored() -> None:
         client.force_login(User.objects.get())
         assert not client.login(username="ann", password="guess")
         assert log_in(client, "secret") == 302
-
-
-def test_the_form_is_that_of_the_login_view() -> None:
-    """The template of these tests is used, so that a failure is a form and no missing page."""
-    with site(rule_of("django")):
-        assert engines["django"].get_template("registration/login.html")
-        assert b"password" in Client().get("/").content

@@ -131,14 +131,6 @@ def test_default_names_are_numbered() -> None:
     assert ask(app).headers["ratelimit-policy"] == '"RateLimit";q=9;w=60, "RateLimit#2";q=8;w=60'
 
 
-def test_the_settings_override_a_dependency() -> None:
-    """A rule of the file with ``overrides`` changes the limits of a dependency by its name."""
-    app = FastAPI(dependencies=[Depends(RateLimit("9/minute", name="app"))])
-    app.add_api_route("/", view)
-    limited(app, limiter=Limiter.from_settings({"rules": [{"overrides": "app", "limits": "1/hour"}]}))
-    assert statuses(app, "/", "/") == [200, 429]
-
-
 def test_dependencies_limit_handshakes() -> None:
     """On a WebSocket route a limit rejects the handshake, whether it is decided before or in a dependency."""
     app = FastAPI()

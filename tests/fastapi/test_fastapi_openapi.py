@@ -139,16 +139,6 @@ def test_the_limits_are_documented_after_the_start(early: bool) -> None:
     assert operations == [{"get /"}]
 
 
-def test_routes_added_later_are_documented() -> None:
-    """A route that is added after the first request is in the description with its limit."""
-    app = FastAPI()
-    limited(app)
-    assert ask(app).status_code == 404
-    app.openapi_schema = None
-    app.get("/late")(limit("1/minute")(view))
-    assert limited_operations(schema_of(app)) == {"get /late"}
-
-
 @each(("reset", "text"), [("delta", "Seconds until"), ("epoch", "in seconds since 1970")])
 def test_the_description_says_what_the_numbers_are(reset: Any, text: str) -> None:
     """The reset follows the setting, and ``t`` of a rejection is the time to wait."""

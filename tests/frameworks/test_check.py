@@ -167,20 +167,21 @@ def test_without_limits_nothing_is_decided(site: Build, is_test: bool) -> None:
     assert (store.calls, keys) == (0, [])
 
 
-@each("path", ["/check?thread=7", "/raise"])
-def test_your_own_response_is_sent(site: Build, path: str) -> None:
-    """The function ``rejection`` responds to rejections of checks and other limiters as well."""
-    served = open_site(site, rejection=lambda _, verdict: Rejection(verdict.status, [("X-Own", "1"), TEXT], b"no"))
-    response = [served.call(path=path) for _ in range(3)][-1]
-    assert (response.status_code, response.headers.get("X-Own"), response.text) == (429, "1", "no")
-
-
-@each(("status", "remaining"), [(403, 8), (429, 9)])
-def test_the_status_of_your_own_response_is_the_outcome(site: Build, status: int, remaining: int) -> None:
-    """A rejection in a view counts for other rules by the status that the client receives."""
+@each(
+    ("path", "status", "statuses", "remaining"),
+    [
+        ("/check?thread=7", 403, [200, 200, 403], 8),
+        ("/check?thread=7", 429, [200, 200, 429], 9),
+        ("/raise", 429, [429] * 3, 9),
+    ],
+)
+def test_your_own_response_is_sent(site: Build, path: str, status: int, statuses: list[int], remaining: int) -> None:
+    """``rejection`` responds to checks and other limiters, too. Its status is the outcome that other rules count."""
     rules = [*RULES, Rule(name="forbidden", limits="9/minute", count_when={"status": [403]})]
-    served = open_site(site, rules, rejection=lambda *_: Rejection(status, [TEXT], b"no"))
-    assert served.statuses(3, path="/check?thread=7") == [200, 200, status]
+    served = open_site(site, rules, rejection=lambda *_: Rejection(status, [("X-Own", "1"), TEXT], b"no"))
+    responses = [served.call(path=path) for _ in range(3)]
+    assert [response.status_code for response in responses] == statuses
+    assert (responses[-1].headers.get("X-Own"), responses[-1].text) == ("1", "no")
     left_of = {each.rule: each.remaining for each in served.limiter.peek({"ip": CLIENT}, cost=0).decisions}
     assert left_of == {"site": 97, "forbidden": remaining}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from calls import OK, ask
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
@@ -12,7 +11,7 @@ from starlette.routing import Mount, Route, Router
 from starlette_apps import application, asynchronous, hello, statuses
 from tables import each
 
-from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, limit
 from ratelimit_mw.testing import ManualClock
 
@@ -28,14 +27,6 @@ def test_options_count_where_starlette_does_not_answer_them() -> None:
         assert statuses(mounted, *[f"/in{path}"] * 3, method="OPTIONS") == expected
     named = Rule(name="all", limits="2/minute", match={"methods": "OPTIONS"})
     assert statuses(application(routes, named), *["/get"] * 3, method="OPTIONS") == [405, 405, 429]
-
-
-def test_path_parameters_without_routes_are_an_error() -> None:
-    """An application without a framework has no path parameters, so a rule by one would never apply."""
-    app = RateLimitMiddleware(OK, limiter=Limiter([Rule(limits="1/minute", key=["path:id"])]))
-    for _ in range(2):
-        with pytest.raises(ConfigError, match="uses the feature 'path:id'"):
-            ask(app)
 
 
 def test_routes_added_later_are_limited() -> None:

@@ -16,7 +16,6 @@ from tables import each
 from websocket_calls import DENIAL, application, connect, echo, kinds
 
 from ratelimit_mw import Limiter, MissingMiddlewareError, Rejection, Rule
-from ratelimit_mw.http.limits import ADMISSION
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, check, limit, messages, usage
 from ratelimit_mw.testing import ManualClock
 
@@ -200,21 +199,6 @@ def test_a_view_marks_the_connection_that_counts(marks: bool) -> None:
     connect(app)
     assert seen == [0]
     assert kinds(connect(app))[0] == (1008 if marks else "accept")
-
-
-def test_a_connection_that_matches_no_rule_is_passed_through() -> None:
-    """When no rule applies, the scope reaches the application unchanged, but for the verdict."""
-    received: list[Any] = []
-
-    async def app(scope: Any, *_: Any) -> None:
-        received.append(scope)
-
-    scope, receive, send = http_scope(type="websocket", path="/"), object(), object()
-    limiter = Limiter([Rule(limits="1/minute", match={"path": "/other"})])
-    asyncio.run(RateLimitMiddleware(app, limiter=limiter)(scope, receive, send))  # type: ignore[arg-type]
-    assert received[0].pop("state")["ratelimit"].decisions == ()
-    assert received[0].pop(ADMISSION)
-    assert received[0] == scope
 
 
 def test_a_connection_is_decided_once_by_two_middlewares() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from calls import ask
 from starlette.applications import Starlette
-from starlette.endpoints import HTTPEndpoint
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
@@ -42,25 +41,3 @@ async def asynchronous(request: Any) -> Response:
 def synchronous(request: Any) -> Response:
     """A view that runs in a thread."""
     return PlainTextResponse("sync")
-
-
-@limit("2/minute", key=["ip"])
-class Whole(HTTPEndpoint):
-    """A class that is limited as a whole."""
-
-    async def get(self, request: Any) -> Response:
-        return PlainTextResponse("get")
-
-    def post(self, request: Any) -> Response:
-        return PlainTextResponse("post")
-
-
-class ByMethod(HTTPEndpoint):
-    """A class with one method that is limited."""
-
-    @limit("1/minute", key=["ip"])
-    async def get(self, request: Any) -> Response:
-        return PlainTextResponse("get")
-
-    async def post(self, request: Any) -> Response:
-        return PlainTextResponse("post")
