@@ -1,4 +1,4 @@
-"""An ASGI and a WSGI application whose views keep the processor busy, and a limit on failed logins.
+"""An ASGI application whose views keep the processor busy, and a limit on failed logins.
 
 A response to ``/login`` says whether the store or the process itself decided. ``/work`` responds with the process ID.
 """
@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from ratelimit_mw import Limiter, Rejection, Rule, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 BUDGET = 0.2
 HOLD = 3 * BUDGET
 """Seconds of a view: longer than the time budget of the store."""
 
 limiter = Limiter(
-    [Rule(name="login", key=[], match={"path": "/login"}, limits=os.environ["LIMITS"], count_when={"status": 401})],
+    [Rule(name="login", key=[], match={"path": "/login"}, limits="5/day", count_when={"status": 401})],
     store=os.environ["STORE"],
     settings=Settings(store_timeout=BUDGET),
 )
@@ -57,11 +55,4 @@ async def serve(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def serve_in_thread(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    status, body = respond(environ["PATH_INFO"], environ["ratelimit_mw.verdict"])
-    start_response(f"{status} Done", [("content-type", "text/plain")])
-    return [body]
-
-
 asgi = RateLimitMiddleware(serve, limiter=limiter, rejection=reject)
-wsgi = WSGIMiddleware(serve_in_thread, limiter=limiter, rejection=reject)

@@ -4,18 +4,63 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Self
 
 import pytest
+from http_servers import served_port
 from servers import PATIENCE, wait_for
-from worker_load import PACE, PROGRAMS, LoadClients, two_workers
 
 pytestmark = pytest.mark.thorough
 
+PACE = 4 / 500
+"""The seconds between two requests of one of four clients that send 500 requests in a second together."""
+SERVERS = {
+    "uvicorn": "uvicorn --workers 2 --no-access-log app:app",
+    "gunicorn": "gunicorn --workers 2 --threads 4 app:app",
+}
+
+STARLETTE = """
+import os
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware, check, limit
+
+async def checked(request):
+    await check(request, "named")
+    return PlainTextResponse(str(os.getpid()))
+
+@limit("700/hour", name="view")
+async def view(request):
+    return PlainTextResponse(str(os.getpid()))
+
+app = Starlette(routes=[Route("/checked", checked), Route("/view", view)])
+app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
+"""
+FLASK = """
+import os
+from flask import Flask
+from ratelimit_mw.flask import RateLimiter, check, limit
+
+app = Flask("app")
+RateLimiter(app, settings="ratelimit.toml")
+
+@app.get("/checked")
+def checked():
+    check("named")
+    return str(os.getpid())
+
+app.add_url_rule("/view", "view", limit("700/hour", name="view")(lambda: str(os.getpid())))
+"""
+PROGRAMS = {"uvicorn": STARLETTE, "gunicorn": FLASK}
+"""By their server: a view that decides the rule ``named``, and one with the limit ``view``."""
 TIGHT = 5
 CHANGES = 100
 
@@ -106,17 +151,45 @@ class ConfigMap:
         return False
 
 
-class Clients(LoadClients):
-    """They keep what is wrong with the responses."""
+@contextmanager
+def two_workers(server: str, folder: Path) -> Iterator[int]:
+    """Run the program of a server in a folder, and yield the port."""
+    (folder / "app.py").write_text(PROGRAMS[server])
+    with served_port(folder / "output", SERVERS[server], folder) as port:
+        yield port
+
+
+class Clients:
+    """Four clients, which send requests until the block ends. They keep what is wrong with the responses."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(port)
+        self.port = port
+        self.is_over = threading.Event()
+        self.errors: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run) for _ in range(4)]
         self.wrong: list[str] = []
         self.by_worker: dict[str, int] = {}
         self.allowed = 0
         self.sent = 0
 
-    def send(self, number: int) -> None:
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self.is_over.is_set():
+                self._send()
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _send(self) -> None:
         connection, due = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE), time.monotonic()
         for path in ["/checked"] * 9 + ["/view"]:
             self._ask(connection, path)
