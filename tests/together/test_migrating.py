@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import inspect
 import json
 import re
 import subprocess
@@ -15,18 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import axes
-import django_ratelimit.core
-import django_ratelimit.decorators
-import django_ratelimit.middleware
-import flask_limiter.constants
 import httpx
 import pytest
-import rest_framework
-import slowapi
-from django_ratelimit.core import is_ratelimited
-from django_ratelimit.decorators import ratelimit
-from fastapi_limiter.depends import RateLimiter, WebSocketRateLimiter
 from folders import ROOT, SUPPORT, page_of
 from served_examples import running
 from tables import each
@@ -77,12 +66,23 @@ LIMITED = {"django_ratelimit": get("/search?q=tea"), "django_axes": post("/login
 """The request that an example limits, where it is not ``GET /``."""
 LATE_BURST = [*get("/"), *get("/", after=55), *get("/", 2), *get("/", after=6), *get("/")]
 
+OF_BOTH: dict[str, Scene] = {
+    "default limits on each view separately": Scene(get("/", 5), [200] * 4 + [429]),
+    "the next minute": Scene([*get("/", 5), *get("/", after=90)], [200] * 4 + [429, 200]),
+    "a limit beside the default ones": Scene(get("/about", 3), [200, 200, 429]),
+    "a shared limit": Scene([*get("/search/tea", 2), *get("/suggest/te", 2)], [200, 200, 200, 429]),
+    "cost": Scene(get("/export", 3), [200, 200, 429]),
+    "an exempt view": Scene(get("/health", 9), [200] * 9),
+    "requests without a route": Scene(
+        get("/nowhere", 5), [404] * 5, [404] * 4 + [429], "Requests that no route matches"
+    ),
+    "no second burst where a window ends": Scene(LATE_BURST, [200] * 6, [200] * 5 + [429], "fixed-window"),
+}
+"""The scenes of Flask-Limiter and slowapi, whose examples have the same views."""
+
 SCENES: dict[str, dict[str, Scene]] = {
-    "flask_limiter": {
-        "default limits on each view separately": Scene(get("/", 5), [200] * 4 + [429]),
-        "the next minute": Scene([*get("/", 5), *get("/", after=90)], [200] * 4 + [429, 200]),
-        "a limit beside the default ones": Scene(get("/about", 3), [200, 200, 429]),
-        "a shared limit": Scene([*get("/search/tea", 2), *get("/suggest/te", 2)], [200, 200, 200, 429]),
+    "flask_limiter": OF_BOTH
+    | {
         "only failures count": Scene(
             [*post("/login", 3, data=RIGHT), *post("/login", 2), *post("/login", data=RIGHT)],
             [200, 200, 200, 401, 401, 429],
@@ -90,8 +90,6 @@ SCENES: dict[str, dict[str, Scene]] = {
         "the longer of two limits in one string": Scene(
             [*post("/login", 2, after=90) * 5, *post("/login", after=90)], [401] * 10 + [429]
         ),
-        "cost": Scene(get("/export", 3), [200, 200, 429]),
-        "an exempt view": Scene(get("/health", 9), [200] * 9),
         "a blueprint's limit on each of its views": Scene(
             [*get("/api/items", 3), *get("/api/prices", 3)], [200, 200, 429] * 2
         ),
@@ -106,16 +104,9 @@ SCENES: dict[str, dict[str, Scene]] = {
             [200, 200, *[429] * 118, 200],
             "consumes nothing",
         ),
-        "requests without a route": Scene(
-            get("/nowhere", 5), [404] * 5, [404] * 4 + [429], "Requests that no route matches"
-        ),
-        "no second burst where a window ends": Scene(LATE_BURST, [200] * 6, [200] * 5 + [429], "fixed-window"),
     },
-    "slowapi": {
-        "default limits on each view separately": Scene(get("/", 5), [200] * 4 + [429]),
-        "the next minute": Scene([*get("/", 5), *get("/", after=90)], [200] * 4 + [429, 200]),
-        "a limit beside the default ones": Scene(get("/about", 3), [200, 200, 429]),
-        "a shared limit": Scene([*get("/search/tea", 2), *get("/suggest/te", 2)], [200, 200, 200, 429]),
+    "slowapi": OF_BOTH
+    | {
         "some methods only": Scene([*post("/items", 3), *get("/items", 6)], [200, 200, 429, *[200] * 6]),
         "the longer of two limits in one string": Scene(
             [*post("/items", 2, after=90) * 5, *post("/items", after=90)], [200] * 10 + [429]
@@ -124,18 +115,12 @@ SCENES: dict[str, dict[str, Scene]] = {
             [*post("/items", 3, headers=ANN), *post("/items", 3, headers=BOB)], [200, 200, 429] * 2
         ),
         "an exemption by a function": Scene(post("/items", 9, headers=MONITORING), [200] * 9),
-        "cost": Scene(get("/export", 3), [200, 200, 429]),
-        "an exempt view": Scene(get("/health", 9), [200] * 9),
         "rejected requests consume nothing": Scene(
             [*post("/items", 12), *post("/items", 3, after=90)],
             [200, 200, *[429] * 13],
             [200, 200, *[429] * 10, 200, 200, 429],
             "consumes nothing",
         ),
-        "requests without a route": Scene(
-            get("/nowhere", 5), [404] * 5, [404] * 4 + [429], "Requests that no route matches"
-        ),
-        "no second burst where a window ends": Scene(LATE_BURST, [200] * 6, [200] * 5 + [429], "fixed-window"),
     },
     "django_ratelimit": {
         "no limit where there is none": Scene(get("/", 9), [200] * 9),
@@ -301,46 +286,6 @@ def test_an_example_runs_with_its_command(name: str) -> None:
     assert responses[0].status_code in (200, 401)
     assert 429 in [response.status_code for response in responses]
     assert ("x-ratelimit-remaining" in responses[0].headers) == name.endswith("_after")
-
-
-def arguments(*functions: Any) -> set[str]:
-    """Return the names of the parameters."""
-    names = {name for function in functions for name in inspect.signature(function).parameters}
-    return names - {"self", "obj", "limit_value", "fn"}
-
-
-def settings_in(module: Any) -> set[str]:
-    """Return the settings that the source of a module reads."""
-    return set(re.findall(r"RATELIMIT_\w+", inspect.getsource(module)))
-
-
-_AXES = (Path(axes.__file__).parent / "conf.py").read_text()
-_THROTTLING = re.findall(
-    r"^class \w+|^    (\w+) =|^    def (?!__)(\w+)",
-    (Path(rest_framework.__file__).parent / "throttling.py").read_text(),  # its import would need settings of Django
-    re.MULTILINE,
-)
-
-TO_BE_SAID = {
-    "flask_limiter": arguments(flask_limiter.Limiter, flask_limiter.Limiter.limit, flask_limiter.Limiter.shared_limit)
-    | settings_in(flask_limiter.constants),
-    "slowapi": arguments(slowapi.Limiter, slowapi.Limiter.limit, slowapi.Limiter.shared_limit),
-    "django_ratelimit": arguments(ratelimit, is_ratelimited)
-    | settings_in(django_ratelimit.core)
-    | settings_in(django_ratelimit.decorators)
-    | settings_in(django_ratelimit.middleware),
-    "django_axes": set(re.findall(r"^settings\.(AXES_\w+) =", _AXES, re.MULTILINE)),
-    "fastapi_limiter": arguments(RateLimiter.__init__, WebSocketRateLimiter.__call__) - {"ws", "context_key"},
-    "rest_framework": {name for names in _THROTTLING for name in names if name}
-    | {"DEFAULT_THROTTLE_CLASSES", "DEFAULT_THROTTLE_RATES", "NUM_PROXIES", "throttle_classes", "throttle_scope"},
-}
-
-
-@each("package", TO_BE_SAID)
-def test_the_page_names_every_argument_and_setting(package: str) -> None:
-    """The page has every argument and every setting of the other package."""
-    page = migration_page(package).read_text()
-    assert [name for name in sorted(TO_BE_SAID[package]) if not re.search(rf"\b{name}\b", page)] == []
 
 
 def test_every_example_belongs_to_a_pair() -> None:

@@ -1,6 +1,7 @@
 """The options on the pages of Flask-Limiter, slowapi and django-ratelimit: each has two views, one behind each package.
 
-A row has both decorators, the requests, and which of them are served. ``test_migrating.py`` compares applications.
+A row has both decorators, the requests, and which of them are served. Other options are in the applications that
+``test_migrating.py`` compares.
 """
 
 from __future__ import annotations
@@ -59,7 +60,6 @@ class Row(NamedTuple):
     options: dict[str, Any] = {}
     """Of the limiter of the other package."""
     rules: list[dict[str, Any]] = []
-    features: dict[str, Any] = {}
 
 
 def one(theirs: Decorate, ours: Decorate, *rest: Any, **more: Any) -> Row:
@@ -72,66 +72,8 @@ def plain(_: Any) -> Callable[[Any], Any]:
     return lambda view: view
 
 
-def plan(request: Any) -> str:
-    return request.headers.get("Plan") or "free"
-
-
 def account(request: Any) -> str:
     return request.headers.get("Account") or ""
-
-
-def inside(request: Any) -> str:
-    return "yes" if account(request) == "inside" else "no"
-
-
-def cost(request: Any) -> int:
-    return int(request.headers.get("Cost", "1"))
-
-
-API = ratelimit_mw.django.limit("3/d", name="api")
-LIMITS = {"pro": "2/hour", "free": "1/hour"}
-
-
-def rows_of_both(of: Callable[[Any], Any], dynamic: Any) -> dict[str, Row]:
-    """Return the rows of Flask-Limiter and slowapi, whose functions get no request or a parameter of this name."""
-    return {
-        "per_method": one(
-            lambda their: their.limit("1/hour", per_method=True),
-            lambda our: our.limit("1/hour", key=["method", "ip"]),
-            "GET /a, POST /a, GET /a",
-            "110",
-        ),
-        "key_func": one(
-            lambda their: their.limit("1/hour", key_func=of(account)),
-            lambda our: our.limit("1/hour", key="account"),
-            "GET /a Account=a, GET /a Account=b, GET /a Account=a",
-            "110",
-            features={"account": account},
-        ),
-        "a limit from a function": one(
-            lambda their: their.limit(dynamic, key_func=of(plan)),
-            lambda our: our.limit("1/hour", key="plan", per={"plan": {"pro": "2/hour"}}),
-            "GET /a Plan=pro, GET /a Plan=pro, GET /a Plan=pro, GET /a, GET /a",
-            "11010",
-            features={"plan": plan},
-        ),
-        "cost, exempt_when": one(
-            lambda their: their.limit("5/hour", cost=of(cost), exempt_when=of(lambda each: inside(each) == "yes")),
-            lambda our: our.limit("5/hour", cost=cost, match={"inside": "no"}),
-            "GET /a Cost=9 Account=inside, GET /a Cost=3, GET /a Cost=2, GET /a",
-            "1110",
-            features={"inside": inside},
-        ),
-    }
-
-
-def of_starlette(read: Callable[[Any], Any]) -> Callable[[Request], Any]:
-    """Name the parameter as slowapi wants it."""
-
-    def of(request: Request) -> Any:
-        return read(request)
-
-    return of
 
 
 def default_rule(limits: str, *more: str) -> dict[str, Any]:
@@ -139,8 +81,13 @@ def default_rule(limits: str, *more: str) -> dict[str, Any]:
 
 
 ROWS: dict[str, dict[str, Row]] = {
-    "flask-limiter": rows_of_both(lambda read: lambda: read(flask.request), lambda: LIMITS[plan(flask.request)])
-    | {
+    "flask-limiter": {
+        "per_method": one(
+            lambda their: their.limit("1/hour", per_method=True),
+            lambda our: our.limit("1/hour", key=["method", "ip"]),
+            "GET /a, POST /a, GET /a",
+            "110",
+        ),
         "default_limits_per_method": one(
             plain,
             plain,
@@ -182,8 +129,7 @@ ROWS: dict[str, dict[str, Row]] = {
             ("sliding-window-counter", "sliding-window-counter"),
         )
     },
-    "slowapi": rows_of_both(of_starlette, lambda key: LIMITS[key])
-    | {
+    "slowapi": {
         "application_limits": one(
             lambda their: their.limit("5/hour"),
             lambda our: our.limit("5/hour"),
@@ -248,27 +194,10 @@ ROWS: dict[str, dict[str, Row]] = {
             "1011",
             "A field that occurs twice with different values",
         ),
-        "functions": one(
-            lambda _: ratelimit(
-                key=lambda group, request: plan(request),
-                rate=lambda group, request: "2/d" if plan(request) == "pro" else "1/d",
-            ),
-            lambda our: our.limit("1/d", key="plan", per={"plan": {"pro": "2/d"}}),
-            "GET /a Plan=pro, GET /a Plan=pro, GET /a Plan=pro, GET /a, GET /a",
-            "11010",
-            features={"plan": plan},
-        ),
         "a rate of None": one(
-            lambda _: ratelimit(key="ip", rate=lambda group, each: None if inside(each) == "yes" else "1/d"),
-            lambda our: our.limit("1/d", match={"inside": "no"}),
+            lambda _: ratelimit(key="ip", rate=lambda group, each: None if account(each) == "inside" else "1/d"),
+            lambda our: our.limit("1/d", match={"header:account": "bob"}),
             "GET /a Account=inside, GET /a Account=inside, GET /a Account=bob, GET /a Account=bob",
-            "1110",
-            features={"inside": inside},
-        ),
-        "group": Row(
-            dict.fromkeys(("a", "b"), lambda _: ratelimit(group="api", key="ip", rate="3/d")),
-            dict.fromkeys(("a", "b"), lambda _: API),
-            "GET /a, GET /b, GET /a, GET /b",
             "1110",
         ),
         "visitors who are not signed in": one(
@@ -315,7 +244,7 @@ def view_of(path: str, kind: str) -> Any:
 def in_flask(row: Row) -> Iterator[list[Send]]:
     theirs, ours = flask.Flask("theirs"), flask.Flask("ours")
     limiter = FlaskLimiter(get_remote_address, app=theirs, storage_uri="memory://", **row.options)
-    ratelimit_mw.flask.RateLimiter(ours, limiter=still({"rules": row.rules}), features=row.features)
+    ratelimit_mw.flask.RateLimiter(ours, limiter=still({"rules": row.rules}))
     for app, limits, views in ((theirs, limiter, row.theirs), (ours, ratelimit_mw.flask, row.ours)):
         for where, decorate in views.items():
             app.add_url_rule(f"/{where}", where, decorate(limits)(view_of(where, "flask")), methods=["GET", "POST"])
@@ -333,7 +262,9 @@ def in_fastapi(row: Row) -> Iterator[list[Send]]:
     handler: Any = slowapi._rate_limit_exceeded_handler
     theirs.add_exception_handler(slowapi.errors.RateLimitExceeded, handler)
     theirs.add_middleware(slowapi.middleware.SlowAPIMiddleware)
-    limits = {"limiter": still({"rules": row.rules}), "features": row.features}
+    limits = {
+        "limiter": still({"rules": row.rules}),
+    }
     ours.add_middleware(ratelimit_mw.fastapi.RateLimitMiddleware, **limits)
     for app, limit, views in ((theirs, theirs.state.limiter, row.theirs), (ours, ratelimit_mw.fastapi, row.ours)):
         for where, decorate in views.items():
@@ -371,7 +302,7 @@ def in_django(row: Row) -> Iterator[list[Send]]:
         for side, decorators in (("theirs", row.theirs), ("ours", row.ours))
         for where, decorate in decorators.items()
     ]
-    limits = {"limiter": still({"rules": row.rules}), "features": row.features}
+    limits = {"limiter": still({"rules": row.rules})}
     with project(limits, *views, middleware=[f"{__name__}.signed_in", *MIDDLEWARE]) as served:
 
         def sending(side: str, rejected: int) -> Send:
