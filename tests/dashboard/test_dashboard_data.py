@@ -95,24 +95,6 @@ def test_requests_that_a_shadow_rule_would_reject_are_not_rejected() -> None:
     assert "api shadow 5 2 0 0.0% 3 60.0%" in shown(page(limiter))
 
 
-def cost_of(request: Any) -> int:
-    return 1
-
-
-def limits_of(user: str) -> str:
-    return "9/minute"
-
-
-def test_functions_in_a_rule_are_shown_by_their_names() -> None:
-    """A cost and limits may be functions, and neither is an error of the page or of its JSON."""
-    rules = [Rule(name="api", key=["user"], limits=limits_of, per_key=limits_of, cost=cost_of)]
-    limiter = limiter_of(rules)
-    (rule,) = data(limiter)["rules"]["rules"]
-    cost = f"{__name__}.cost_of()"
-    assert (rule["cost"], rule["shown"]["cost"], rule["limits"]) == (cost, [cost], f"{__name__}.limits_of()")
-    assert cost in shown(page(limiter))
-
-
 def test_text_that_is_no_utf_8_is_no_error() -> None:
     """Half a surrogate pair may come with a value of a client."""
     limiter = limiter_of(traffic_clients=True, traffic_log="memory://")

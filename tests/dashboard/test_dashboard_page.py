@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 from browser import Browser
 from dashboard_site import dashboard_site
-from recorded_requests import recorded_requests
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
@@ -20,7 +17,6 @@ from ratelimit_mw.testing import ManualClock
 pytestmark = pytest.mark.slow
 
 NOON = 1_767_268_800
-FIRST_CLIENT = IPv4Address("198.18.0.0")
 CONTROLS = "a[href], button, input:not([type=hidden])"
 HOSTILE = "/<script>document.title = 'hacked'</script>\"'\u202e\n"
 
@@ -235,22 +231,3 @@ def test_every_control_is_reached_with_the_keyboard(browser: Browser, page: str)
     browser.press(*[Keys.TAB] * 80)  # a field for a date has several stops
     missed = f"return [...document.querySelectorAll('{CONTROLS}')].filter((each) => each.dataset.seen !== 'true')"
     assert browser.run(f"{missed}.map((each) => each.outerHTML)") == []
-
-
-@pytest.mark.thorough
-def test_the_totals_are_those_of_recorded_requests(browser: Browser, tmp_path: Path) -> None:
-    """Recorded days of a real site, decided by a limiter: the page has the counts of its decisions."""
-    clock = ManualClock(NOON)
-    settings = load_settings({"traffic_log": f"sqlite:///{tmp_path}/traffic.db"})
-    limiter = Limiter([Rule(name="site", limits="10/minute")], settings=settings, clock=clock)
-    requests, counts = sorted(recorded_requests()), Counter[bool]()
-    for request in requests:
-        clock.set(NOON + request.second)
-        counts[limiter.hit({"ip": str(FIRST_CLIENT + request.client)}).allowed] += 1
-    with dashboard_site(limiter) as url:
-        browser.open(url + "?range=week")
-        browser.wait(lambda: drawn(browser), "a chart")
-        assert sum(counts.values()) == len(requests)
-        assert legend(browser) == f"{counts[True]:,} allowed {counts[False]:,} rejected"
-        browser.open("about:blank")
-    limiter.close()

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from browser import Browser
 from deployed import NGINX_FOLDERS
 from http_servers import running
-from mounted_dashboards import FOR_STAFF, FRAMEWORKS, SERVERS, SETTINGS
+from mounted_dashboards import FRAMEWORKS, SERVERS, SETTINGS
 from servers import PATIENCE, Server, free_port, program
 from servers import running as server_running
 
@@ -28,15 +27,14 @@ http {{
     server {{
         listen 127.0.0.1:{port};
         location / {{ proxy_pass http://127.0.0.1:{behind}; }}
-        location /staff/ {{ proxy_pass http://127.0.0.1:{behind}/; proxy_set_header X-Staff yes; }}
     }}
 }}
 """
 
 
 @contextmanager
-def behind_nginx(folder: Path, name: str, **environment: str) -> Iterator[Server]:
-    """Run the application of a framework behind a plain ``proxy_pass``, and below ``/staff/`` for staff."""
+def behind_nginx(folder: Path, name: str) -> Iterator[Server]:
+    """Run the application of a framework behind a plain ``proxy_pass``."""
     file, behind = folder / "ratelimit.toml", free_port()
     file.write_text(RULES)
     temporary = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in NGINX_FOLDERS)
@@ -47,8 +45,7 @@ def behind_nginx(folder: Path, name: str, **environment: str) -> Iterator[Server
         return [program("nginx", "nginx"), "-c", str(folder / "nginx.conf")]
 
     command = [word.format(port=behind, file=file) for word in SERVERS[name]]
-    environment |= {SETTINGS: str(file)}
-    with running(folder / "log", behind, *command, **environment), server_running(nginx, folder) as server:
+    with running(folder / "log", behind, *command, **{SETTINGS: str(file)}), server_running(nginx, folder) as server:
         yield server
 
 
@@ -62,18 +59,3 @@ def test_a_plain_proxy_does_not_open_the_dashboard(name: str, tmp_path: Path) ->
         url, headers = f"http://127.0.0.1:{nginx.port}{path}", {"Host": "localhost"}
         response = httpx.get(url, headers=headers, timeout=PATIENCE)
         assert (response.status_code, "site" in response.text) == (401, False)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_the_page_works_below_a_prefix_of_a_proxy(name: str, tmp_path: Path, browser: Browser) -> None:
-    """The application does not know the prefix, and the page finds its files and its data."""
-    with behind_nginx(tmp_path, name, **{FOR_STAFF: "yes"}) as nginx:
-        browser.open(f"http://127.0.0.1:{nginx.port}/staff{FRAMEWORKS[name].path}/")
-        browser.find("th[scope=row]")
-        assert "site" in browser.text("#section-rules")
-        browser.find("nav a[href*='range=week']").click()
-        browser.wait(lambda: "range=week" in browser.driver.current_url, "the link to be followed")
-        assert browser.driver.current_url.startswith(f"http://127.0.0.1:{nginx.port}/staff{FRAMEWORKS[name].path}/?")
-        assert browser.run("return getComputedStyle(document.querySelector('header')).display") == "flex"
-        browser.open("about:blank")  # before the server ends

@@ -1,7 +1,6 @@
 """Applications of each framework with the dashboard, and requests to them in this process or through real servers.
 
-A real server builds one with the settings of the file that ``DASHBOARD_SETTINGS`` names. With ``DASHBOARD_FOR_STAFF``,
-only requests with the header ``X-Staff: yes`` see the dashboard.
+A real server builds one with the settings of the file that ``DASHBOARD_SETTINGS`` names.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from ratelimit_mw.http.token import start_token
 from ratelimit_mw.starlette import RateLimitMiddleware
 
 SETTINGS = "DASHBOARD_SETTINGS"
-FOR_STAFF = "DASHBOARD_FOR_STAFF"
 COMMON = "django.middleware.common.CommonMiddleware"  # adds a missing slash
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"
 LOCAL = "http://127.0.0.1:8000"
@@ -168,5 +166,4 @@ _open = ExitStack()
 
 def application(name: str) -> Any:
     """Return the application of a framework for a real server. It is open until the process ends."""
-    allow = is_staff if FOR_STAFF in os.environ else None
-    return _open.enter_context(FRAMEWORKS[name].build(Limiter.from_settings(os.environ[SETTINGS]), allow, False))
+    return _open.enter_context(FRAMEWORKS[name].build(Limiter.from_settings(os.environ[SETTINGS]), None, False))
