@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from calls import ask
-from servers import Server, wait_for
+from servers import wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -152,16 +151,6 @@ def warned_of_eviction(url: str, caplog: pytest.LogCaptureFixture, log_url: str 
             thread.join()
         limiter.hit({"ip": "192.0.2.7"})
     return [text for text in caplog.messages if "may evict keys" in text]
-
-
-def test_a_log_beside_the_limits_in_a_redis_that_may_evict_is_a_warning(
-    own_server: Server, server: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The limiter logs it at its start, once, with the policy."""
-    server.config_set("maxmemory-policy", "allkeys-lru")
-    server.config_set("maxmemory", "100mb")
-    (found,) = warned_of_eviction(f"redis://localhost:{own_server.port}", caplog, "{url}/1?prefix=log:")
-    assert "(maxmemory-policy allkeys-lru)" in found
 
 
 @each(

@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_mw.traffic.counts import EventCounts
 from ratelimit_mw.traffic.sketches import STANDARD_ERROR, Dropped
 
 NAMES = st.integers(0, 30).map("client {}".format)
-PARTS = st.lists(st.dictionaries(NAMES, st.integers(1, 50), max_size=20), max_size=12)
-MOST = 3
-
-
-def merged(parts: list[dict[str, int]]) -> EventCounts:
-    """Return parts that were added one after the other, as a store does."""
-    found = EventCounts()
-    for part in parts:
-        found.merge(EventCounts(sum(part.values()), dict(part)))
-        found.drop_clients(MOST)
-    return found
 
 
 def dropped(counts: dict[str, int]) -> Dropped:
     found = Dropped()
     found.add(counts)
     return found
-
-
-@given(PARTS, st.integers(0, 12))
-def test_a_list_has_all_clients_above_its_bound(parts: list[dict[str, int]], first: int) -> None:
-    """For any batches, and whichever worker has counted which part."""
-    exact, found = sum(map(Counter, parts), Counter[str]()), merged(parts[:first])
-    found.merge(merged(parts[first:]))
-    assert found.total == exact.total()
-    top = found.top(1_000)
-    totals = dict(top)
-    assert totals.keys() <= exact.keys()
-    for client, number in exact.items():
-        assert number - top.complete_from < totals.get(client, 0) <= number
-        if client not in totals:
-            assert found.dropped is not None
-            assert number <= found.dropped.count_of(client) < top.complete_from
-    assert found.distinct() == (len(exact) if found.dropped is None else pytest.approx(len(exact), abs=1))
 
 
 @pytest.mark.slow

@@ -60,15 +60,6 @@ def test_random_counts_stay_within_the_bounds(
     assert log.top("c", NOW, NOW).complete_from == 1
 
 
-def test_a_list_with_room_is_complete(log: TrafficLog) -> None:
-    for i in range(2_000):
-        log.record("a", f"c{i}", i + 1)
-    found = log.top("a", NOW, NOW, 1)
-    assert (found, found.complete_from) == ([("c1999", 2_000)], 1)
-    assert log.distinct("a", NOW, NOW) == 2_000
-    assert log.total("a", NOW, NOW, by="c7") == 8
-
-
 @pytest.mark.slow
 def test_a_flood_of_clients_keeps_the_log_small(url: str, clock: ManualClock, tmp_path: Path) -> None:
     """A client with many requests is exact, even one that comes late. So is the total."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,7 @@ from servers import (
     HOST,
     STEADY,
     Server,
-    certificates,
     cluster_running,
-    redis_running,
-    sentinel_running,
-    tls_options,
 )
 from traffic_records import NOW
 
@@ -141,31 +135,11 @@ def test_an_unreachable_server_is_a_store_error(own_server: Server) -> None:
     log._start_over()  # nothing is left for the end of the process
 
 
-@contextmanager
-def server_of(kind: str, folder: Path) -> Iterator[str]:
-    """Run servers of a kind. Yield their URL."""
-    if kind == "cluster":
-        with cluster_running(folder, *STEADY) as nodes:
-            yield f"redis+cluster://{HOST}:{nodes[0].port}"
-        return
-    tls, path = kind == "tls", folder / "redis.sock"
-    options = tls_options(certificates(folder)) if tls else ["--unixsocket", str(path)]
-    with redis_running(folder, *options, tls=tls) as server:
-        if kind == "sentinel":
-            with sentinel_running(folder, "mymaster", server) as sentinel:
-                yield f"redis+sentinel://{HOST}:{sentinel.port}/mymaster/2"
-        elif tls:
-            yield f"rediss://localhost:{server.port}?ssl_ca_certs={folder}/cert.pem"
-        else:
-            yield f"unix://{path}?db=1"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tls", "unix", "sentinel", "cluster"])
-def test_every_kind_of_server_keeps_a_log(kind: str, tmp_path: Path) -> None:
-    """The URLs are those of the Redis store."""
-    with server_of(kind, tmp_path) as url:
-        log = TrafficLog(url, clock=CLOCK)
+def test_a_cluster_behind_its_own_url_keeps_a_log(tmp_path: Path) -> None:
+    """The URLs are those of the Redis store. All keys of a log are in one slot."""
+    with cluster_running(tmp_path, *STEADY) as nodes:
+        log = TrafficLog(f"redis+cluster://{HOST}:{nodes[0].port}", clock=CLOCK)
         for _ in range(2):
             log.record("a", "x")
             log.flush()
