@@ -13,7 +13,7 @@ import pytest
 import redis
 from command_line import Files, run
 from redis_handles import address
-from servers import HOST, Server, certificates, cluster_running, redis_running, sentinel_running, tls_options
+from servers import HOST, Server, cluster_running, redis_running, sentinel_running
 from tables import each
 
 from ratelimit_mw import Limiter
@@ -84,19 +84,6 @@ def test_a_dead_store_is_a_problem(tmp_path: Path) -> None:
     assert "site rejects every request: its cost 9 is greater" in cost
     assert "requests are decided by on_store_error = 'local'" in store
     assert "does not reply" in server
-
-
-@pytest.mark.slow
-def test_a_redis_with_tls_is_examined(tmp_path: Path) -> None:
-    """Each server is asked with the certificates of the store."""
-    certificates(tmp_path)
-    with redis_running(tmp_path, *tls_options(tmp_path), tls=True) as server:
-        url = f"rediss://{HOST}:{server.port}"
-        report = connected(Files(tmp_path).rules(SITE, store=f"{url}?ssl_ca_certs={tmp_path}/cert.pem", **PATIENT))
-        assert report["problems"] == []
-        assert "role master" in of("server", report["facts"])[0]
-        report = connected(Files(tmp_path).rules(SITE, store=url), exit_code=1)
-        assert ["certificate verify failed" in text for text in report["problems"]] == [True, True]
 
 
 class OwnStore(MemoryStore):

@@ -127,14 +127,6 @@ def test_text_of_a_file_does_not_control_the_terminal(settings: Write) -> None:
 
 
 @pytest.mark.slow
-def test_installed_command() -> None:
-    """The installed program checks the example, with exit code 0."""
-    done = start("check", EXAMPLE)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "burst" in done.stdout
-
-
-@pytest.mark.slow
 @each("library", ["click", "rich"])
 def test_without_its_extra(library: str) -> None:
     """Without click or rich the command prints how to install them, with exit code 2."""

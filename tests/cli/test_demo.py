@@ -9,8 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -96,9 +94,9 @@ def test_terminal_has_a_progress_bar(shown: tuple[str, str]) -> None:
     assert not is_served(url_in(terminal))
 
 
-@contextmanager
-def started() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A demo that is sending requests, and the URL of its server."""
+@pytest.mark.slow
+def test_interrupt_stops_the_server() -> None:
+    """Ctrl-C gives the exit code of shells, and no traceback."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(DEMO, **pipes, text=True, start_new_session=True) as demo:
@@ -106,13 +104,6 @@ def started() -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert demo.stderr is not None
         url = url_in(demo.stderr.readline())
         assert is_served(url)
-        yield demo, url
-
-
-@pytest.mark.slow
-def test_interrupt_stops_the_server() -> None:
-    """Ctrl-C gives the exit code of shells, and no traceback."""
-    with started() as (demo, url):
         demo.send_signal(signal.SIGINT)
         stdout, stderr = demo.communicate(timeout=TIMEOUT)
     assert (demo.returncode, stderr) == (130, "interrupted; the server is stopped\n")

@@ -377,11 +377,3 @@ def test_a_curve_has_every_request(tmp_path_factory: pytest.TempPathFactory, tim
     expected = Counter((1_500_000_000 + at) // step * step for at in times)
     assert dict(zip(drawn["times"], drawn["requests"], strict=True)) == expected
     assert drawn["times"] == sorted(expected)
-
-
-def test_all_clients_of_a_log_are_counted(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    lines = [line(f"192.0.{i // 250}.{i % 250}") for i in range(5_000)] + [line("198.51.100.1")] * 5
-    answer = answer_of("replay", files.rules(SITE), files.log(lines))
-    assert "5,005 requests from 5,001 clients" in lines_of(answer)
-    assert tuple(rows_of(answer)[-1].values()) == ("198.51.100.1", 5, 2, "site", 0.4)

@@ -70,15 +70,6 @@ def test_invalid_lines_are_counted_and_shown(rules: Write, log: Write) -> None:
     assert all(text.isprintable() and len(text) < 200 for text in examples)
 
 
-def test_text_of_a_log_does_not_control_the_terminal(rules: Write, log: Write) -> None:
-    """Escape sequences, markup and line breaks are printed as text."""
-    nasty = "[bold]\x1b[31mx:smile:\u202e"
-    result = run("replay", rules(SITE), log([line(nasty)] * 5 + ["\x1b[2J\x9b\u202e\n"]))
-    assert result.stdout == ""
-    assert result.stderr.replace("\n", "").isprintable()
-    assert "[bold]\\x1b[31mx:smile:\\u202e" in result.stderr
-
-
 @each(
     ("content", "problem"),
     [
@@ -263,13 +254,6 @@ def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:
 
 def times(*paths: Path) -> list[float]:
     return [entry.time for entry in entries(*paths)]
-
-
-def test_files_in_any_order(log: Write) -> None:
-    """Rotated files, plain and gzip, in any order on the command line."""
-    old = log(gzip.compress("".join(line(at=i) for i in range(50)).encode()), "access.log.2.gz")
-    middle, new = log([line(at=50 + i) for i in range(50)], "b"), log([line(at=100 + i) for i in range(50)], "c")
-    assert times(new, old, middle) == times(old, middle, new) == [*range(1_500_000_000, 1_500_000_150)]
 
 
 def test_files_of_several_servers(log: Write) -> None:

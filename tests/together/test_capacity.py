@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import redis
 from folders import page_of
-from servers import HOST, STEADY, cluster_running, redis_running
+from servers import HOST, redis_running
 
 from benchmarks import capacity
-from benchmarks.capacity import measure, simulation
+from benchmarks.capacity import measure
 from benchmarks.capacity.costs import Costs, Deployment, MeasuredCosts
 from benchmarks.capacity.fit import fit
 from benchmarks.capacity.simulation import Result, simulate
@@ -47,33 +47,12 @@ def test_the_page_has_the_rows_that_the_command_prints(name: str) -> None:
     assert f"\n| {' | '.join(row)} |\n" in page_of("capacity").read_text()
 
 
-def test_servers_of_the_table_are_as_few_as_are_enough() -> None:
-    """With 100,000 requests/s, a server less would use more than its share of CPU."""
-    plan, result = capacity.with_servers(Deployment(workers=50, rate=100_000.0), STORES, requests=5_000)
-    assert plan.nodes > 2
-    assert result.node_cpu < capacity.MOST_CPU
-    one_less = simulated(workers=50, rate=100_000.0, nodes=plan.nodes - 1, requests=5_000)
-    assert one_less.node_cpu > capacity.MOST_CPU * 0.98
-
-
 @pytest.mark.parametrize("busy", [0.3, 0.8])
 def test_wait_at_a_server_is_that_of_md1(busy: float) -> None:
     """Random arrivals and equal service wait for busy * service / (2 * (1 - busy)) in the mean."""
     result = simulated(costs(Costs(command=100.0)), 40_000, rate=busy * 1e4, rtt=0.0, threads=1, workers=200)
     assert result.node_cpu == pytest.approx(busy, rel=0.03)
     assert result.mean == pytest.approx(100 + busy * 100 / (2 * (1 - busy)), rel=0.08)
-
-
-def test_littles_law() -> None:
-    """The requests that are under way are the rate times the mean latency."""
-    plan = Deployment(workers=10, rate=20_000.0, rtt=1_000.0)
-    whole = simulation.SimulatedFleet(plan, costs(Costs(command=20.0), Costs(decision=10.0)), 1, 40_000)
-    under_way = []
-    for _ in range(400):
-        whole.clock.run(whole.clock.now + 2_500)
-        under_way.append(whole.arrived - whole.decided)
-    mean = sum(whole.latencies) / len(whole.latencies)
-    assert sum(under_way) / len(under_way) == pytest.approx(mean * plan.rate / 1e6, rel=0.1)
 
 
 def test_fit_finds_the_costs_of_parts() -> None:
@@ -95,15 +74,3 @@ def test_measure_a_server(tmp_path: Path) -> None:
     assert found.client.decision + found.client.message > 0
     assert found.sent.command + found.sent.hit == pytest.approx(197, rel=0.3)
     assert 100 < found.state < 500
-
-
-def test_measure_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The costs of a cluster take the place of those in the file."""
-    file, before = tmp_path / "measured.json", capacity.costs.read_costs()
-    file.write_bytes(capacity.costs.FILE.read_bytes())
-    monkeypatch.setattr(capacity.costs, "FILE", file)
-    with cluster_running(tmp_path, *STEADY) as nodes:
-        measure.main([f"redis+cluster://{HOST}:{nodes[0].port}"])
-    found = capacity.costs.read_costs()
-    assert found[True].server != before[True].server
-    assert found[False] == before[False]

@@ -15,9 +15,6 @@ from calls import http_scope
 from django.core.exceptions import BadRequest
 from django.core.handlers.asgi import ASGIRequest as DjangoOverASGI
 from django.core.handlers.wsgi import WSGIRequest as DjangoOverWSGI
-from django.http import HttpResponse
-from django.urls import path
-from django_calls import one_rule, project
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.formparsers import MultiPartException
@@ -36,7 +33,6 @@ from ratelimit_mw.keys.features import INVALID
 from rest_framework.exceptions import APIException  # isort: skip
 from rest_framework.parsers import FormParser, JSONParser, MultiPartParser  # isort: skip
 from rest_framework.request import Request as RestRequest  # isort: skip
-from rest_framework.views import APIView  # isort: skip
 
 Pair = tuple[Any, Any]
 FORM = "application/x-www-form-urlencoded"
@@ -249,23 +245,3 @@ def test_a_query_with_a_charset_of_django_is_invalid(charset: str) -> None:
         assert DjangoRequest(request).query_values is None
     plain = DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=f"{JSON}; charset=utf-8"))
     assert (DjangoRequest(plain).query_values, plain.GET["q"]) == ({"q": ["+AHM-ecret"]}, "+AHM-ecret")
-
-
-class Login(APIView):
-    authentication_classes = ()
-    permission_classes = ()
-
-    def post(self, request: Any) -> HttpResponse:
-        return HttpResponse(request.data["email"])
-
-
-@each(("kind", "write"), WRITTEN[:2])
-def test_an_email_has_one_count_in_rest_framework(kind: str, write: Any) -> None:
-    """Spellings in any charset share a count."""
-    with project(one_rule("1/minute", key=["email"]), path("", Login.as_view())) as served:
-        sent = {"method": "POST", "content_type": f"{kind}; charset=utf-7"}
-        responses = [served.ask(data=write(text), **sent) for text in TEXTS[1:3]]
-    assert [(response.status_code, response.content == b"ann@b.c") for response in responses] == [
-        (200, True),
-        (429, False),
-    ]
