@@ -1,27 +1,22 @@
 """Checks the language of pages, package, examples and scripts: `python docs/check_words.py [FILE]...`.
 
 It looks for the words of words.toml, for sentences of more than 30 words, and for pages that do not address the reader.
-In tests, it looks for the banned words only. Files that do not pass yet are listed in check_words.json with their
-counts. The list may only get shorter: `--update` writes lower counts, never higher ones. With file names all problems
-of these files are shown, listed or not.
+In tests, it looks for the banned words only.
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import json
 import re
 import sys
 import tokenize
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LISTED = Path(__file__).with_suffix(".json")
 WORDS = tomllib.loads((Path(__file__).with_name("words.toml")).read_text())
 SOURCES = (
     "README.md",
@@ -147,39 +142,14 @@ def check(path: Path) -> list[Problem]:
     return sorted(found)
 
 
-def compare(found: dict[str, list[Problem]], listed: Counts) -> list[str]:
-    """A message for each problem beyond the list, and for each count of the list that is too high."""
-    messages = []
-    for file in sorted({*found, *listed}):
-        counts = Counter(kind for _, kind, _ in found.get(file, []))
-        allowed = Counter(listed.get(file, {}))
-        messages += [f"{file}:{n}: {text}" for n, kind, text in found.get(file, []) if counts[kind] > allowed[kind]]
-        for kind in sorted((counts | allowed).keys()):
-            if counts[kind] < allowed[kind]:
-                messages.append(f"{file}: {counts[kind]} problems ({kind}), {allowed[kind]} listed: use --update")
-    return messages
-
-
-def shrink(found: dict[str, list[Problem]], listed: Counts | None) -> Counts:
-    """The list with its counts lowered to those found; without a list, all that is found."""
-    counts = {file: Counter(kind for _, kind, _ in problems) for file, problems in found.items()}
-    kept = {file: count if listed is None else count & Counter(listed.get(file, {})) for file, count in counts.items()}
-    return {file: dict(sorted(count.items())) for file, count in sorted(kept.items()) if count}
-
-
 def main(arguments: list[str]) -> int:
-    files = [Path(name).resolve() for name in arguments if name != "--update"]
+    files = [Path(name).resolve() for name in arguments]
     paths = files or [path for pattern in SOURCES for path in ROOT.glob(pattern) if path.name != "test_words.py"]
-    found = {path.relative_to(ROOT).as_posix(): check(path) for path in paths}
-    for name in found:
-        if name.startswith("tests/"):  # the strings of tests are code, data and messages
-            found[name] = [problem for problem in found[name] if problem[1] == "banned"]
-    listed = json.loads(LISTED.read_text()) if LISTED.exists() and not files else None
-    if "--update" in arguments and not files:
-        listed = shrink(found, listed)
-        rows = (f"  {json.dumps(file)}: {json.dumps(counts)}" for file, counts in listed.items())
-        LISTED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
-    messages = compare(found, listed or {})
+    messages = []
+    for path in sorted(paths):
+        name = path.relative_to(ROOT).as_posix()
+        is_test = name.startswith("tests/")  # the strings of tests are code, data and messages
+        messages += [f"{name}:{n}: {text}" for n, kind, text in check(path) if kind == "banned" or not is_test]
     print("\n".join(messages) or "words: no problems")
     return 1 if messages else 0
 

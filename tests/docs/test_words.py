@@ -1,9 +1,8 @@
-"""The word check finds what the glossary rules out, with its line, and its list of known problems only shrinks."""
+"""The word check finds what the glossary rules out, with its line."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +19,6 @@ def check_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "LISTED", tmp_path / "check_words.json")
     return module
 
 
@@ -79,28 +77,6 @@ def test_a_message_has_the_place_and_the_word_to_write(
     write(tmp_path, "docs/page.md", "One.\n\nIt refuses.\n")
     assert check_words.main([]) == 1
     assert capsys.readouterr().out == 'docs/page.md:3: "refuses": write "reject"\n'
-
-
-def test_the_list_of_known_problems_only_shrinks(
-    check_words: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A file may keep its listed problems. A better file needs a lower number, and an update never lists more."""
-    page = write(tmp_path, "README.md", "It refuses.\n\nIt refused.\n")
-    assert (check_words.main(["--update"]), check_words.main([])) == (0, 0)
-    assert check_words.main([str(page)]) == 1  # a named file is checked without the list
-    write(tmp_path, "README.md", "It refuses.\n\nIt refused.\n\nA refusal.\n")
-    assert check_words.main([]) == 1
-    write(tmp_path, "README.md", "It refuses.\n")
-    assert check_words.main([]) == 1
-    assert "README.md: 1 problems (banned), 2 listed: use --update" in capsys.readouterr().out
-    write(tmp_path, "docs/new.md", "It refuses.\n")
-    assert check_words.main(["--update"]) == 1
-    assert json.loads((tmp_path / "check_words.json").read_text()) == {"README.md": {"banned": 1}}
-
-
-def test_the_project_lists_no_file() -> None:
-    """All files are rewritten, so none may have problems again."""
-    assert json.loads((DOCS / "check_words.json").read_text()) == {}
 
 
 def test_only_the_words_of_a_test_are_checked(check_words: ModuleType, tmp_path: Path) -> None:
