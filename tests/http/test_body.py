@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from body_texts import BOUNDARY, END, FORM, JSON, MULTIPART, body, part
@@ -386,3 +387,33 @@ def test_other_names_are_errors(text: str) -> None:
     """A field needs the place where it is."""
     with pytest.raises(ConfigError, match="expected a feature"):
         checked_part(text)
+
+
+# -- cost of parsing ---------------------------------------------------------------------------------------
+
+BOUND = 65_536
+
+
+@each(
+    ("content", "kind"),
+    [
+        (b'{"a":' * (BOUND // 5), JSON),
+        (b"[" + b"[]," * (BOUND // 3) + b"[]]", JSON),
+        (b'{"a":"' + b"\\u0000" * (BOUND // 6) + b'"}', JSON),
+        (b"[" + b",".join([b"9" * 4000] * 16) + b"]", JSON),
+        (b"%" * BOUND, FORM),
+        (b";" * BOUND, FORM),
+        (b"=" * BOUND, FORM),
+        (b"a=" + b"+%C3" * (BOUND // 4), FORM),
+        (urlencode({f"k{i}": i for i in range(1000)}).encode(), FORM),
+        (b"\r\n--a" * (BOUND // 5), "multipart/form-data; boundary=a"),
+        (b"--a\r\nX:" + b" " * BOUND + b"\x01\r\n\r\n\r\n--a--", "multipart/form-data; boundary=a"),
+        (b"--a\r\n" + b"X:1\r\n" * (BOUND // 5) + b"\r\n\r\n--a--", "multipart/form-data; boundary=a"),
+        (b"x", "multipart/form-data;" + " " * BOUND),
+        (b"x", "multipart/form-data; boundary=a" + " " * BOUND + "x"),
+        (b"x", "application/" + "+" * BOUND),
+    ],
+)
+def test_no_body_takes_long_to_parse(content: bytes, kind: str) -> None:
+    """A body of the maximum size parses in linear time. Quadratic time would exceed the budget of the test."""
+    assert body(content, kind).email("email") in (None, INVALID)
