@@ -57,20 +57,6 @@ def test_a_client_with_forged_headers_is_rejected(port: int) -> None:
     assert rejected.headers["cache-control"] == "no-store"
 
 
-def test_the_rightmost_address_behind_a_trusted_proxy_counts(port: int) -> None:
-    """The rightmost address counts over two header lines and after 8 KB of forged addresses."""
-    forged = ", ".join(["198.51.100.1"] * 570)
-    lines = [
-        ["X-Forwarded-For: 1.1.1.1", "X-Forwarded-For: 203.0.113.1"],
-        ["X-Forwarded-For: 2.2.2.2", "x-forwarded-for: ::ffff:203.0.113.1"],
-        [f"X-Forwarded-For: {forged}, 203.0.113.1"],
-        ["X-Forwarded-For: 203.0.113.1"],
-        ["X-Forwarded-For: 203.0.113.1, 203.0.113.2"],
-    ]
-    assert len(forged) > 7900
-    assert [status(port, "GET /behind/page", *headers) for headers in lines] == [200, 200, 200, 429, 200]
-
-
 def test_a_rejected_head_has_no_body_and_keeps_the_connection(port: int) -> None:
     """The next response on the connection starts in the right place after a rejected HEAD."""
     forged = "X-Forwarded-For: 203.0.113.3"
@@ -106,12 +92,6 @@ def test_chunks_arrive_as_they_are_made(port: int) -> None:
         assert httpx.get(f"{base}/plain/release", timeout=60).text == "released"
         assert b"".join(chunks) == b"second"
         assert response.headers["ratelimit"].startswith('"file";r=')
-
-
-def test_a_lowercase_method_does_not_evade_a_rule(uvicorn: int) -> None:
-    """uvicorn passes ``post`` on unchanged when h11 parses it. gunicorn rejects it."""
-    forged = "X-Forwarded-For: 203.0.113.5"
-    assert [status(uvicorn, "post /behind/page", forged) for _ in range(4)] == [405, 405, 405, 429]
 
 
 def test_the_server_sends_a_file_itself(gunicorn: int) -> None:

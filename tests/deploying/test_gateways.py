@@ -73,15 +73,6 @@ def test_nginx_sends_a_400_for_an_invalid_target(site: GatewaySite, target: str)
     assert (status, json.loads(body)["title"]) == (400, "Bad Request")
 
 
-@each("path", ["/login?x=1", "/x/../login", "/%6cogin", "//login", "/x/%2e%2e/login"])
-def test_a_path_is_limited_in_all_spellings(site: GatewaySite, path: str) -> None:
-    """The rule of a path applies to what nginx sends to the application."""
-    client = new_address()
-    url = f"http://127.0.0.1:{site.port}{path}"
-    command = ["curl", "-s", "--path-as-is", "--interface", client, "-o", "/dev/null", "-w", "%{http_code}", url]
-    assert [subprocess.check_output(command, text=True) for _ in range(2)] == ["200", "429"]
-
-
 @each("target", ["http://shop.example?x=1", "http://shop.example", "//", "/?"])
 def test_a_target_without_a_path_is_that_of_the_root(site: GatewaySite, target: str) -> None:
     """nginx passes `?x=1` on for `GET http://shop.example?x=1`. It is limited as `/?x=1`, and no error."""

@@ -50,19 +50,6 @@ def test_manifests_follow_the_schemas_of_kubernetes(path: Path) -> None:
     checked("kubernetes_validate", "--strict", str(path))
 
 
-@pytest.mark.slow
-def test_a_wrong_manifest_is_found(tmp_path: Path) -> None:
-    """The validators are not silent about everything."""
-    (tmp_path / "compose.yaml").write_text((FILES / "compose.yaml").read_text().replace("healthcheck", "healthcheque"))
-    (tmp_path / "app.yaml").write_text(MANIFESTS[0].read_text().replace("preStop", "preStopp"))
-    for command in (
-        ("check_jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml"),
-        ("kubernetes_validate", "--strict", "app.yaml"),
-    ):
-        with pytest.raises(AssertionError, match=r"healthcheque|preStopp"):
-            checked(*command, folder=tmp_path)
-
-
 def checked(*command: str, folder: Path | None = None) -> None:
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", *command], cwd=folder, capture_output=True, text=True, check=False

@@ -270,31 +270,6 @@ def test_a_proxy_that_the_settings_do_not_name_is_reported_once(
     )
 
 
-@each("kind", [ASGISite, WSGISite])
-@each(
-    ("header", "value"),
-    [
-        ("forwarded", "for={}"),
-        ("CF-Connecting-IP", "{}"),
-        ("cf-connecting-ip", "{}"),
-        ("x-forwarded-for", "1.1.1.1, {}"),
-    ],
-)
-def test_clients_behind_a_trusted_proxy_have_own_counts(kind: Any, header: str, value: str) -> None:
-    """Only the header that the settings name is read, in any case. Two lines of one address share the invalid count."""
-    other = ("x-real-ip" if header == "x-forwarded-for" else "x-forwarded-for", "192.0.2.99")
-    with kind(Rule(limits="1/minute"), trusted_proxies=PROXIES, forwarded_header=header) as site:
-
-        def status(*clients: str, peer: str = PROXY) -> int:
-            headers = [other, *((header, value.format(client)) for client in clients)]
-            return int(site.call(client=peer, headers=headers).status_code)
-
-        assert [status(REAL), status(REAL), status("203.0.113.10")] == [200, 429, 200]
-        assert [status(f"1.1.1.{number}", peer="198.51.100.1") for number in range(2)] == [200, 429]
-        if value == "{}":
-            assert [status(REAL, f"1.1.1.{number}") for number in range(2)] == [200, 429]
-
-
 @each("peer", ["100.64.0.5", "fd00::7", "169.254.1.1"])
 def test_every_address_of_a_private_network_is_reported(peer: str, caplog: pytest.LogCaptureFixture) -> None:
     """100.64.0.0/10 is that of the proxies of some platforms. Python calls it neither private nor global."""
