@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import base64
+import json
+import pickle
 from typing import Any, ClassVar
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django_calls import hello, one_rule, project
 from rest_framework.authentication import BasicAuthentication
-from rest_framework.decorators import action, api_view
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.decorators import action, api_view, throttle_classes
+from rest_framework.exceptions import AuthenticationFailed, Throttled
+from rest_framework.parsers import BaseParser, FormParser
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.test import APIRequestFactory
 from rest_framework.viewsets import ViewSet
-from rest_views import ALL, UPLOADS, Items, Uploads, ruled, view_of
+from rest_views import ALL, BODIES, UPLOADS, Items, Uploads, ruled, statuses_of, view_of
 from shared_store import SharedStore
 from tables import each
 
-from ratelimit_mw import ConfigError, Event, Limiter, Rule
-from ratelimit_mw.django import RateLimitMiddleware, limit
+from ratelimit_mw import ConfigError, Event, Limiter, RateLimitExceeded, Rule
+from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit
 from ratelimit_mw.django.drf import Throttle
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.testmode import limits_off
@@ -119,21 +123,6 @@ def test_a_throttle_decides_rules_of_its_scope() -> None:
         assert (free.json(), free["x-ratelimit-remaining"]) == ({"rules": ["all"]}, "2")
 
 
-def test_a_view_settles_the_costs_of_both_decisions() -> None:
-    """That of the middleware, and that of the throttle."""
-
-    def settle(self: Any, request: Any) -> Response:
-        for rule in request.ratelimit.rules:
-            request.ratelimit[rule].settle(3)
-        return Response({})
-
-    with project(
-        ruled({**UPLOADS, "limits": "9/minute"}, ALL), path("", view_of(base=Uploads, post=settle).as_view())
-    ) as served:
-        served.ask(method="POST")
-        assert [d.remaining for d in served.ask().wsgi_request.ratelimit.decisions] == [5, 5]
-
-
 def test_a_scope_without_a_rule_stops_django() -> None:
     """A throttle whose scope no rule matches stops the start, and the error names the view."""
     by_route = view_of(throttle_scope="uploads").as_view(throttle_classes=[Throttle])
@@ -201,15 +190,154 @@ def test_denied_clients_and_store_failures_have_their_own_status() -> None:
         assert (response.status_code, "busy" in response.json()["detail"]) == (503, True)
 
 
-def test_a_rejection_of_the_throttle_is_not_cached() -> None:
-    """The rejection has Cache-Control unless the application sets it. Other responses are unchanged."""
+# -- exempt ----------------------------------------------------------------------------------------------------
 
-    def set_cache_control(self: Any, request: Any, response: Response, *args: Any, **kwargs: Any) -> Response:
-        response = Items.finalize_response(self, request, response, *args, **kwargs)
-        response.headers["Cache-Control"] = "private"
-        return response
+PARTLY = view_of(base=Uploads, get=exempt(Uploads.get)).as_view()
+NAMED = exempt("uploads")(view_of(base=Uploads)).as_view()
+OTHER = exempt("all")(view_of(base=Uploads)).as_view()
 
-    own = view_of(base=Uploads, finalize_response=set_cache_control)
-    for view, expected in ((Uploads, [None, None, "no-store"]), (own, ["private"] * 3)):
-        with project(ruled(UPLOADS), path("", view.as_view())) as served:
-            assert [served.ask().headers.get("cache-control") for _ in range(3)] == expected
+
+@api_view(["GET", "POST"])
+@throttle_classes([type("Few", (Throttle,), {"scope": "uploads"})])
+@exempt("uploads")
+def exempted(request: Any) -> Response:
+    return Response({})
+
+
+class Actions(ViewSet):
+    throttle_classes = (Throttle,)
+    throttle_scope = "uploads"
+
+    @exempt("uploads")
+    def list(self, request: Any) -> Response:
+        return Response({})
+
+    def create(self, request: Any) -> Response:
+        return Response({})
+
+
+BY_ACTION = Actions.as_view({"get": "list", "post": "create"})
+
+
+@each("is_async", [False, True])
+@each("view", [exempt(Uploads.as_view()), NAMED, PARTLY, exempted, BY_ACTION])
+def test_an_exempt_view_is_exempt_from_its_throttle(view: Any, is_async: bool) -> None:
+    """@exempt by name or from all rules, on a view, class, method, action or function, applies to the throttle."""
+    with project(ruled(UPLOADS), path("", view), is_async=is_async) as served:
+        response = served.ask()
+        assert (response.has_header("ratelimit"), served.statuses()) == (False, [200] * 3)
+
+
+@each("view", [PARTLY, BY_ACTION, OTHER])
+def test_an_exemption_of_another_method_or_rule_leaves_the_throttle(view: Any) -> None:
+    """The throttle still applies to other methods and other rules."""
+    with project(ruled(UPLOADS, ALL), path("", view)) as served:
+        assert served.statuses(method="POST") == [200, 200, 429]
+
+
+def test_a_deny_list_takes_precedence_over_an_exemption_from_a_throttle() -> None:
+    """A client on a deny list that only the throttle can read is rejected by an exempt view, too."""
+    view = exempt(view_of(base=Uploads)).as_view()
+    with project(ruled(UPLOADS, lists={"deny": {"user": ["bob"]}}), path("", view)) as served:
+        assert [served.ask(headers={"x-token": token}).status_code for token in ("bob", "ann")] == [403, 200]
+
+
+def test_explain_agrees_with_the_throttle(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command and the throttle agree on which views are exempt."""
+    with project(ruled(UPLOADS, ALL), path("", PARTLY)):
+        with pytest.raises(CommandError, match="no rule limits this request"):
+            call_command("ratelimit", "explain", "GET", "/")
+        call_command("ratelimit", "explain", "POST", "/")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "uploads the view is exempt" in lines
+    assert "uploads {ip=unknown} 2/minute sliding-window enforce 1" in lines
+
+
+# -- check in views --------------------------------------------------------------------------------------------
+
+POST = {"name": "post", "limits": "2/minute", "key": ["user|ip"], "match": {"view": ""}}
+
+
+def checking(self: Any, request: Any) -> Response:
+    """The method of a view, which may read the data before the check."""
+    if "early" in request.query_params:
+        assert request.data["name"] in ("ann", "bob")
+    check(request, "post")
+    return Response({})
+
+
+def test_a_rejection_by_check_is_a_429_of_the_framework() -> None:
+    """A rejection in a view of REST framework has the form of its errors: the exception handler responds."""
+    errors: list[Any] = []
+
+    def handle_exception(self: Any, error: Any) -> Any:
+        errors.append(error)
+        return Items.handle_exception(self, error)
+
+    view = view_of(get=checking, handle_exception=handle_exception).as_view()
+    with project(ruled(POST, lists={"deny": {"header:x-bad": ["1"]}}), path("", view)) as served:
+        *allowed, rejected = (served.ask() for _ in range(3))
+        assert [response.status_code for response in (*allowed, rejected)] == [200, 200, 429]
+        assert str(rejected.data["detail"]) == "Request was throttled. Expected available in 60 seconds."
+        assert (rejected["retry-after"], rejected["ratelimit"]) == ("60", '"post";r=0;t=60')
+        assert (allowed[0].headers.get("cache-control"), rejected["cache-control"]) == (None, "no-store")
+        assert isinstance(errors[0], Throttled)
+        assert isinstance(errors[0], RateLimitExceeded)
+        again = pickle.loads(pickle.dumps(errors[0]))
+        assert (type(again), str(again), again.wait) == (type(errors[0]), str(errors[0]), errors[0].wait)
+        assert served.ask(headers={"x-bad": "1"}).status_code == 403
+
+
+def test_an_unavailable_store_is_a_503_of_the_framework() -> None:
+    """A rule with ``on_store_error = "deny"``."""
+    store = SharedStore()
+    store.down = True
+    rule = Rule(name="post", limits="2/minute", match={"view": ""}, on_store_error="deny")
+    with project(Limiter([rule], store), path("", view_of(get=checking).as_view())) as served:
+        assert served.ask().status_code == 503
+
+
+class Lines(BaseParser):
+    """A parser that reads the stream, as those of other packages do."""
+
+    media_type = "application/x-lines"
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        return dict(line.split("=") for line in stream.read().decode().splitlines())
+
+
+class FastJSON(Lines):
+    media_type = "application/json"
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        return json.loads(stream.read())
+
+
+def test_a_field_is_found_after_rest_framework_has_parsed_the_body() -> None:
+    """A client has one count for all kinds of bodies, even where the view reads the data before the check."""
+    with project(ruled({**POST, "key": ["field:name"]}), path("", view_of(post=checking).as_view())) as served:
+        for name in (b"ann", b"bob"):
+            sent = [(kind, body.replace(b"ann", name)) for kind, body in BODIES]
+            assert statuses_of(served, sent, "/?early") == [200, 200, 429]
+
+
+def test_a_field_of_any_type_is_found_after_the_framework_has_parsed_it() -> None:
+    """The data counts where the parser has consumed the stream. A body that is not parsed is invalid there."""
+    view = view_of(post=checking, parser_classes=(Lines, FastJSON, FormParser)).as_view()
+    lines = ("application/x-lines", b"name=ann\n")
+    with project(ruled({**POST, "key": ["field:name"]}), path("", view)) as served:
+        assert statuses_of(served, [lines, *BODIES[:2]], "/?early") == [200, 200, 429]
+        assert statuses_of(served, [lines] * 3) == [200, 200, 429]  # of all bodies that cannot be read
+
+
+def test_a_throttle_reads_a_field_before_and_after_the_data() -> None:
+    """An authentication may read the data first. A throttle of a scope counts the same field."""
+
+    def perform_authentication(self: Any, request: Any) -> None:
+        if "early" in request.query_params:
+            assert request.data
+
+    view = view_of(base=Uploads, perform_authentication=perform_authentication).as_view()
+    for where in ("/", "/?early"):
+        with project(ruled({**UPLOADS, "key": ["field:name"]}), path("", view)) as served:
+            assert statuses_of(served, BODIES, where) == [200, 200, 429]

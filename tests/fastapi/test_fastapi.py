@@ -6,7 +6,7 @@ import importlib
 from typing import Annotated, Any
 
 import pytest
-from calls import ask, http_scope, send_bare
+from calls import ask
 from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi_apps import limited, statuses
 from libraries import load_without
@@ -110,15 +110,6 @@ def test_the_handler_for_http_errors_replaces_the_rejection(kind: type[Exception
 
     limited(app)
     assert [ask(app).text for _ in range(2)] == ['"fine"', "429: rejected by"]
-
-
-def test_the_root_path_is_no_part_of_the_route() -> None:
-    """With a root path, the routes match and the templates stay the same."""
-    app = FastAPI()
-    app.get("/items/{id}")(limit("2/minute", key=["endpoint"])(lambda id: id))  # noqa: A006 - a path parameter
-    limited(app)
-    paths = ["/api/v1/items/1", "/items/2", "/api/v1/items/3"]
-    assert [send_bare(app, http_scope(path=p, root_path="/api/v1"))[0]["status"] for p in paths] == [200, 200, 429]
 
 
 @pytest.mark.filterwarnings("ignore:.*root_path")  # deprecated in later versions of FastAPI

@@ -65,20 +65,6 @@ def test_the_innermost_middleware_decides_a_later_limit() -> None:
     assert [*remaining(inner, "users", user="ann"), *remaining(outer, "users", user="ann")] == [1, 2]
 
 
-def test_a_client_over_its_limit_cannot_authenticate_without_a_limit() -> None:
-    """Each request authenticates before the limit by user rejects it. The limit by IP address holds all the same."""
-    authentications: list[str] = []
-
-    def authenticate(request: Request) -> str:
-        authentications.append(request.headers["x-user"])
-        return authentications[-1]
-
-    by_name = RateLimit("1/minute", key=["user"], features={"user": authenticate}, name="users")
-    app = limited(app_of(by_name), limiter=limiter_of("ips", "5/minute"))
-    assert statuses(app, *["/"] * 50, **ANN).count(200) == 1
-    assert len(authentications) == 5
-
-
 def test_a_dependency_called_twice_counts_once() -> None:
     """With ``use_cache=False`` or scopes, FastAPI calls the dependency twice, and the request consumes once."""
     users, everyone = by_user("2/minute"), RateLimit("9/minute", name="everyone")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from calls import ask
+from misplaced import RULE, check_place, settings_file
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette_apps import application, hello, statuses
 from tables import each
 
-from ratelimit_mw import ConfigError, Limiter, load_settings
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit
 
 
@@ -74,3 +77,70 @@ def test_a_check_of_a_body_that_was_not_read_names_the_feature(method: Any) -> N
     assert ask(app, "/?email=ann@x.org").status_code == 200
     with pytest.raises(ConfigError, match=r"check\('login'\): the rule uses the feature 'email', .* Pass email=VALUE"):
         ask(app)
+
+
+# -- the file, line and path of a mistake ----------------------------------------------------------------------
+
+
+def serve(view: Any = hello, **options: Any) -> None:
+    """Start an application with one route."""
+    app = Starlette(routes=[Route("/login", view)])
+    app.add_middleware(RateLimitMiddleware, **options)
+    ask(app, "/login")
+
+
+def mistake_of(*arguments: Any, **options: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        serve(*arguments, **options)
+    return caught.value
+
+
+OVERRIDE = '[[rules]]\noverrides = "home"\n'
+TAKEN = "the name 'login' is already used by the limit on starlette_apps.hello"
+
+
+@each(
+    ("text", "options", "message"),
+    [
+        (f'{OVERRIDE}match = {{ path = "/login" }}\n', {}, '3: rules[0] "home": match.path'),
+        (f'{OVERRIDE}limits = "5/minute"\n', {"cost": 6}, '1: rules[0] "home": cost: the cost 6 is above'),
+        ('[defaults]\nkey = "usr"\n', {}, "2: rule 'home': key: uses the feature 'usr'"),
+        ('[[rules]]\nlimits = "1/s"\nname = "login"\n', {"name": "login"}, f'3: rules[0] "login": name: {TAKEN}'),
+    ],
+)
+def test_an_option_of_a_decorators_rule_has_its_place(text: str, options: Any, message: str, tmp_path: Path) -> None:
+    """The file sets it by an override, as a default, or as the rule of that name."""
+    file = settings_file(tmp_path, text)
+    error = mistake_of(limit("9/minute", **{"name": "home", **options})(hello), settings=file)
+    check_place(error, file, message)
+    assert str(error).endswith("The rule has key from [defaults]") is ("[defaults]" in text)
+
+
+def test_what_is_wrong_in_a_decorator_is_not_in_the_file(tmp_path: Path) -> None:
+    """The rule of the setting ``limits`` is called ``default``."""
+    file = settings_file(tmp_path, f'{OVERRIDE}limits = "5/minute"\n')
+    keyed = limit("9/minute", name="home", key=["usr"])(hello)
+    assert re.match(rf"{__file__}:\d+: rule 'home': key: uses the feature 'usr'", str(mistake_of(keyed, settings=file)))
+    taken = mistake_of(limit("5/minute", name="default")(hello), settings={"limits": "9/minute"})
+    assert str(taken).startswith("the limit on starlette_apps.hello: the name 'default' is already used by limits. ")
+
+
+def test_a_mistake_of_the_code_has_no_place(tmp_path: Path) -> None:
+    """Neither arguments nor rules of the code are in the file, even if the file has a rule of that name."""
+    file = settings_file(tmp_path, f'observers = ["json:dumps"]\nlimits = "5/minute"\n{RULE}')
+    settings = load_settings(file)
+    own = Limiter([Rule(name="login", limits="5/minute", key=["usr"])], settings=settings)
+    errors = [
+        mistake_of(settings=file, observers=["nope:x"]),
+        mistake_of(settings=settings, region_header="x"),
+        mistake_of(limiter=own),
+    ]
+    assert [str(error).partition(":")[0] for error in errors] == ["observers[0]", "region_header", "rule 'login'"]
+
+
+def test_the_place_is_the_file_alone_when_it_has_gone(tmp_path: Path) -> None:
+    """The settings are loaded before the application starts."""
+    file = settings_file(tmp_path, f"{RULE}cost = 6\n")
+    settings = load_settings(file)
+    file.unlink()
+    assert str(mistake_of(settings=settings)).startswith(f'{file}: rules[0] "login": cost: ')
