@@ -115,6 +115,14 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+def assert_valid(unit: Path) -> None:
+    """Check that systemd accepts a unit, without a warning."""
+    verify = [program("systemd-analyze", "systemd"), "verify", "--man=no", "--recursive-errors=no", str(unit)]
+    result = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert unit.name not in result.stdout + result.stderr  # a warning names the unit
+
+
 def nginx_command(folder: Path) -> list[str]:
     """Run nginx in the foreground. Its workers need the rights on a temporary folder that only its owner has."""
     user = "user root;" if os.geteuid() == 0 else ""

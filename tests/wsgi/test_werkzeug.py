@@ -11,7 +11,7 @@ from werkzeug.routing import Rule as URLRule
 from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
-from ratelimit_mw import ConfigError, Limiter, MissingMiddlewareError, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, exempt, limit
 
@@ -89,13 +89,6 @@ def test_a_rule_names_an_endpoint_or_its_path(match: Any) -> None:
     assert statuses(asked, "/notes/7", "/notes/7", method="POST") == [200, 429]
 
 
-def test_two_endpoints_of_one_path_are_two_views() -> None:
-    """Each has one count for all its paths."""
-    asked = client(Rule(name="each", limits="1/minute", key=["view"]))
-    assert statuses(asked, "/notes/7", "/notes/8") == [200, 429]
-    assert statuses(asked, "/notes/7", "/notes/7", method="POST") == [200, 429]
-
-
 def test_a_405_counts_under_the_template_of_its_path() -> None:
     """As a request that reaches a view does, with the parameters of the path."""
     asked = client(Rule(name="note", limits="1/minute", key=["endpoint", "path:note"]))
@@ -154,10 +147,3 @@ def test_wrong_arguments_are_errors(options: dict[str, Any], message: str) -> No
     """The error names the argument."""
     with pytest.raises(ConfigError, match=message):
         client(**options)
-
-
-def test_a_limited_view_needs_the_middleware() -> None:
-    """After a request, the thread no longer has a request."""
-    statuses(client(), "/notes/7", method="POST")
-    with pytest.raises(MissingMiddlewareError):
-        Client(application()).post("/notes/7")
