@@ -95,45 +95,24 @@ limits = "{version}/hour"
 """
 
 
-class ConfigMap:
-    """A settings file behind the links of a Kubernetes ConfigMap, and ways to change it.
+class ChangingFile:
+    """A settings file, and ways to change it. ``tests/limiter/test_reload.py`` has files behind links."""
 
-    Args:
-        folder: The folder of ``ratelimit.toml``.
-        toml: Returns the settings of a version. The last rule is used by its name.
-        tight: A limit that stays the same, and that a file with a mistake would loosen.
-    """
-
-    def __init__(self, folder: Path, toml: Callable[[int], str], tight: str) -> None:
-        self._folder, self._toml, self._tight = folder, toml, tight
-        self._target = self._new_folder("0")
-        (folder / "..data").symlink_to("..0")
-        (folder / "ratelimit.toml").symlink_to("..data/ratelimit.toml")
-        self.ways = [self.replace, self.swap_links, self.write_in_halves, self.write_mistakes]
-
-    def _new_folder(self, name: str) -> Path:
-        folder = self._folder / f"..{name}"
-        folder.mkdir()
-        return folder / "ratelimit.toml"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._target = folder / "ratelimit.toml"
+        self.ways = [self.replace, self.write_in_halves, self.write_mistakes]
 
     def replace(self, version: int) -> bool:
         later = self._target.with_name("later")
-        later.write_text(self._toml(version))
+        later.write_text(toml(version, self._folder))
         later.replace(self._target)
-        return True
-
-    def swap_links(self, version: int) -> bool:
-        self._target = self._new_folder(str(version))
-        self._target.write_text(self._toml(version))
-        link = self._folder / "..later"
-        link.symlink_to(self._target.parent.name)
-        link.replace(self._folder / "..data")
         return True
 
     def write_in_halves(self, version: int) -> bool:
         """Write rules without the last one, or with a part of it, and then the rest."""
-        text = self._toml(version)
-        half = text.rindex("[[rules]]") + (0, 12)[version // 4 % 2]
+        text = toml(version, self._folder)
+        half = text.rindex("[[rules]]") + (0, 12)[version // 3 % 2]
         with self._target.open("w") as file:
             file.write(text[:half])
             file.flush()
@@ -144,8 +123,8 @@ class ConfigMap:
     def write_mistakes(self, version: int) -> bool:
         """Write limits that would allow everything, in a file with a mistake."""
         mistakes = ("", "wrong = 1\n", "\n[[rules]]\nname = 'first'\nlimits = '1/s'\n", "\n[[rules]]\nlimits =")
-        text = self._toml(10**9).replace(self._tight, f"{10**9}/hour")
-        mistake = mistakes[version // 4 % len(mistakes)]
+        text = toml(10**9, self._folder).replace(f"{TIGHT}/hour", f"{10**9}/hour")
+        mistake = mistakes[version // 3 % len(mistakes)]
         self._target.write_text(mistake and (mistake + text if mistake.startswith("wrong") else text + mistake))
         time.sleep(0.2)
         return False
@@ -221,8 +200,8 @@ class Clients:
 
 @pytest.mark.parametrize("server", PROGRAMS)
 def test_no_request_fails_or_meets_half_of_the_rules(server: str, tmp_path: Path) -> None:
-    """The file is replaced, written in halves or with mistakes, and its links change. Each worker follows."""
-    file, first = ConfigMap(tmp_path, partial(toml, folder=tmp_path), f"{TIGHT}/hour"), 10_000_000
+    """The file is replaced, written in halves or with mistakes. Each worker follows."""
+    file, first = ChangingFile(tmp_path), 10_000_000
     file.replace(first)
     ways = itertools.cycle(file.ways)
     with two_workers(server, tmp_path) as port, Clients(port) as clients:

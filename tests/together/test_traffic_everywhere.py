@@ -66,16 +66,6 @@ def test_clients_are_recorded_only_where_the_settings_ask_for_them(has_clients: 
     limiter.close()
 
 
-def test_clients_are_digests_with_a_secret() -> None:
-    """They are the digests in the keys of the store."""
-    limiter, log = logged(Rule(name="api", limits="1/minute"), traffic_clients=True, secret="x" * 16)
-    for _ in range(2):
-        limiter.hit({"ip": "192.0.2.7"})
-    ((client, _),) = log.top("rule:api:rejected", NOW, NOW)
-    assert client.startswith("ip#")
-    assert "192.0.2.7" not in client
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 def test_closing_a_limiter_writes_the_counts(tmp_path: Path, is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
     """A file that cannot be written is logged, and is no error of the limiter."""
