@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 _Parsed = TypeVar("_Parsed")
 _SITE: Final = "https://ratelimit-mw.github.io/ratelimit-mw/"
+SETTINGS: Final = "reference/settings"
 PAGES: Final = {
     "limits": "reference/quotas",
     "algorithm": "explanation/algorithms",
@@ -33,6 +34,9 @@ PAGES: Final = {
     "store store_timeout on_store_error fleet_size fallback_keys": "reference/stores/stores",
     "observers event_features": "how-to/operate/observing",
     "traffic_log traffic_clients": "how-to/operate/traffic-log",
+    "features": "reference/features#functions-of-your-own",
+    "rejection": "reference/headers#your-own-response",
+    "enabled reload_interval settings": SETTINGS,
 }
 """The page about each setting. The last setting in the path of an error has precedence: ``rules[0].limits[1]``."""
 _PAGE_OF: Final = {setting: page for settings, page in PAGES.items() for setting in settings.split()}
@@ -74,7 +78,12 @@ class ConfigError(RateLimitError, ValueError):
         self.path = path
         self.of = of
         if pages := [_PAGE_OF[word] for word in re.findall(r"\w+", path) if word in _PAGE_OF]:
-            page, _, section = pages[-1].partition("#")
+            self.name_page(pages[-1])
+
+    def name_page(self, page: str) -> None:
+        """Name the page about the problem in a note, if there is none."""
+        page, _, section = page.partition("#")
+        if not hasattr(self, "__notes__"):
             self.add_note(f"See {_SITE}{page}.html{f'#{section}' if section else ''}")
 
     def __str__(self) -> str:

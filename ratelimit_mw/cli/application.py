@@ -50,7 +50,8 @@ class MiddlewareSource(Source):
         try:
             self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
         except ConfigError as error:
-            raise ConfigError(f"{error.message}{_hint(app)}", error.path, error.of) from None
+            error.message += _hint(app)
+            raise
         self._map = None if is_asgi else middleware.routes
         routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.describe()
         limits = middleware.http_limiter.in_force

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, Unpack, cast
 
-from ..errors import ConfigError, error_path
+from ..errors import SETTINGS, ConfigError, error_path
 from ..keys.secret import Secret
 from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists
@@ -143,7 +143,11 @@ def load_settings(source: SettingsFile) -> Settings:
         >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
         'api'
     """
-    return _load(checked_source(source, str, PathLike, Mapping))
+    try:
+        return _load(checked_source(source, str, PathLike, Mapping))
+    except ConfigError as error:
+        error.name_page(SETTINGS)
+        raise
 
 
 def checked_source(source: Any, *kinds: type) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from folders import DOCS, PAGES, ROOT, page_of
 from tables import each
 
-from ratelimit_mw import ConfigError, Rule, algorithms
+from ratelimit_mw import ConfigError, Rule, algorithms, load_settings
 from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.errors import PAGES as PAGES_OF_ERRORS
 
@@ -133,6 +133,10 @@ def test_errors_lead_to_a_page() -> None:
     with pytest.raises(ConfigError) as caught:
         Rule(limits="5/minute", match={"path": "login"})
     assert caught.value.__notes__ == [f"See {site}reference/settings.html#match"]
+    for wrong in ({"enabeld": True}, {"enabled": 3}, "missing.toml"):
+        with pytest.raises(ConfigError) as caught:
+            load_settings(wrong)
+        assert caught.value.__notes__ == [f"See {site}reference/settings.html"], wrong
 
 
 def test_the_map_lists_every_page() -> None:

@@ -178,6 +178,19 @@ def test_an_invalid_dependency_is_rejected_when_built(arguments: dict[str, Any],
         RateLimit(**{"limits": "5/m", "key": "user", **arguments})
 
 
+def test_a_dependency_may_provide_whole_addresses() -> None:
+    """Clients that the middleware knows have the network of their address, so a single one is a mistake there."""
+    for features, expected in (({}, None), ({"ip": lambda: "2001:db8::7"}, [200, 429])):
+        app = FastAPI(dependencies=[RateLimit("9/m", key="ip", per_key={"2001:db8::7": "1/m"}, features=features)])
+        app.add_api_route("/", view)
+        limited(app)
+        if expected:
+            assert [ask(app).status_code for _ in range(2)] == expected
+        else:
+            with pytest.raises(ConfigError, match=r"2001:db8::7 never matches: .* Write '2001:db8::/64'"):
+                ask(app)
+
+
 def test_a_dependency_may_provide_the_key_of_the_defaults() -> None:
     """Whether the limit uses it is known at the start, together with the settings."""
     app = FastAPI()

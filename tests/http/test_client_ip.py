@@ -14,6 +14,7 @@ from tables import each
 from wsgi_calls import Served, listing
 
 from ratelimit_mw import ConfigError, Rule, load_settings
+from ratelimit_mw.http import features
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.keys.ip import embedded_ipv4, ip_key
@@ -248,6 +249,17 @@ def test_no_client_text_hides_the_address_of_the_proxy(forged: str, proxies: int
 
 
 # -- proxies that the settings do not name ------------------------------------------------------------------
+
+
+def test_only_the_first_requests_are_watched_for_proxies(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search for a proxy costs later requests nothing."""
+    monkeypatch.setattr(features, "_MAX_WATCHED", 1)
+    with ASGISite(Rule(limits="9/minute")) as site:
+        for headers in ({}, {"x-forwarded-for": "1.1.1.1"}):
+            assert site.call(client="10.0.0.1", headers=headers).status_code == 200
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("options", [{}, {"trusted_proxies": ["192.168.7.0/24"]}])

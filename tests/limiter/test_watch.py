@@ -188,6 +188,16 @@ def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later
     asyncio.run(scenario())
 
 
+def test_a_look_at_an_unchanged_file_starts_no_thread(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request compares the identity of the file only."""
+    files = Limiter.from_settings(str(file)).reloads.files
+    assert files is not None
+    started: list[Any] = []
+    monkeypatch.setattr(file_follower, "run_once", lambda *work: started.append(work))
+    files.begin()
+    assert not started
+
+
 def test_a_store_without_records_is_opened_by_the_first_request() -> None:
     """Nothing looks for changes there."""
     limiter = limiter_of(store=SharedStore())

@@ -39,7 +39,7 @@ class KeyNames:
 
 def expiry(us: int) -> int:
     """Return the expiry of a value that must live for ``us`` microseconds."""
-    seconds = -(-us // SECOND) + 1  # one second more, because the server's clock ticks once a second
+    seconds = -(-us // SECOND) + 2  # more, because the server's clock ticks once a second, and later where it is busy
     if seconds <= _MAX_RELATIVE:
         return seconds
     date = machine.time_ns() // 10**9 + 1 + seconds
