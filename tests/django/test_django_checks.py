@@ -21,7 +21,7 @@ from django.test import Client
 from django.urls import include, path, re_path
 from django.utils.translation import override
 from django.views import View
-from django_calls import MIDDLEWARE, SESSIONS, hello, one_rule, project, still, urls
+from django_calls import MIDDLEWARE, SESSIONS, hello, one_rule, project, run, still, urls
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -161,12 +161,6 @@ def shop() -> Any:
     """Open a project with limits and routes."""
     inner = urls(path("<int:pk>/", Items.as_view()), re_path(r"^health/$", exempt(hello)))
     return project(one_rule(key=["user|ip"]), path("items/", include(inner)))
-
-
-def run(*words: str) -> list[str]:
-    out = io.StringIO()
-    call_command("ratelimit", *words, stdout=out)
-    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
 def test_a_client_is_found_and_unlocked(tmp_path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.test import override_settings
 from django.urls import include, path
-from django_calls import hello, project, still
+from django_calls import hello, project, run, still
 from rest_framework.decorators import action, api_view, throttle_classes
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
@@ -34,12 +33,6 @@ BY_USER = view_of(UserRateThrottle)
 def own(**members: Any) -> type:
     """Return a throttle with these members."""
     return type("Own", (UserRateThrottle,), members)
-
-
-def run(*words: str) -> list[str]:
-    out = io.StringIO()
-    call_command("ratelimit", *words, stdout=out)
-    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
 def timed() -> tuple[Limiter, ManualClock]:

@@ -357,16 +357,11 @@ def test_without_names_all_rules_with_a_key_are_shown(ask: Ask) -> None:
 
 @with_usage
 def test_the_order_of_usage_is_that_of_the_names(ask: Ask) -> None:
-    """Rules of slots have a rest, too."""
+    """Rules of slots have a rest, too. An unknown rule, and a rule whose feature nothing provides, are errors."""
+    assert [ask(f"/usage?rules={rules}").status_code for rules in ("sit", "post")] == [500, 500]
     usage = ask("/usage?rules=busy,site").json()
     assert list(usage) == ["busy", "site"]
     assert usage["busy"] == {"limit": 1, "remaining": 1, "reset_after": 0.0}
-
-
-@with_usage
-def test_mistakes_in_usage_are_errors(ask: Ask) -> None:
-    """An unknown rule, and a rule whose feature nothing provides."""
-    assert [ask(f"/usage?rules={rules}").status_code for rules in ("sit", "post")] == [500, 500]
 
 
 @with_usage

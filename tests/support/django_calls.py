@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 
 import django
 from django.conf import settings
+from django.core.management import call_command
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
@@ -141,3 +143,10 @@ def project(
             yield Project(is_async)
         finally:
             translation.deactivate()
+
+
+def run(*words: str) -> list[str]:
+    """Run ``manage.py ratelimit``, and return its lines with single spaces."""
+    out = io.StringIO()
+    call_command("ratelimit", *words, stdout=out)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
