@@ -81,16 +81,6 @@ def test_lists_of_paths_apply_to_dependencies_that_give_features() -> None:
     assert statuses(app, "/free/", "/free//", "/a", headers={"x-user": "ann"}) == [200, 429, 429]
 
 
-def test_one_object_has_one_count_without_endpoint_in_its_key() -> None:
-    """Routes of a router share the count of the router's limit, unless its key names the endpoint."""
-    for key, expected in (("ip", [200, 429, 429]), (["endpoint", "ip"], [200, 200, 429])):
-        app = FastAPI(dependencies=[Depends(RateLimit("1/minute", key=key))])
-        app.add_api_route("/a/{x}", view)
-        app.add_api_route("/b/{x}", view)
-        limited(app)
-        assert statuses(app, "/a/1", "/b/1", "/a/2") == expected
-
-
 COSTLY, DEEP = RateLimit("10/minute", name="costly"), RateLimit("9/minute", name="deep")
 
 
