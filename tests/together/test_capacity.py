@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -14,29 +13,10 @@ from benchmarks import capacity
 from benchmarks.capacity import measure
 from benchmarks.capacity.costs import Costs, Deployment, MeasuredCosts
 from benchmarks.capacity.fit import fit
-from benchmarks.capacity.simulation import Result, simulate
+from benchmarks.capacity.simulation import simulate
 
 pytestmark = pytest.mark.thorough
 NOTHING = Costs()
-
-
-def costs(server: Costs = NOTHING, client: Costs = NOTHING, **options: Any) -> MeasuredCosts:
-    """Costs of which only those given are not 0."""
-    return MeasuredCosts("test", 0.0, server, client, client, 0.0, NOTHING, NOTHING, 222.0, 20_000.0, **options)
-
-
-SERVER = costs(Costs(command=25.0, hit=8.0, idle=1_000.0), Costs(decision=10.0, message=30.0, hit=4.0))
-CLUSTER = costs(
-    Costs(message=20.0, command=15.0, hit=10.0, idle=2_000.0),
-    Costs(decision=5.0, message=30.0, command=15.0, hit=10.0),
-    is_cluster=True,
-)
-STORES = {False: SERVER, True: CLUSTER}
-
-
-def simulated(measured: MeasuredCosts | None = None, requests: int = 8_000, **options: Any) -> Result:
-    plan = Deployment(**{"workers": 50, "rate": 1_000.0, **options})
-    return simulate(plan, measured or STORES[plan.is_cluster], requests=requests)
 
 
 @pytest.mark.timeout(1800)  # the largest simulation takes a minute on an idle machine
@@ -50,7 +30,9 @@ def test_the_page_has_the_rows_that_the_command_prints(name: str) -> None:
 @pytest.mark.parametrize("busy", [0.3, 0.8])
 def test_wait_at_a_server_is_that_of_md1(busy: float) -> None:
     """Random arrivals and equal service wait for busy * service / (2 * (1 - busy)) in the mean."""
-    result = simulated(costs(Costs(command=100.0)), 40_000, rate=busy * 1e4, rtt=0.0, threads=1, workers=200)
+    costs = MeasuredCosts("test", 0.0, Costs(command=100.0), *[NOTHING] * 2, 0.0, *[NOTHING] * 2, 222.0, 20_000.0)
+    plan = Deployment(rate=busy * 1e4, rtt=0.0, threads=1, workers=200)
+    result = simulate(plan, costs, requests=40_000)
     assert result.node_cpu == pytest.approx(busy, rel=0.03)
     assert result.mean == pytest.approx(100 + busy * 100 / (2 * (1 - busy)), rel=0.08)
 

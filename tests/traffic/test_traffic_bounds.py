@@ -14,7 +14,6 @@ from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, pending
 from ratelimit_mw.traffic.sketches import STANDARD_ERROR
 
-DAY = 86_400
 FAR = 1_000_000
 
 

@@ -24,7 +24,6 @@ from ratelimit_mw.traffic import TrafficLog, counts, writer
 DAY = 86_400
 SHORT = "1m:1h,5m:1d,1h:7d"
 FAR = 10_000 * DAY
-Open = Callable[..., TrafficLog]
 
 
 @pytest.mark.slow
