@@ -42,21 +42,6 @@ def port(request: pytest.FixtureRequest) -> int:
     return port
 
 
-def test_a_client_with_forged_headers_is_rejected(port: int) -> None:
-    """One connection sends a different address with each request. Three pass, and the fourth gets Retry-After."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}/plain", timeout=60) as client:
-        responses = [
-            client.get("/page", headers={"x-forwarded-for": f"198.51.100.{i}", "forwarded": f"for=198.51.100.{i}"})
-            for i in range(4)
-        ]
-    assert [response.status_code for response in responses] == [200, 200, 200, 429]
-    assert [response.headers["x-ratelimit-remaining"] for response in responses] == ["2", "1", "0", "0"]
-    rejected = responses[3]
-    assert json.loads(rejected.text)["violated-policies"] == ["page"]
-    assert 3590 <= int(rejected.headers["retry-after"]) <= 3600
-    assert rejected.headers["cache-control"] == "no-store"
-
-
 def test_a_rejected_head_has_no_body_and_keeps_the_connection(port: int) -> None:
     """The next response on the connection starts in the right place after a rejected HEAD."""
     forged = "X-Forwarded-For: 203.0.113.3"

@@ -21,7 +21,6 @@ from starlette.routing import Route, WebSocketRoute
 from starlette_apps import application
 from tables import each
 from websocket_calls import connect, kinds
-from wsgi_calls import HEADERS, Served
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
 from ratelimit_mw import django as in_django
@@ -91,23 +90,6 @@ def test_threads_of_a_request_lose_no_slot() -> None:
         guarded = in_wsgi.RateLimitMiddleware(app, limiter=limiter)
         assert {ask_wsgi(guarded).status_code for _ in range(50)} == {200}
     assert left(limiter) == 8
-
-
-# -- streams --------------------------------------------------------------------------------------------------
-
-
-def test_a_stream_that_is_closed_early_returns_its_slots() -> None:
-    """The server closes it when its client leaves."""
-    limiter = limited(rule("1 concurrent"))
-
-    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
-        start_response("200 OK", HEADERS)
-        for _ in range(9):
-            in_wsgi.check(environ, "mail")
-            yield b"word"
-
-    guarded = in_wsgi.RateLimitMiddleware(app, limiter=limiter)
-    assert [Served(guarded, chunks=1).body for _ in range(2)] == [b"word"] * 2
 
 
 # -- tasks and threads ----------------------------------------------------------------------------------------
