@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
-from traces import BUCKETS, SPECS, Shape, costs, pauses, shapes, starts
+from traces import BUCKETS, SPECS, Shape, pauses, shapes, starts
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms import Algorithm
@@ -44,24 +44,6 @@ def assert_within_bounds(shape: Shape, passed: Passed) -> None:
 @KINDS
 @examples(40)
 @given(data=st.data())
-def test_random_traffic_stays_within_the_bound(kind: str, data: st.DataObject) -> None:
-    """Whatever comes, in no span of time more passes than the algorithm promises."""
-    shape = data.draw(shapes(kind))
-    algorithm, state, now = shape.build(), None, data.draw(starts(shape))
-    passed: Passed = []
-    moves = st.lists(st.tuples(pauses(shape, back=False), costs(shape)), min_size=20, max_size=60)
-    for pause, cost in data.draw(moves):
-        now += pause
-        state, decision = algorithm.decide(state, now, cost)
-        if decision.allowed:
-            passed.append((now, cost))
-    assert_within_bounds(shape, passed)
-
-
-@pytest.mark.slow
-@KINDS
-@examples(40)
-@given(data=st.data())
 def test_a_greedy_client_stays_within_the_bound(kind: str, data: st.DataObject) -> None:
     """One that takes all that is left, at the edges of windows and at the very moment of each retry, gets no more."""
     shape = data.draw(shapes(kind))
@@ -88,25 +70,6 @@ def _moved(algorithm: Algorithm, state: Any, now: int, move: str, pause: int) ->
     if move == "next":
         return edge
     return now + (algorithm.decide(state, now, 1)[1].retry_us or 0) if move == "retry" else now + pause
-
-
-@examples(60)
-@given(data=st.data())
-def test_departures_from_a_queue_keep_the_rate(data: st.DataObject) -> None:
-    """However hits arrive, between any two departures lies at least the time that what stands between them takes."""
-    shape = data.draw(shapes("leaky-bucket-queue"))
-    queue, state, now = shape.build(), None, data.draw(starts(shape))
-    departures: Passed = []
-    for pause, cost in data.draw(st.lists(st.tuples(pauses(shape), costs(shape)), min_size=10, max_size=40)):
-        now += pause
-        state, decision = queue.decide(state, now, cost)
-        if decision.allowed and cost:
-            departures.append((decision.at_us + decision.delay_us, cost))
-    for first, (start, _) in enumerate(departures):
-        before = 0
-        for (_, cost), (leaves, _) in zip(departures[first:], departures[first + 1 :], strict=False):
-            before += cost
-            assert leaves - start >= before * shape.period // shape.amount
 
 
 @KINDS
