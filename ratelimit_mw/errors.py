@@ -81,7 +81,11 @@ class ConfigError(RateLimitError, ValueError):
             self.name_page(pages[-1])
 
     def name_page(self, page: str) -> None:
-        """Name the page about the problem in a note, if there is none."""
+        """Name the page about the problem in a note, if there is none.
+
+        Args:
+            page: The path of the page in the documentation, such as "reference/settings#limits".
+        """
         page, _, section = page.partition("#")
         if not hasattr(self, "__notes__"):
             self.add_note(f"See {_SITE}{page}.html{f'#{section}' if section else ''}")
