@@ -129,6 +129,10 @@ def test_times_are_rounded_up_and_at_least_one() -> None:
         assert rejected["retry-after"] == rejected["x-ratelimit-reset"] == "1"
         assert rejected["ratelimit"] == '"login";r=0;t=1'
     assert Scene(rule("1/s")).hit(cost=0)["x-ratelimit-reset"] == "1"
+    scene.clock.set(1_000_000.0)
+    verdict = scene.limiter.hit(FEATURES)
+    verdict.decisions[0].retry_us = 0  # as that of an algorithm of your own
+    assert scene.of(verdict)["retry-after"] == "1"
     several = Scene(rule("5/minute; 20/hour", algorithm="fixed-window"))
     several.clock.advance(0.5)
     assert several.hit()["ratelimit"] == '"login";r=4;t=20, "login-2";r=19;t=800'
@@ -144,6 +148,7 @@ def test_x_ratelimit_limit_is_the_burst() -> None:
     [
         ("5/500ms", {}, '"login";q=5'),  # the draft has whole seconds only
         ("5/1500ms", {}, '"login";q=5'),
+        ("5 per calendar month", {"timezone": "Europe/Berlin"}, '"login";q=5'),  # and no calendar
         ("100/minute burst 20", {"algorithm": "token-bucket"}, '"login";q=100;w=60'),
         ("2/minute", {"per_key": {"192.0.2.7": "7/minute; 9/hour"}}, '"login";q=7;w=60, "login-2";q=9;w=3600'),
         ("2/minute", {"per_key": {"192.0.2.8": "7/minute"}}, '"login";q=2;w=60'),
