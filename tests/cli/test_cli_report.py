@@ -188,7 +188,7 @@ def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -
     rows = {row["rule"]: row for row in json.loads(result.stdout)["rules"]}
     assert (rows["home"]["allowed"], rows["home"]["rejected"], rows["home"]["share"]) == (1, 1, 0.5)
     result = app.test_cli_runner().invoke(args=["ratelimit", "top", "--rule", "home"])
-    assert "home  ip=127.0.0.1         1" in result.stdout
+    assert result.stdout.split()[-3:] == ["home", "ip=127.0.0.1", "1"]
 
 
 def test_the_admin_api_of_the_service_has_the_same_numbers() -> None:
