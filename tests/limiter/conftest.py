@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from override_stores import limiter_of
+from idle_workers import Later
+from override_stores import Recording, limiter_of
 from servers import HOST, Server
 from shared_store import SharedStore
 
@@ -22,6 +23,22 @@ def store(request: pytest.FixtureRequest) -> Store:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(1_000_000.0)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """The next request after ``later.passed += 11`` waits until the files are read."""
+    return Later(monkeypatch)
+
+
+@pytest.fixture
+def shared() -> SharedStore:
+    return SharedStore()
+
+
+@pytest.fixture
+def recording() -> Recording:
+    return Recording()
 
 
 SHARED = ["lmdb", "redis", "memcached"]

@@ -12,37 +12,34 @@ from ratelimit_mw import Limiter
 from ratelimit_mw.testing import ManualClock
 
 
-def test_the_rejection_cache_loses_no_rejection() -> None:
+def test_the_rejection_cache_loses_no_rejection(shared: SharedStore) -> None:
     """Each rejection asks the store, until the client is banned. The ban itself is cached."""
-    store = SharedStore()
-    limiter = Limiter([rule_of(ban={**BAN, "after": 3})], store)
+    limiter = Limiter([rule_of(ban={**BAN, "after": 3})], shared)
     assert [limiter.hit(WHO).banned for _ in range(5)] == [False] * 4 + [True]
-    calls = store.calls
+    calls = shared.calls
     assert calls == 5, "one call for each request, even for the rejections that are counted"
     verdict = limiter.hit(WHO)
     assert verdict.banned
     assert [3598 < (d.retry_after or 0) <= 3600 for d in verdict.decisions] == [True]
-    assert store.calls == calls
+    assert shared.calls == calls
     limiter.reset("login", WHO)
     assert limiter.hit(WHO).allowed
 
 
-def test_a_cached_ban_is_shown_beside_a_longer_wait() -> None:
+def test_a_cached_ban_is_shown_beside_a_longer_wait(shared: SharedStore) -> None:
     """The limit rejects for an hour, the ban for a minute: the client is banned, and waits for an hour."""
-    store = SharedStore()
-    limiter = Limiter([rule_of(limits="1/hour", ban={**BAN, "for": "1m"})], store)
+    limiter = Limiter([rule_of(limits="1/hour", ban={**BAN, "for": "1m"})], shared)
     ban_client(limiter)
     for _ in range(3):
         verdict = limiter.hit(WHO)
         assert verdict.banned
         assert (verdict.retry_after or 0) > 3598
-    assert store.calls == 4
+    assert shared.calls == 4
 
 
-def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too() -> None:
-    store = SharedStore()
+def test_a_cached_rejection_of_another_rule_counts_for_the_ban_too(shared: SharedStore) -> None:
     limiter = Limiter(
-        [rule_of("site", "1/minute", ban=None), rule_of("api", "1/minute", ban={**BAN, "after": 4})], store
+        [rule_of("site", "1/minute", ban=None), rule_of("api", "1/minute", ban={**BAN, "after": 4})], shared
     )
     limiter.hit(WHO)
     for _ in range(4):
@@ -70,11 +67,10 @@ def test_a_ban_holds_without_the_store(is_by_hand: bool, looks: tuple[int, ...])
     assert limiter.hit(WHO).allowed
 
 
-def test_rejections_without_the_store_start_a_ban_of_the_process(clock: ManualClock) -> None:
-    store = SharedStore()
-    limiter = Limiter([rule_of()], store, clock)
+def test_rejections_without_the_store_start_a_ban_of_the_process(clock: ManualClock, shared: SharedStore) -> None:
+    limiter = Limiter([rule_of()], shared, clock)
     limiter.hit(WHO)
-    store.down = True
+    shared.down = True
     limiter.hit(WHO)
     assert limiter.hit(WHO).retry_after == 3600
     assert limiter.hit(WHO).banned

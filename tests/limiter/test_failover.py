@@ -21,12 +21,11 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 
 
-def test_local_counts_one_part_of_the_limit_per_process(way: Any) -> None:
+def test_local_counts_one_part_of_the_limit_per_process(way: Any, shared: SharedStore) -> None:
     """With fleet_size = 4, each process allows a quarter of the limit, rounded up."""
-    store = SharedStore()
-    store.down = True
+    shared.down = True
     for limits, allowed in ("8/minute", 2), ("9/minute", 3), ("2/minute", 1):
-        mine = limiter(store, [rule("local", limits)], fleet_size=4)
+        mine = limiter(shared, [rule("local", limits)], fleet_size=4)
         assert [way(mine).hit(WHO).allowed for _ in range(allowed + 1)] == [True] * allowed + [False]
 
 
@@ -43,91 +42,84 @@ def test_local_counting_starts_from_the_last_decision(way: Any, algorithm: str) 
     assert [way(mine).hit(WHO).allowed for _ in range(6)] == [True] * 5 + [False]
 
 
-def test_a_decision_that_is_over_is_forgotten() -> None:
+def test_a_decision_that_is_over_is_forgotten(shared: SharedStore, clock: ManualClock) -> None:
     """Each process has its share of a quota that is fresh when the outage begins."""
-    store, clock = SharedStore(), ManualClock(1_000_000.0)
-    mine = Limiter([rule(None)], store, clock, Settings(fleet_size=2, rejection_cache=0))
+    mine = Limiter([rule(None)], shared, clock, Settings(fleet_size=2, rejection_cache=0))
     assert [mine.hit(WHO).allowed for _ in range(5)] == [True] * 4 + [False]
     clock.advance(60)
-    store.down = True
+    shared.down = True
     assert [mine.hit(WHO).allowed for _ in range(3)] == [True, True, False]
 
 
-def test_a_rejection_by_the_store_holds_without_it(way: Any) -> None:
+def test_a_rejection_by_the_store_holds_without_it(way: Any, shared: SharedStore, clock: ManualClock) -> None:
     """The processes allow nothing for a key that the store rejected."""
-    store, clock = SharedStore(), ManualClock(1_000_000.0)
     settings = Settings(fleet_size=5, rejection_cache=0)
-    other, mine = (Limiter([rule(None)], store, clock, settings) for _ in range(2))
+    other, mine = (Limiter([rule(None)], shared, clock, settings) for _ in range(2))
     for _ in range(4):
         other.hit(WHO)
     assert not way(mine).hit(WHO)
-    store.down = True
+    shared.down = True
     verdict = way(mine).hit(WHO)
     assert (verdict.allowed, verdict.decisions[0].local, verdict.retry_after) == (False, True, 60.0)
     clock.advance(60)
     assert way(mine).hit(WHO)
 
 
-def test_a_second_outage_gives_no_second_share() -> None:
+def test_a_second_outage_gives_no_second_share(shared: SharedStore) -> None:
     """The counts of a process stay when the store was reachable in between. A key that was looked at has its share."""
-    store = SharedStore()
-    mine = limiter(store, [rule(None, "10/hour")], fleet_size=2)
+    mine = limiter(shared, [rule(None, "10/hour")], fleet_size=2)
     mine.peek(WHO)
     allowed = []
-    for store.down in (True, False, True, False, True):
-        allowed.append(sum(mine.hit(WHO, 1 if store.down else 0).allowed for _ in range(9)))
+    for shared.down in (True, False, True, False, True):
+        allowed.append(sum(mine.hit(WHO, 1 if shared.down else 0).allowed for _ in range(9)))
     assert allowed == [5, 9, 0, 9, 0]
 
 
-def test_the_memory_of_the_fallback_is_bounded() -> None:
+def test_the_memory_of_the_fallback_is_bounded(shared: SharedStore) -> None:
     """``fallback_keys`` bounds the keys that are remembered, and those that are counted."""
-    store = SharedStore()
     settings = Settings(fleet_size=1, fallback_keys=10, rejection_cache=0)
-    mine = Limiter([rule(None, "2/hour")], store, ManualClock(1_000_000.0), settings)
+    mine = Limiter([rule(None, "2/hour")], shared, ManualClock(1_000_000.0), settings)
     clients = [{"ip": f"192.0.2.{i}"} for i in range(50)]
     for features in clients:
         mine.hit(features, 2)
-    store.down = True
+    shared.down = True
     assert sum(mine.hit(features).allowed for features in reversed(clients)) >= 40
     assert len(mine.remote.fallback.local) == 10  # type: ignore[union-attr]
 
 
-def test_allow_leaves_the_limit_out(way: Any) -> None:
+def test_allow_leaves_the_limit_out(way: Any, shared: SharedStore) -> None:
     """A rule with "allow" has no decision while the store is unreachable; a rule with "local" still limits."""
-    store = SharedStore()
-    mine = limiter(store, [rule("allow", "1/minute"), rule("local", "3/minute", "other")])
-    store.down = True
+    mine = limiter(shared, [rule("allow", "1/minute"), rule("local", "3/minute", "other")])
+    shared.down = True
     verdicts = [way(mine).hit(WHO) for _ in range(4)]
     assert [verdict.allowed for verdict in verdicts] == [True] * 3 + [False]
     assert verdicts[0].rules == ("other",)
 
 
-def test_deny_rejects_with_503(way: Any) -> None:
+def test_deny_rejects_with_503(way: Any, shared: SharedStore) -> None:
     """The verdict is unavailable, with a Retry-After of one second."""
-    store = SharedStore()
-    mine = limiter(store, [rule("local"), rule("deny", name="strict")])
-    store.down = True
+    mine = limiter(shared, [rule("local"), rule("deny", name="strict")])
+    shared.down = True
     verdict = way(mine).hit(WHO)
     assert (verdict.allowed, verdict.unavailable, verdict.retry_after, verdict.status) == (False, True, 1.0, 503)
     assert verdict.rules == ("strict",)
+    assert verdict.decisions[0].local
 
 
-def test_an_open_breaker_stops_calls(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_breaker_stops_calls(way: Any, monkeypatch: pytest.MonkeyPatch, shared: SharedStore) -> None:
     """The store is called three times, and never again until a probe is due."""
     monkeypatch.setattr(Breaker, "takes_probe", lambda *_: False)
-    store = SharedStore()
-    mine = limiter(store, [rule("allow")])
-    store.down = True
+    mine = limiter(shared, [rule("allow")])
+    shared.down = True
     for _ in range(50):
         assert way(mine).hit(WHO)
-    assert store.calls == 3
+    assert shared.calls == 3
 
 
-def test_a_local_hit_is_refunded_locally(way: Any) -> None:
+def test_a_local_hit_is_refunded_locally(way: Any, shared: SharedStore) -> None:
     """A refund goes to the store that counted the hit."""
-    store = SharedStore()
-    mine = limiter(store, [rule("local", "1/minute")])
-    store.down = True
+    mine = limiter(shared, [rule("local", "1/minute")])
+    shared.down = True
     verdict = way(mine).hit(WHO)
     assert not way(mine).hit(WHO)
     mine.refund(verdict)
@@ -137,14 +129,13 @@ def test_a_local_hit_is_refunded_locally(way: Any) -> None:
     assert way(mine).hit(WHO)
 
 
-def test_a_refund_during_an_outage_raises_nothing(way: Any) -> None:
+def test_a_refund_during_an_outage_raises_nothing(way: Any, shared: SharedStore) -> None:
     """When the store fails after the hit, the cost stays consumed."""
-    store = SharedStore()
-    mine = limiter(store, [rule("local", "1/minute")])
+    mine = limiter(shared, [rule("local", "1/minute")])
     verdict = mine.hit(WHO)
-    store.down = True
+    shared.down = True
     way(mine).refund(verdict)
-    store.down = False
+    shared.down = False
     assert not mine.hit(WHO)
 
 
@@ -163,18 +154,17 @@ def test_a_correction_without_a_reply_is_not_sent_again(way: Any, cost: int) -> 
     assert mine.peek(WHO, 0).decisions[0].remaining == 4 - cost
 
 
-def test_a_correction_that_was_not_sent_can_be_sent_later(way: Any) -> None:
+def test_a_correction_that_was_not_sent_can_be_sent_later(way: Any, shared: SharedStore) -> None:
     """An open breaker sends nothing, so nothing is recorded as done."""
-    store = SharedStore()
-    mine = limiter(store, [rule("local", "10/minute")])
+    mine = limiter(shared, [rule("local", "10/minute")])
     verdict, other = mine.hit(WHO), mine.hit(WHO)
-    store.down = True
+    shared.down = True
     for _ in range(3):
         mine.hit(WHO)
     for _ in range(2):
         way(mine).refund(verdict)
         way(mine).settle(other, 4)
-    store.down = False
+    shared.down = False
     wait_for(lambda: not mine.hit(WHO, 0).decisions[0].local, "a probe")
     mine.refund(verdict)
     mine.settle(other, 4)
@@ -195,15 +185,14 @@ def test_a_refund_clears_cached_rejections_once_it_is_made() -> None:
     asyncio.run(scenario())
 
 
-def test_a_reset_clears_local_counts() -> None:
+def test_a_reset_clears_local_counts(shared: SharedStore) -> None:
     """A key that was reset starts at zero in the next outage too."""
-    store = SharedStore()
-    mine = limiter(store, [rule("local", "1/minute")])
-    store.down = True
+    mine = limiter(shared, [rule("local", "1/minute")])
+    shared.down = True
     assert [mine.hit(WHO).allowed for _ in range(2)] == [True, False]
-    store.down = False
+    shared.down = False
     mine.reset("api", WHO)
-    store.down = True
+    shared.down = True
     assert mine.hit(WHO)
 
 
@@ -281,25 +270,23 @@ def test_a_failed_reset_keeps_the_stated_cost() -> None:
     assert mine.peek(WHO, cost=0).decisions[0].remaining == 30
 
 
-def test_a_reset_raises_when_the_store_is_away(way: Any) -> None:
+def test_a_reset_raises_when_the_store_is_away(way: Any, shared: SharedStore) -> None:
     """An operator must know that the key was not reset."""
-    store = SharedStore()
-    mine = limiter(store, [rule("local")])
-    store.down = True
+    mine = limiter(shared, [rule("local")])
+    shared.down = True
     with pytest.raises(StoreError):
         way(mine).reset("api", WHO)
 
 
-def test_a_probe_closes_the_breaker(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_probe_closes_the_breaker(caplog: pytest.LogCaptureFixture, shared: SharedStore) -> None:
     """After a successful probe the store decides again. The log has one line for each change."""
-    store = SharedStore()
-    mine = limiter(store, [rule("allow", "1/minute")])
+    mine = limiter(shared, [rule("allow", "1/minute")])
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        store.down = True
+        shared.down = True
         for _ in range(10):
             mine.hit(WHO)
-        wait_for(lambda: mine.hit(WHO).allowed and store.calls > 3, "a probe that fails, which changes nothing")
-        store.down = False
+        wait_for(lambda: mine.hit(WHO).allowed and shared.calls > 3, "a probe that fails, which changes nothing")
+        shared.down = False
         wait_for(lambda: not mine.hit(WHO).allowed, "a probe")
     opened, closed = (record.getMessage() for record in caplog.records)
     assert re.fullmatch(
@@ -310,35 +297,24 @@ def test_a_probe_closes_the_breaker(caplog: pytest.LogCaptureFixture) -> None:
     assert re.fullmatch(r"store SharedStore reachable again after \d+\.\d s", closed)
 
 
-def test_a_probe_serves_event_loops_of_one_request() -> None:
+def test_a_probe_serves_event_loops_of_one_request(shared: SharedStore) -> None:
     """Requests with an event loop of their own, as asyncio.run makes them, find the store again."""
-    store = SharedStore()
-    mine = limiter(store, [rule("allow", "1/minute")])
-    store.down = True
+    mine = limiter(shared, [rule("allow", "1/minute")])
+    shared.down = True
     for _ in range(10):
         asyncio.run(mine.ahit(WHO))
-    store.down = False
+    shared.down = False
     wait_for(lambda: not asyncio.run(mine.ahit(WHO)).allowed, "a probe")
     asyncio.run(mine.aclose())
 
 
-def test_a_probe_without_a_thread_raises_nothing(no_threads: pytest.MonkeyPatch, way: Any) -> None:
+def test_a_probe_without_a_thread_raises_nothing(no_threads: pytest.MonkeyPatch, way: Any, shared: SharedStore) -> None:
     """When no thread can start, ``on_store_error`` decides, although a probe is due."""
-    store = SharedStore()
-    mine = limiter(store, [rule("allow")])
+    mine = limiter(shared, [rule("allow")])
     assert mine.breaker is not None
-    store.down = True
+    shared.down = True
     for _ in range(3):
         mine.hit(WHO)
     no_threads.setattr(mine.breaker, "takes_probe", lambda now: True)
     assert way(mine).hit(WHO)
-    assert (mine.breaker.open, store.calls) == (True, 3)
-
-
-def test_a_decision_knows_that_it_is_local(way: Any) -> None:
-    """``local`` is False while the store decides, True for the fallback and for ``deny``."""
-    store = SharedStore()
-    for policy in ("local", "deny"):
-        mine = limiter(store, [rule(policy)])
-        for store.down in (False, True):
-            assert way(mine).hit(WHO).decisions[0].local is store.down
+    assert (mine.breaker.open, shared.calls) == (True, 3)

@@ -22,13 +22,13 @@ from ratelimit_mw.stores import RedisStore
 
 def test_failures_among_successes_are_logged_once(way: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The circuit breaker stays closed, so this line is the only hint at decisions without the store."""
-    store = SharedStore()
-    mine = limiter(store, [rule("allow")])
+    shared = SharedStore()
+    mine = limiter(shared, [rule("allow")])
     for _ in range(3):
-        store.down = True
+        shared.down = True
         for _ in range(2):
             way(mine).hit(WHO)
-        store.down = False
+        shared.down = False
         way(mine).hit(WHO)
     (message,) = caplog.messages
     assert "some calls fail" in message
@@ -58,14 +58,13 @@ def test_a_server_without_a_free_connection_is_logged(tmp_path: Path, caplog: py
     assert "max number of clients reached) and others succeed" in message
 
 
-def test_a_correction_that_succeeds_ends_the_failures(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_correction_that_succeeds_ends_the_failures(caplog: pytest.LogCaptureFixture, shared: SharedStore) -> None:
     """A refund that succeeds after a failed call has the same line in the log."""
-    store = SharedStore()
-    mine = limiter(store, [rule("allow")])
+    mine = limiter(shared, [rule("allow")])
     verdict = mine.hit(WHO)
-    store.down = True
+    shared.down = True
     mine.hit(WHO)
-    store.down = False
+    shared.down = False
     mine.refund(verdict)
     assert "and others succeed" in caplog.text
     mine.close()
@@ -93,14 +92,13 @@ def test_the_log_names_the_store_without_its_password(
     mine.close()
 
 
-def test_the_log_counts_the_rules_in_effect(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_counts_the_rules_in_effect(caplog: pytest.LogCaptureFixture, shared: SharedStore) -> None:
     """A rule that a reload has removed is not among them."""
     settings: Any = {"rules": [{"name": name, "limits": "9/hour"} for name in ("a", "b")], "reload_interval": 0}
-    store = SharedStore()
-    mine = Limiter.from_settings(settings, store=store)
+    mine = Limiter.from_settings(settings, store=shared)
     settings["rules"] = [{"name": "c", "limits": "9/hour", "on_store_error": "deny"}]
     mine.reload()
-    store.down = True
+    shared.down = True
     for _ in range(3):
         mine.hit(WHO)
     assert "applying on_store_error: 1 rule deny; next probe in" in caplog.text

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from http_servers import say, served_port
 from redis_handles import PATIENT, address
-from servers import HOST, Server, memcached_running, redis_running, wait_for
+from servers import redis_running, wait_for
 from shared_store import RejectingStore, SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -24,17 +24,6 @@ from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7"}
-
-
-@pytest.fixture(params=["redis", "memcached", "lmdb"])
-def url(request: pytest.FixtureRequest, redis_server: Server, tmp_path: Path) -> Iterator[str]:
-    if request.param == "redis":
-        yield address(redis_server, f"?prefix={tmp_path.name}:")
-    elif request.param == "lmdb":
-        yield f"lmdb://{tmp_path}/state"
-    else:
-        with memcached_running(tmp_path) as server:
-            yield f"memcached://{HOST}:{server.port}"
 
 
 def process(store: str | Store, limits: str = "10/hour", **settings: Any) -> Limiter:
@@ -215,21 +204,19 @@ def test_a_store_that_fails_at_the_end_of_a_process_raises_nothing() -> None:
     assert (calls, store.calls) == (2, 2)
 
 
-def test_the_number_of_workers_can_be_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_workers_can_be_stated(monkeypatch: pytest.MonkeyPatch, shared: SharedStore) -> None:
     """``WEB_CONCURRENCY`` states it where the store was never reached."""
-    store = SharedStore()
-    store.down = True
+    shared.down = True
     for stated, allowed in {"5": 2, "10": 1, "": 10, "many": 10, "0": 10, "9" * 9: 10}.items():
         monkeypatch.setenv("WEB_CONCURRENCY", stated)
-        limiter = process(store)
+        limiter = process(shared)
         assert sum(limiter.hit(WHO).allowed for _ in range(11)) == allowed, stated
 
 
-def test_an_unknown_number_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_number_is_warned_of_once(caplog: pytest.LogCaptureFixture, shared: SharedStore) -> None:
     """The store was never reached, so each process allows the whole limit."""
-    store = SharedStore()
-    store.down = True
-    limiter = process(store)
+    shared.down = True
+    limiter = process(shared)
     assert [limiter.hit(WHO).allowed for _ in range(11)] == [True] * 10 + [False]
     (warning,) = [message for message in caplog.messages if "fleet_size" in message]
     assert warning.startswith("store SharedStore was never reached, so the number of processes is not known")

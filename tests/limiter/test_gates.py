@@ -42,13 +42,12 @@ def fill(limits: Limiter, **features: Any) -> list[Verdict]:
     return held
 
 
-def test_a_request_over_the_limit_is_rejected_without_the_store() -> None:
+def test_a_request_over_the_limit_is_rejected_without_the_store(shared: SharedStore) -> None:
     """It gets a 503 and a random wait. The limit of that moment is that of the decision. A verdict can be pickled."""
-    store = SharedStore()
-    limits = limiter(store, [LIMIT, "1000/minute"])
-    held, calls = fill(limits), store.calls
+    limits = limiter(shared, [LIMIT, "1000/minute"])
+    held, calls = fill(limits), shared.calls
     rejected = [limits.hit(WHO) for _ in range(50)]
-    assert (len(held), store.calls) == (18, calls)
+    assert (len(held), shared.calls) == (18, calls)
     assert {(v.status, v.shed, v.unavailable, v.banned) for v in rejected} == {(503, True, False, False)}
     assert {v.retry_after for v in rejected} <= {1.0, 2.0, 3.0, 4.0, 5.0}
     assert len({v.retry_after for v in rejected}) > 1
@@ -103,11 +102,10 @@ def test_a_place_ends_with_its_request(way: Any, store: Store) -> None:
     assert state(limits).in_flight == 1
 
 
-def test_an_error_ends_the_place() -> None:
+def test_an_error_ends_the_place(shared: SharedStore) -> None:
     """A store of your own may raise any error."""
-    store = SharedStore()
-    limits = limiter(store, [LIMIT, "5/minute"])
-    store.apply = lambda *_: 1 // 0  # type: ignore[assignment, method-assign]
+    limits = limiter(shared, [LIMIT, "5/minute"])
+    shared.apply = lambda *_: 1 // 0  # type: ignore[assignment, method-assign]
     with pytest.raises(ZeroDivisionError):
         limits.hit(WHO)
     assert state(limits).in_flight == 0
@@ -151,10 +149,9 @@ def test_the_time_of_a_response_decides() -> None:
         assert state(limits).limit == before
 
 
-def test_the_delay_of_a_queue_is_not_slow() -> None:
+def test_the_delay_of_a_queue_is_not_slow(clock: ManualClock) -> None:
     """It comes from the rule, not from the service."""
     queue = Rule(name="queue", limits="10/s burst 9", algorithm={"name": "leaky-bucket", "mode": "queue"}, key=[])
-    clock = ManualClock(1_000_000.0)
     limits = Limiter([Rule(name="api", limits=LIMIT, target="250ms", key=[]), queue], None, clock)
     for slow, took in ((0, 0.2), (1, 0.3)):
         assert limits.hit(WHO).delay == 0.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from bisect import bisect
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -270,17 +270,9 @@ def test_concurrent_tasks_take_one_share_at_a_time() -> None:
 def test_threads_share_a_lease_exactly() -> None:
     """Eight threads on one leased key get the limit and not one more."""
     (limiter,), _, _ = setup("1000/minute", "5%")
-    allowed = []
-
-    def work() -> None:
-        allowed.append(sum(limiter.hit(WHO).allowed for _ in range(400)))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(allowed) == 1000
+    with ThreadPoolExecutor(8) as pool:
+        hits = [pool.submit(lambda: sum(limiter.hit(WHO).allowed for _ in range(400))) for _ in range(8)]
+    assert sum(each.result() for each in hits) == 1000
 
 
 def test_a_failing_store_is_called_once_per_request(way: Any) -> None:

@@ -49,6 +49,7 @@ def test_a_limiter_with_the_rules_of_its_settings_follows_them() -> None:
     table: Any = {"rules": [{"name": "site", "limits": "9/day"}]}
     settings = load_settings(table)
     rates = [Limiter(settings=settings), Limiter([rule("2/day")], settings=settings)]
+    assert rates[0].reloads.watch is None, "a dictionary has no file to look at"
     table["rules"][0]["limits"] = "5/day"
     for rate in rates:
         rate.reload()

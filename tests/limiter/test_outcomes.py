@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from limiter_ways import ANN, left, limiter, rule
-from redis_handles import PATIENT, address
-from servers import HOST, Server
+from redis_handles import PATIENT
 from shared_store import SharedStore
 from tables import each
 
 from ratelimit_mw import Limiter, Rule, Verdict, algorithms
-from ratelimit_mw.stores import LmdbStore, MemoryStore, open_store
+from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing import ManualClock
 
 MARKED: Any = {"count_when": {"marked": True}}
@@ -87,44 +84,30 @@ def test_an_unknown_outcome_counts() -> None:
     assert left(rate) == [8, 8]
 
 
-@pytest.fixture(params=["memory", "shared", "lmdb", "redis", "memcached"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "redis":
-        server: Server = request.getfixturevalue("redis_server")
-        return open_store(address(server), PATIENT)
-    if request.param == "memcached":
-        server = request.getfixturevalue("memcached_server")
-        return open_store(f"memcached://{HOST}:{server.port}", PATIENT)
-    if request.param == "lmdb":
-        return LmdbStore(tmp_path / "states")
-    return MemoryStore() if request.param == "memory" else SharedStore()
-
-
 def rates(verdict: Verdict) -> list[tuple[str, int, int]]:
     """Return the rest and the reset of each limit. Slots are held until the end of a request."""
     return [(d.rule, d.remaining, d.reset_us) for d in verdict.decisions if not d.quota.concurrent]
 
 
 @pytest.mark.slow
-def test_the_numbers_after_an_outcome_are_those_of_the_store(store: Any, way: Any) -> None:
+def test_the_numbers_after_an_outcome_are_those_of_the_store(any_url: str, way: Any, clock: ManualClock) -> None:
     """On each store, for each algorithm: headers show before the correction what a peek shows after it."""
     chance = random.Random(7)
-    clock = ManualClock(1_000_000.0)
-    who = {"user": uuid4().hex}
+    store = open_store(any_url, PATIENT)
     options: Any = {"key": ["user"], "limits": "30/minute; 3 concurrent", "cost": 2, "count_when": {"status": 401}}
     for i, spec in enumerate(SPECS):
         own = Rule(name=f"r{i}", algorithm=spec, **options)
         rate = Limiter([own, Rule(name="all", key=["user"], limits="999/minute")], store, clock)
         for _ in range(30):
-            verdict = way(rate).hit(who)
+            verdict = way(rate).hit(ANN)
             status = chance.choice([200, 401])
             shown = rates(verdict.after(status))
             assert verdict.rules == (own.name, "all")
             assert len(verdict.decisions) == 3
             way(rate).conclude(verdict, status)
-            assert shown == rates(way(rate).peek(who, cost=0)), own
+            assert shown == rates(way(rate).peek(ANN, cost=0)), own
             clock.advance(chance.choice([0.0, 0.5, 3.0, 20.0]))
-    way(rate).close()
+        way(rate).close()
 
 
 @each("policy", ["local", "deny", "allow"])

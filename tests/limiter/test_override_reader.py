@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
 import redis
-from override_stores import ACME, Recording, as_another_process, learns, limiter_of, limits, limits_of, set_elsewhere
+from override_stores import (
+    ACME,
+    Recording,
+    as_another_process,
+    hits_of_a_loop,
+    hits_of_threads,
+    learns,
+    limiter_of,
+    limits,
+    limits_of,
+    set_elsewhere,
+)
 from servers import HOST, Server, wait_for
 from tables import each
 
@@ -44,70 +54,68 @@ def test_a_damaged_record_keeps_the_last_overrides_and_is_logged_once(
         limiter.clients.override("api", ACME, "5/minute")
 
 
-def test_a_store_that_is_away_keeps_the_last_overrides(caplog: pytest.LogCaptureFixture) -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
+def test_a_store_that_is_away_keeps_the_last_overrides(caplog: pytest.LogCaptureFixture, recording: Recording) -> None:
+    limiter = limiter_of(store=recording)
     limiter.clients.override("api", ACME, "7/minute")
-    store.down = True
-    wait_for(lambda: limiter.match(ACME) and store.messages(caplog), "a failed read")
-    reads = store.reads
-    wait_for(lambda: limiter.match(ACME) and store.reads > reads + 2, "more reads")
-    assert len(store.messages(caplog)) == 1
-    assert "cannot read the overrides (it does not answer)" in store.messages(caplog)[0]
-    store.down = False
+    recording.down = True
+    wait_for(lambda: limiter.match(ACME) and recording.messages(caplog), "a failed read")
+    reads = recording.reads
+    wait_for(lambda: limiter.match(ACME) and recording.reads > reads + 2, "more reads")
+    assert len(recording.messages(caplog)) == 1
+    assert "cannot read the overrides (it does not answer)" in recording.messages(caplog)[0]
+    recording.down = False
     assert limits(limiter) == ["7/minute"]
-    wait_for(lambda: limiter.match(ACME) and len(store.messages(caplog)) == 2, "a read")
-    assert store.messages(caplog)[1].endswith("the overrides can be read again")
-    store.states = MemoryStore()
+    wait_for(lambda: limiter.match(ACME) and len(recording.messages(caplog)) == 2, "a read")
+    assert recording.messages(caplog)[1].endswith("the overrides can be read again")
+    recording.states = MemoryStore()
     learns(limiter, ["100/minute"])
-    assert "has lost the overrides; the limits of the rules apply" in store.messages(caplog)
+    assert "has lost the overrides; the limits of the rules apply" in recording.messages(caplog)
 
 
 def test_a_store_that_fails_for_decisions_too_is_logged_by_the_breaker_only(caplog: pytest.LogCaptureFixture) -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    store.down = True
+    recording = Recording()
+    limiter = limiter_of(store=recording)
+    recording.down = True
     for _ in range(3):
         limiter.hit(ACME)
-    reads = store.reads
-    wait_for(lambda: limiter.match(ACME) and store.reads > reads + 3, "some reads")
-    assert [message for message in store.messages(caplog) if "overrides" in message] == []
+    reads = recording.reads
+    wait_for(lambda: limiter.match(ACME) and recording.reads > reads + 3, "some reads")
+    assert [message for message in recording.messages(caplog) if "overrides" in message] == []
 
 
 def test_a_login_without_the_right_to_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Decisions work, so nothing else shows that this worker never learns of an override."""
-    store = Recording()
-    limiter = limiter_of(store=store)
-    store.may_read = False
-    wait_for(lambda: limiter.hit(ACME) and store.reads > 9, "some reads")
-    (message,) = store.messages(caplog)
+    recording = Recording()
+    limiter = limiter_of(store=recording)
+    recording.may_read = False
+    wait_for(lambda: limiter.hit(ACME) and recording.reads > 9, "some reads")
+    (message,) = recording.messages(caplog)
     assert message == (
-        f"store {store.name}: cannot read the overrides (NOPERM). The last known overrides stay active."
+        f"store {recording.name}: cannot read the overrides (NOPERM). The last known overrides stay active."
         " Check that the store is reachable, and that its login may use all keys with its prefix"
     )
-    store.may_read = True
-    wait_for(lambda: limiter.hit(ACME) and len(store.messages(caplog)) == 2, "a read")
+    recording.may_read = True
+    wait_for(lambda: limiter.hit(ACME) and len(recording.messages(caplog)) == 2, "a read")
 
 
 def test_a_defect_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged state is an error that names the repair: Redis finds a key of another type in its place."""
-    store = Recording()
-    limiter = limiter_of(store=store)
-    monkeypatch.setattr(store.states, "read_record", Mock(side_effect=StateError("a damaged state", ["overrides"])))
+    recording = Recording()
+    limiter = limiter_of(store=recording)
+    monkeypatch.setattr(recording.states, "read_record", Mock(side_effect=StateError("a damaged state", ["overrides"])))
     with pytest.raises(StoreError, match=r"a damaged state\..*`override clear`"):
         limiter.clients.overrides()
-    monkeypatch.setattr(store.states, "read_record", lambda _: 1 // 0)
-    wait_for(lambda: limiter.match(ACME) and store.messages(caplog), "a failed read")
+    monkeypatch.setattr(recording.states, "read_record", lambda _: 1 // 0)
+    wait_for(lambda: limiter.match(ACME) and recording.messages(caplog), "a failed read")
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_requests_never_wait_for_the_record() -> None:
+def test_requests_never_wait_for_the_record(recording: Recording) -> None:
     """A request only compares times. Between two intervals the store is not asked at all."""
-    store = Recording()
-    limiter = limiter_of(store=store, reload_interval="1h")
+    limiter = limiter_of(store=recording, reload_interval="1h")
     for _ in range(100):
         limiter.hit(ACME)
-    assert store.reads == 1
+    assert recording.reads == 1
     assert limiter_of().reloads.watch is None
 
 
@@ -137,18 +145,6 @@ def follower_of(limiter: Limiter) -> Any:
     return limiter.reloads.store
 
 
-def hit_from_threads(limiter: Limiter) -> list[Any]:
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(limiter.hit, [ACME] * 8))
-
-
-def hit_on_a_loop(limiter: Limiter) -> list[Any]:
-    async def hit() -> list[Any]:
-        return await asyncio.gather(*(limiter.ahit(ACME) for _ in range(4)), *(limiter.apeek(ACME) for _ in range(4)))
-
-    return asyncio.run(hit())
-
-
 def hit_and_block_a_loop(limiter: Limiter) -> list[Any]:
     async def hit() -> list[Any]:
         return [limiter.hit(ACME) for _ in range(8)]
@@ -156,11 +152,11 @@ def hit_and_block_a_loop(limiter: Limiter) -> list[Any]:
     return asyncio.run(hit())
 
 
-@pytest.mark.parametrize("requests", [hit_from_threads, hit_on_a_loop, hit_and_block_a_loop])
+@pytest.mark.parametrize("requests", [hits_of_threads, hits_of_a_loop, hit_and_block_a_loop])
 def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Callable[[Limiter], list[Any]]) -> None:
     """A forked worker does, too. Its parent knows older ones."""
-    store = Recording()
-    operator, worker = limiter_of(store=store), limiter_of(store=store)
+    recording = Recording()
+    operator, worker = limiter_of(store=recording), limiter_of(store=recording)
     for expected in ("70/minute", "80/minute"):
         operator.clients.override("api", ACME, expected)
         as_another_process(worker)
@@ -168,36 +164,34 @@ def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Ca
         forksafe._in_child()
 
 
-def test_a_store_that_is_away_at_the_start_is_not_read() -> None:
+def test_a_store_that_is_away_at_the_start_is_not_read(recording: Recording) -> None:
     """The first request waits for one call. Later reads find the overrides, even if no later change is looked for."""
-    store = Recording()
-    limiter_of(store=store).clients.override("api", ACME, "7/minute")
-    worker = limiter_of(store=store, reload_interval=0)
+    limiter_of(store=recording).clients.override("api", ACME, "7/minute")
+    worker = limiter_of(store=recording, reload_interval=0)
     as_another_process(worker)
-    store.down, reads = True, store.reads
+    recording.down, reads = True, recording.reads
     worker.start()
-    assert store.reads == reads
-    store.down = False
+    assert recording.reads == reads
+    recording.down = False
     learns(worker, ["7/minute"])
 
 
-def test_an_event_loop_makes_no_blocking_call() -> None:
+def test_an_event_loop_makes_no_blocking_call(recording: Recording) -> None:
     """The read shares the connection of the loop, and the loop does not wait for it."""
-    store = Recording()
-    limiter = limiter_of(store=store)
+    limiter = limiter_of(store=recording)
 
     async def scenario() -> None:
         await limiter.ahit(ACME)
-        set_elsewhere(store, "7/minute")
-        store.read_record = lambda _: 1 // 0  # type: ignore[assignment, method-assign]
-        store.aread_record = read  # type: ignore[method-assign]
+        set_elsewhere(recording, "7/minute")
+        recording.read_record = lambda _: 1 // 0  # type: ignore[assignment, method-assign]
+        recording.aread_record = read  # type: ignore[method-assign]
         while limits_of(await limiter.ahit(ACME)) != ["7/minute"]:
             await asyncio.sleep(0.001)
         await limiter.aclose()
 
     async def read(name: str) -> bytes | None:
         await asyncio.sleep(0)
-        return store.states.read_record(name)
+        return recording.states.read_record(name)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
@@ -219,10 +213,9 @@ def test_an_event_loop_has_one_connection(redis_server: Server) -> None:
     assert asyncio.run(scenario()) == 1
 
 
-def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread() -> None:
+def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread(recording: Recording) -> None:
     """An async view of Flask has an event loop of its own, which ends with the view."""
-    store = Recording()
-    limiter = limiter_of(store=store, reload_interval="1h")
+    limiter = limiter_of(store=recording, reload_interval="1h")
     asyncio.run(limiter.ahit(ACME))
     begun: list[str] = []
 
@@ -235,8 +228,8 @@ def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread() -> None:
             follower_of(limiter).begin()
             await asyncio.sleep(0)
 
-    store.aread_record = never  # type: ignore[assignment, method-assign]
-    set_elsewhere(store, "7/minute")
+    recording.aread_record = never  # type: ignore[assignment, method-assign]
+    set_elsewhere(recording, "7/minute")
     asyncio.run(view())
     assert len(begun) == 1
     wait_for(lambda: limits(limiter) == ["7/minute"], "the override")
@@ -265,20 +258,19 @@ def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest
     assert "a defect" in caplog.text
 
 
-def test_a_read_that_another_thread_overtakes_reads_again(way: Any) -> None:
+def test_a_read_that_another_thread_overtakes_reads_again(way: Any, recording: Recording) -> None:
     """Meanwhile, the thread has put a newer record into effect."""
-    store = Recording()
-    limiter = limiter_of(store=store, reload_interval="1h")
+    limiter = limiter_of(store=recording, reload_interval="1h")
     limiter.start()
-    set_elsewhere(store, "7/minute")
-    read = store.states.read_record
+    set_elsewhere(recording, "7/minute")
+    read = recording.states.read_record
 
     def overtaken(name: str) -> bytes | None:
-        store.states.read_record = read  # type: ignore[method-assign]
+        recording.states.read_record = read  # type: ignore[method-assign]
         record = read(name)
         limiter.clients.override("api", ACME, "8/minute")
         return record
 
-    store.states.read_record = overtaken  # type: ignore[method-assign]
+    recording.states.read_record = overtaken  # type: ignore[method-assign]
     way(follower_of(limiter)).read()
     assert limits(limiter) == ["8/minute"]

@@ -37,9 +37,8 @@ def test_an_override_changes_the_limits_of_one_client(way: Any) -> None:
     assert way(limiter.clients).overrides() == []
 
 
-def test_an_override_ends_to_the_microsecond() -> None:
+def test_an_override_ends_to_the_microsecond(clock: ManualClock) -> None:
     """No store is read: each worker knows the end."""
-    clock = ManualClock(1_000_000.0)
     limiter = limiter_of(clock=clock)
     assert limiter.clients.override("api", ACME, "7/minute", duration="1m").until == 1_000_060.0
     clock.advance(59.999999)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
@@ -44,24 +44,17 @@ def test_another_worker_learns_of_a_change(workers: tuple[Limiter, Limiter], way
 
 
 def test_a_worker_that_starts_knows_the_overrides(url: str, way: Any) -> None:
-    """As an ASGI application does at its start: the first request has them."""
-    first, second = limiter_of(store=url), limiter_of(store=url, reload_interval=0)
+    """An ASGI application reads them at its start. One of WSGI is never started: its first request has them."""
+    first, second, wsgi = limiter_of(store=url), limiter_of(store=url, reload_interval=0), limiter_of(store=url)
     first.clients.override("api", ACME, "7/minute")
+    assert wsgi.hit(ACME).decisions[0].limit == 7
+    wsgi.close()
     way(second).start()
     assert limits(second) == ["7/minute"]
     first.clients.remove_override("api", ACME)
     assert limits(second) == ["7/minute"]  # it never looks again
     first.close()
     way(second).close()
-
-
-def test_the_first_request_knows_the_overrides(url: str) -> None:
-    """A WSGI application is never started. Its first request reads the overrides, as it opens the store."""
-    first, second = limiter_of(store=url), limiter_of(store=url)
-    first.clients.override("api", ACME, "7/minute")
-    assert second.hit(ACME).decisions[0].limit == 7
-    first.close()
-    second.close()
 
 
 def test_two_workers_change_the_overrides_at_once(workers: tuple[Limiter, Limiter]) -> None:
@@ -71,11 +64,8 @@ def test_two_workers_change_the_overrides_at_once(workers: tuple[Limiter, Limite
         for number in range(10):
             limiter.clients.override("api", {"user": f"{name}{number}"}, "7/minute")
 
-    threads = [threading.Thread(target=change, args=pair) for pair in zip(workers, "ab", strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(change, workers, "ab"))
     assert {each.client for each in workers[0].clients.overrides()} == {f"user={n}{i}" for n in "ab" for i in range(10)}
 
 
@@ -214,9 +204,8 @@ def test_a_change_without_a_reply_may_be_in_effect(way: Any, tmp_path: Path, mon
         second.close()
 
 
-def test_a_change_that_was_not_sent_is_not_in_effect() -> None:
-    store = Recording()
-    limiter = limiter_of(store=store)
-    store.down = True
+def test_a_change_that_was_not_sent_is_not_in_effect(recording: Recording) -> None:
+    limiter = limiter_of(store=recording)
+    recording.down = True
     with pytest.raises(StoreError, match=r"^it does not answer$"):
         limiter.clients.override("api", ACME, "7/minute")

@@ -131,21 +131,19 @@ def test_the_amount_follows_the_demand_on_a_store(url: str) -> None:
         limits.close()
 
 
-def test_each_process_applies_its_amount_to_the_shared_count() -> None:
+def test_each_process_applies_its_amount_to_the_shared_count(shared: SharedStore, clock: ManualClock) -> None:
     """A process with a smaller amount rejects sooner, and the largest amount bounds the fleet."""
-    store, clock = SharedStore(), ManualClock(1_000_000.0)
-    one, other = (limiter(store, clock=clock, algorithm="fixed-window") for _ in range(2))
+    one, other = (limiter(shared, clock=clock, algorithm="fixed-window") for _ in range(2))
     assert drain(one) == 52
     assert len(burst(other)) - 1 == 50
     assert (len(burst(one)) - 1, one.peek(WHO).decisions[0].limit) == (2, 52)
 
 
-def test_the_amount_follows_the_demand_without_the_store() -> None:
+def test_the_amount_follows_the_demand_without_the_store(shared: SharedStore) -> None:
     """The process counts on its own, and with each request its part of the amount of the moment."""
-    store = SharedStore()
-    limits = limiter(store, algorithm="fixed-window", on_store_error="local")
+    limits = limiter(shared, algorithm="fixed-window", on_store_error="local")
     assert limits.hit(WHO).decisions[0].limit == 50
-    store.down = True
+    shared.down = True
     assert burst(limits)[-1].decisions[0].local
     assert drain(limits) == 52
 

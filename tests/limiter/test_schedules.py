@@ -127,13 +127,12 @@ def test_shadow_mode_shows_what_a_range_would_reject() -> None:
     assert [d.allowed for d in limiter.hit(ANN).decisions] == [True]
 
 
-def test_no_share_of_a_process_outlives_its_range() -> None:
+def test_no_share_of_a_process_outlives_its_range(shared: SharedStore) -> None:
     """What a process has taken counts in the next range."""
-    store = SharedStore()
-    limiter, clock = limiter_of(store, inside="100/hour", limits="1000/hour", consistency="leased")
-    other = Limiter([rule_of("100/hour", "1000/hour")], store.states, clock)
+    limiter, clock = limiter_of(shared, inside="100/hour", limits="1000/hour", consistency="leased")
+    other = Limiter([rule_of("100/hour", "1000/hour")], shared.states, clock)
     assert sum(bool(limiter.hit(ANN)) for _ in range(50)) == 50
-    assert store.calls < 50
+    assert shared.calls < 50
     clock.advance(1)
     assert limiter.hit(ANN).decisions[0].limit == 1000
     limiter.close()

@@ -208,23 +208,22 @@ def test_a_reset_outlives_its_event_loop() -> None:
     assert left(limiter)[2:] == [1000, 5000]
 
 
-def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture, shared: SharedStore) -> None:
     """An unreachable store cannot settle or reset. The limiter logs this, and views continue."""
-    store = SharedStore()
-    limiter = built(store)
+    limiter = built(shared)
 
     async def scenario() -> None:
         verdict = await limiter.ahit(WHO)
-        store.down = True
+        shared.down = True
         verdict["tokens"].settle(7)
         verdict["tokens"].reset()
         verdict["requests"].refund()
         await limiter.aclose()
 
     asyncio.run(scenario())
-    store.down = False
+    shared.down = False
     verdict = limiter.hit(WHO)
-    store.down = True
+    shared.down = True
     verdict["tokens"].reset()
     message = "rule tokens: the store could not reset a key (it does not answer)"
     assert caplog.messages.count(message) == 2

@@ -116,11 +116,10 @@ def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
     limiter.close()
 
 
-def test_a_peek_or_an_open_breaker_loses_no_slot() -> None:
+def test_a_peek_or_an_open_breaker_loses_no_slot(shared: SharedStore) -> None:
     """Nothing was consumed, so nothing is returned."""
-    store = SharedStore()
-    limiter = Limiter(RULES, store)
-    store.down = True
+    limiter = Limiter(RULES, shared)
+    shared.down = True
     limiter.peek(WHO)
     assert not len(limiter.slots.unreturned)
     for _ in range(5):
@@ -187,20 +186,20 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Store, monkeypat
 
 def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is unreachable when the time has passed."""
+    shared = SharedStore()
     elapsed = 0
     monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
-    store = SharedStore()
-    limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], store)
+    limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], shared)
     with limiter.slot(WHO) as verdict:
         (item,) = limiter.slots.bounded.items()
-        store.down, elapsed = True, 30_000_000
+        shared.down, elapsed = True, 30_000_000
         limiter.slots._end_hold(item)
         assert len(limiter.slots.unreturned) == 1
-        store.down = False
+        shared.down = False
         wait_for(lambda: free(limiter) == 2 and not len(limiter.slots.unreturned), "the slot to be returned")
-        calls = store.calls
+        calls = shared.calls
         limiter.slots._renew(verdict)
-        assert store.calls == calls, "nothing is left to renew"
+        assert shared.calls == calls, "nothing is left to renew"
     assert free(limiter) == 2
     limiter.close()
 
@@ -211,38 +210,35 @@ def test_a_hold_that_cannot_be_is_an_error() -> None:
         expect_error("hold_at_most", Rule, name="bounded", limits="2 concurrent", hold_at_most=hold)
 
 
-def test_a_slot_is_returned_again_until_the_store_replies() -> None:
+def test_a_slot_is_returned_again_until_the_store_replies(shared: SharedStore) -> None:
     """A store that takes the slot back without a reply is asked again. No other slot is freed."""
-    store = SharedStore()
-    limiter = Limiter(RULES, store)
+    limiter = Limiter(RULES, shared)
     verdict = limiter.hit(WHO)
-    store.mute = True
+    shared.mute = True
     limiter.conclude(verdict, 200)
     assert limiter.hit(WHO)
-    asked = store.calls
-    wait_for(lambda: store.calls > asked, "another try")
-    store.mute = False
+    asked = shared.calls
+    wait_for(lambda: shared.calls > asked, "another try")
+    shared.mute = False
     wait_for(lambda: limiter.peek(WHO) and not len(limiter.slots.unreturned), "an answer")
-    assert store.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 19
+    assert shared.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 19
     limiter.close()
 
 
-def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch, shared: SharedStore) -> None:
     """After the life of a slot the store is not asked about it again."""
     monkeypatch.setattr(held_slots, "SLOT_LIFE", 0)
-    store = SharedStore()
-    limiter = Limiter(RULES, store)
-    left_over(limiter, store, 1)
+    limiter = Limiter(RULES, shared)
+    left_over(limiter, shared, 1)
     wait_for(lambda: not len(limiter.slots.unreturned), "the slot to be given up")
     limiter.close()
 
 
-def test_slots_to_return_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_to_return_are_bounded(monkeypatch: pytest.MonkeyPatch, shared: SharedStore) -> None:
     """A limiter keeps a bounded number of slots during an outage; the others expire."""
     monkeypatch.setattr(held_slots, "_MAX_UNRETURNED", 2)
-    store = SharedStore()
-    limiter = Limiter(RULES, store)
-    left_over(limiter, store, 4)
+    limiter = Limiter(RULES, shared)
+    left_over(limiter, shared, 4)
     assert len(limiter.slots.unreturned) == 2
     limiter.close()
 

@@ -149,11 +149,10 @@ def test_a_state_that_is_damaged_again_is_decided_by_policy(way: Any) -> None:
     assert (limiter.breaker.failures, limiter.breaker.openings) == (0, 0)
 
 
-def test_a_reply_without_a_state_ends_a_row_of_failures() -> None:
+def test_a_reply_without_a_state_ends_a_row_of_failures(shared: SharedStore) -> None:
     """The store has replied, so two failures before it do not count."""
-    store = SharedStore()
-    limiter = Limiter([Rule(name="api", limits="9/hour")], store, settings=Settings(fleet_size=1, rejection_cache=0))
-    store.down = True
+    limiter = Limiter([Rule(name="api", limits="9/hour")], shared, settings=Settings(fleet_size=1, rejection_cache=0))
+    shared.down = True
     limiter.hit(WHO), limiter.hit(WHO)
     assert limiter.breaker is not None
     assert limiter.breaker.failures == 2

@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from idle_workers import Later
-from override_stores import ACME, API, Recording, limiter_of, limits, limits_of, set_elsewhere
+from idle_workers import Later, load_instead
+from override_stores import (
+    ACME,
+    API,
+    Recording,
+    hits_of_a_loop,
+    hits_of_threads,
+    limiter_of,
+    limits,
+    limits_of,
+    set_elsewhere,
+)
 from servers import wait_for
 from shared_store import SharedStore
 
@@ -24,30 +33,10 @@ FILE = 'reload_interval = "1h"\n{}\n[[rules]]\nname = "api"\nkey = ["user"]\nlim
 
 
 @pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    return Later(monkeypatch)
-
-
-@pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "ratelimit.toml"
     path.write_text(FILE.format("", 100))
     return path
-
-
-def hits_of_threads(limiter: Limiter) -> list[Any]:
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(limiter.hit, [ACME] * 4))
-
-
-def hits_of_a_loop(limiter: Limiter) -> list[Any]:
-    async def hit() -> list[Any]:
-        try:
-            return await asyncio.gather(*(limiter.ahit(ACME) for _ in range(3)), limiter.apeek(ACME))
-        finally:
-            await limiter.store.aclose()
-
-    return asyncio.run(hit())
 
 
 each_kind = pytest.mark.parametrize("hits", [hits_of_threads, hits_of_a_loop])
@@ -61,9 +50,9 @@ def test_an_idle_worker_knows_an_override_before_it_decides(
     operator, worker = (limiter_of(store=url, reload_interval="1h") for _ in range(2))
     hits(worker)
     operator.clients.override("api", ACME, "7/minute")
-    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
     later.passed = SECONDS
-    assert [limits_of(verdict) for verdict in hits(worker)] == [["7/minute"]] * 4
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["7/minute"]] * 8
     operator.close()
     worker.close()
 
@@ -75,13 +64,13 @@ def test_an_idle_worker_knows_a_changed_file_before_it_decides(
     """It loses no request to a mistake in the file."""
     worker = Limiter.from_settings(str(file))
     file.write_text(FILE.format("", 7))
-    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
     later.passed = SECONDS
-    assert [limits_of(verdict) for verdict in hits(worker)] == [["7/minute"]] * 4
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["7/minute"]] * 8
     for text in 'lists = { deny = { user = ["acme"] } }', "limits = 3":
         file.write_text(FILE.format(text, 7))
         later.passed += 2 * SECONDS
-        assert [verdict.allowed for verdict in hits(worker)] == [False] * 4
+        assert [verdict.allowed for verdict in hits(worker)] == [False] * 8
 
 
 @each_kind
@@ -89,35 +78,33 @@ def test_a_ban_applies_to_the_next_decision_of_each_worker(url: str, hits: Calla
     """The store decides it, in the round trip of the request."""
     rule = Rule(name="api", key=["user"], limits="100/minute", ban={"after": 10, "within": "10m", "for": "1h"})
     operator, worker = (limiter_of(rule, store=url, reload_interval="1h") for _ in range(2))
-    assert [verdict.allowed for verdict in hits(worker)] == [True] * 4
+    assert [verdict.allowed for verdict in hits(worker)] == [True] * 8
     operator.clients.ban("api", ACME)
-    assert [verdict.banned for verdict in hits(worker)] == [True] * 4
+    assert [verdict.banned for verdict in hits(worker)] == [True] * 8
     operator.close()
     worker.close()
 
 
-def test_a_busy_worker_looks_before_the_interval_ends_and_does_not_wait(later: Later) -> None:
+def test_a_busy_worker_looks_before_the_interval_ends_and_does_not_wait(later: Later, recording: Recording) -> None:
     """In the last quarter of the interval, one request begins a look, and no request waits for it."""
-    store = Recording()
-    worker = limiter_of(store=store, reload_interval="1h")
+    worker = limiter_of(store=recording, reload_interval="1h")
     worker.hit(ACME)
-    set_elsewhere(store, "7/minute")
-    may_end, read, reads = threading.Event(), store.states.read_record, store.reads
-    store.states.read_record = lambda name: read(name) if may_end.wait(60) else None  # type: ignore[method-assign]
+    set_elsewhere(recording, "7/minute")
+    may_end, read, reads = threading.Event(), recording.states.read_record, recording.reads
+    recording.states.read_record = lambda name: read(name) if may_end.wait(60) else None  # type: ignore[method-assign]
     later.passed = 0.7 * SECONDS
-    assert (limits(worker), store.reads) == (["100/minute"], reads)
+    assert (limits(worker), recording.reads) == (["100/minute"], reads)
     later.passed = 0.8 * SECONDS
     assert [limits(worker) for _ in range(3)] == [["100/minute"]] * 3
     may_end.set()
     wait_for(lambda: limits(worker) == ["7/minute"], "the look in the background")
-    assert store.reads == reads + 1
+    assert recording.reads == reads + 1
 
 
-def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later: Later) -> None:
-    store = Recording()
-    worker = limiter_of(store=store, reload_interval="1h")
+def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later: Later, recording: Recording) -> None:
+    worker = limiter_of(store=recording, reload_interval="1h")
     worker.hit(ACME)
-    store.down = True
+    recording.down = True
     while not worker.breaker.open:  # type: ignore[union-attr]
         worker.hit(ACME)
     later.passed, read = SECONDS, Mock()
@@ -135,21 +122,14 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     """As on a network file system that hangs. Later requests, new limiters and adopted rules do not wait for it."""
     monkeypatch.setattr(file_follower, "_PATIENCE", 0.01)
     worker, may_end = Limiter.from_settings(str(file)), threading.Event()
-    origin = worker.settings.origin
-    assert origin is not None
-
-    def load() -> Any:
-        assert may_end.wait(60)
-        return origin.load()
-
-    worker.settings.__dict__["origin"] = origin._replace(load=load)
+    load_instead(worker, lambda load: may_end.wait(60) and load())
     file.write_text(FILE.format("", 7))
     later.passed = SECONDS
-    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
+    assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
     monkeypatch.setattr(file_follower, "_PATIENCE", 60.0)
     for intervals in (1, 2, 3):
         later.passed = intervals * SECONDS
-        assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 4
+        assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
     worker.reloads.adopt([])
     assert limits(Limiter.from_settings(str(file))) == ["7/minute"]
     worker.clients.override("api", ACME, "8/minute")
@@ -173,9 +153,7 @@ def test_a_machine_without_threads_left_keeps_the_earlier_rules(
 def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later) -> None:
     """The memory store has no need of the async methods. A thread reads the file, as in a worker that is busy."""
     worker, may_end = Limiter.from_settings(str(file)), threading.Event()
-    origin = worker.settings.origin
-    assert origin is not None
-    worker.settings.__dict__["origin"] = origin._replace(load=lambda: may_end.wait(60) and origin.load())
+    load_instead(worker, lambda load: may_end.wait(60) and load())
 
     async def scenario() -> None:
         assert limits(worker) == ["100/minute"]
@@ -206,10 +184,9 @@ def test_a_store_without_records_is_opened_by_the_first_request() -> None:
     assert limiter.remote.is_open
 
 
-def test_what_never_changes_is_not_watched() -> None:
+def test_what_never_changes_is_not_watched(recording: Recording) -> None:
     """Rules of your code, and limits that are off."""
-    store = Recording()
-    for limiter in Limiter([API]), limiter_of(store=store, enabled=False):
+    for limiter in Limiter([API]), limiter_of(store=recording, enabled=False):
         limiter.hit(ACME)
         assert limiter.reloads.watch is None
-    assert store.starts == 0
+    assert recording.starts == 0

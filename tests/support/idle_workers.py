@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ratelimit_mw import Limiter
 from ratelimit_mw.cli.serve import app as service
 from ratelimit_mw.http import limits
 from ratelimit_mw.limiter import file_follower, follower, limiter, overrides
 from ratelimit_mw.limiter.remote import store as remote
 
 MODULES = [service, limits, limiter, file_follower, follower, remote, overrides]
+
+
+def load_instead(limiter: Limiter, load: Callable[[Callable[[], Any]], Any]) -> None:
+    """Replace the function that loads the settings by one that gets it."""
+    origin = limiter.settings.origin
+    assert origin is not None
+    limiter.settings.__dict__["origin"] = origin._replace(load=lambda: load(origin.load))
 
 
 class Later:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -93,3 +94,19 @@ def set_elsewhere(store: Recording, limit: str) -> None:
 
 def limits_of(verdict: Any) -> list[str]:
     return [str(decision.source.quota) for decision in verdict.decisions]
+
+
+def hits_of_threads(limiter: Limiter) -> list[Any]:
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(limiter.hit, [ACME] * 8))
+
+
+def hits_of_a_loop(limiter: Limiter) -> list[Any]:
+    async def hit() -> list[Any]:
+        try:
+            every = *(limiter.ahit(ACME) for _ in range(4)), *(limiter.apeek(ACME) for _ in range(4))
+            return await asyncio.gather(*every)
+        finally:
+            await limiter.store.aclose()
+
+    return asyncio.run(hit())

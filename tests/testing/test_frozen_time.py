@@ -31,29 +31,22 @@ TOOLS = [
 
 
 @each("freeze", TOOLS)
-def test_a_client_is_not_limited_for_years(freeze: Freeze) -> None:
-    """Hits before, in and after such a test count together, and the time to wait is that of the limit."""
-    limiter = Limiter([Rule(name="api", limits="3/minute")])
-    assert limiter.hit(ANN)
-    with freeze():
-        assert limiter.hit(ANN)
-        assert Limiter([Rule(name="api", limits="1/minute")]).hit(ANN).decisions[0].reset_after <= 60
-    assert limiter.hit(ANN)
-    rejected = limiter.hit(ANN)
-    assert not rejected
-    assert 0 < (rejected.retry_after or 0) <= 60
+def test_a_client_is_not_limited_for_years(memcached_server: Server, freeze: Freeze) -> None:
+    """Hits before, in and after such a test count together, and the time to wait is that of the limit.
 
-
-@each("freeze", TOOLS)
-def test_memcached_has_the_time_of_the_machine(memcached_server: Server, freeze: Freeze) -> None:
-    """Its processes compare their wall clocks."""
-    limiter = Limiter([Rule(name=f"frozen-{uuid4()}", limits="1/minute")], address(memcached_server))
-    with freeze():
+    The processes of Memcached compare their wall clocks.
+    """
+    for store in ("memory://", address(memcached_server)):
+        limiter = Limiter([Rule(name=f"frozen-{uuid4()}", limits="3/minute", algorithm="sliding-window-log")], store)
         assert limiter.hit(ANN)
-    rejected = limiter.hit(ANN)
-    assert not rejected
-    assert (rejected.retry_after or 0) <= 60
-    limiter.close()
+        with freeze():
+            assert limiter.hit(ANN)
+            assert Limiter([Rule(name="api", limits="1/minute")]).hit(ANN).decisions[0].reset_after <= 60
+        assert limiter.hit(ANN)
+        rejected = limiter.hit(ANN)
+        assert not rejected
+        assert 0 < (rejected.retry_after or 0) <= 60
+        limiter.close()
 
 
 @each("freeze", TOOLS)
