@@ -102,6 +102,17 @@ def test_explain_shows_the_first_reason(settings: Write) -> None:
     assert explained(path, *api, "--feature", "region=AT")["api"]["applies"]
     login = explained(path, "POST", "/login", found_wrong=True)["login"]
     assert login["reason"] == "key: email is missing"
+    path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'\nmatch = {ip = '10.0.0.0/8', 'user.id' = 8, region = 'DE'}")
+    for ip, more, reason in (
+        ("192.0.2.7", "user.id=8", "feature: ip is 192.0.2.7, not in 10.0.0.0/8"),
+        ("10.1.2.3", "user.id=9", "feature: user.id is 9, not 8"),
+        ("10.1.2.3", "region=DE", "feature: user.id is missing, not 8"),
+        ("10.1.2.3", "region=AT --feature user.id=8", "feature: region is AT, not DE"),
+        ("10.1.2.3", "region=de --feature user.id=8", None),
+        ("10.1.2.3", "region=a --feature region=b --feature user.id=8", None),
+    ):
+        words = ("--feature", f"ip={ip}", "--feature", *more.split())
+        assert explained(path, "GET", "/", *words, found_wrong=reason is not None)["a"].get("reason") == reason, more
 
 
 def test_explain_shows_the_limits_of_this_client(settings: Write) -> None:

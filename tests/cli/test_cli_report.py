@@ -1,7 +1,8 @@
-"""``ratelimit-mw report`` and ``top``: the numbers of several processes, in every traffic log that they can share."""
+"""``ratelimit-mw report``, ``top`` and ``traffic``: the numbers of several processes, and the import of access logs."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis_handles
-from command_line import Files, answer_of, rows_of, run
+from click.testing import Result
+from command_line import START, Files, answer_of, line, rows_of, run
 from decision_service import API, Asked
 from flask import Flask
 from servers import Server
@@ -21,6 +24,7 @@ from tables import each
 
 from ratelimit_mw import Limiter, clock
 from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.testing import ManualClock, limits_timed_by
 from ratelimit_mw.traffic import TrafficLog
 
 RULES = [
@@ -201,3 +205,169 @@ def test_the_admin_api_of_the_service_has_the_same_numbers() -> None:
     top = {"clients": [{"rule": "api", "client": "ip=192.0.2.7", "rejected": 2}], "complete_from": 1}
     assert asked.ask("GET", "/v1/top").json() == asked.ask("GET", "/v1/top?rule=api").json() == top
     assert asked.ask("GET", "/v1/top", headers={"authorization": ""}).status_code == 401
+
+
+NOW = START + 1210  # 14 July 2017, 03:00:10 UTC
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """The URL of a log with a few records. Its time is that of the command."""
+    clock = ManualClock(NOW)
+    with limits_timed_by(clock):
+        url = f"sqlite:///{tmp_path}/log.db"
+        log = TrafficLog(url, "1m:1d,1h:90d", clock)
+        log.record("login", "ann", 3, at=START)
+        log.record("login", "bob")
+        log.record("page \x1b[31m")
+        log.close()
+        yield url
+
+
+def shown(*args: object) -> Result:
+    result = run("traffic", *args)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def test_all_events_are_listed(url: str) -> None:
+    """Names of events never control the terminal."""
+    rows = [row.split() for row in shown(url).stdout.splitlines()[3:5]]
+    assert rows == [["login", "4"], ["page", "\\x1b[31m", "1"]]
+    assert json.loads(shown(url, "--json", "--from", "1h").stdout)["events"] == {"login": 4, "page \x1b[31m": 1}
+    result = shown(url, "--to", "2017-07-01", "--from", "2017-06-30")
+    assert "no event is recorded" in result.stderr
+
+
+def test_an_event_is_a_table_or_a_curve(url: str) -> None:
+    """With --plot, each count has a bar. The option may come before the URL."""
+    for words in ((url, "login"), ("show", url, "login"), ("--from", "24h", url, "login")):
+        output = shown(*words).stdout
+        assert output.startswith("login: 4 from 2017-07-13 03:00 to 2017-07-14 03:30 UTC\n")
+    rows = [row.split() for row in shown(url, "login", "--from", "30m", "--plot").stdout.splitlines()[3:-1]]
+    before = shown("--plot", url, "login", "--from", "30m").stdout.splitlines()[3:-1]
+    assert [row.split() for row in before] == rows
+    assert [row for row in rows if row[2] != "0"] == [
+        ["2017-07-14", "02:40", "3", "#" * 50],
+        ["2017-07-14", "03:00", "1", "#" * 17],
+    ]
+    assert len(rows) == 31
+
+
+def test_the_output_for_programs_has_exact_times(url: str) -> None:
+    """JSON has the counts of all steps."""
+    found = json.loads(shown(url, "login", "--from", "2017-07-14T02:40", "--to", "2017-07-14T03:00Z", "--json").stdout)
+    assert found["counts"] == [3, *[0] * 19]
+    assert (found["start"], found["end"], found["step"], found["total"]) == (START, START + 1200, 60, 3)
+    assert json.loads(shown(url, "login", "--by", "bob", "--from", "2m", "--json").stdout)["counts"] == [0, 1]
+    assert json.loads(shown(url, "login", "--by", "eve", "--json").stdout)["total"] == 0
+
+
+def test_a_list_without_room_says_what_is_missing(url: str) -> None:
+    """The clients with low counts were dropped. Totals are exact."""
+    log = TrafficLog(url, "1m:1d,1h:90d", ManualClock(NOW))
+    for i in range(2_001):
+        log.record("login", f"client {i}", at=START)
+    log.record("login", "bob", 1_200, at=START)
+    log.close()
+    result = shown(url, "login", "--top", 1, "--from", "1h")
+    assert result.stdout.splitlines()[3].split() == ["bob", "1,201"]
+    assert result.stderr == "Clients below 2 may be missing.\n"
+    found = json.loads(shown(url, "login", "--top", 1, "--json").stdout)
+    assert (found["clients"], found["complete_from"]) == ([{"client": "bob", "total": 1_201}], 2)
+    assert "no client of 'absent' is recorded" in shown(url, "absent", "--top", 2).stderr
+    assert shown(url, "login", "--from", "1h").stdout.startswith("login: 3,205 from ")
+
+
+@each("words", [(), ("login",), ("login", "--top", "3"), ("login", "--plot")])
+def test_a_command_closes_the_log(url: str, words: tuple[str, ...]) -> None:
+    """It leaves no connection open."""
+    with patch.object(TrafficLog, "close") as close:
+        shown(url, *words)
+    close.assert_called_once_with()
+
+
+@each(
+    ("words", "code", "message"),
+    [
+        (("{url}x", "login"), 1, "there is no traffic log at"),
+        (("memory://", "login"), 1, "in each process of your application"),
+        (("sqlit:///a.db",), 1, "Did you mean 'sqlite'"),
+        (("{url}", "login", "--from", "yesterday"), 2, "expected a duration before now such as 7d"),
+        (("{url}", "login", "--from", "1h", "--to", "2h"), 1, "before its start"),
+        (("sqlite://[", "login"), 1, "sqlite:// needs the path of a file"),
+        (("{url}", "--by", "ann"), 2, "name an EVENT"),
+        (("{url}", "login", "--top", "3", "--plot"), 2, "--top has no curve"),
+        ((), 2, "Usage"),
+        (("{url}", "logins"), 0, "no record of 'logins' in this time. Did you mean 'login'?"),
+    ],
+)
+def test_a_mistake_has_a_message(url: str, words: tuple[str, ...], code: int, message: str) -> None:
+    result = run("traffic", *(word.format(url=url) for word in words))
+    assert (result.exit_code, message in " ".join(result.output.split())) == (code, True), result.output
+
+
+@each("command", ["top", "report", "check"])
+def test_a_command_for_a_settings_file_names_that_of_a_log(command: str) -> None:
+    """The message has no URL, which may have a password."""
+    for log in ("sqlite:///log.db", "redis://:hidden@cache:6379/0", "sqlite://["):
+        result = run(command, log)
+        message = " ".join(result.output.split())
+        assert (result.exit_code, "hidden" in message) == (2, False)
+        assert "expected a settings file; got a URL." in message
+        assert "ratelimit-mw traffic URL EVENT --top 10" in message
+
+
+def test_an_access_log_is_imported(tmp_path: Path) -> None:
+    """Requests count by status and path, files may be compressed, and older requests are left out."""
+    files, clock = Files(tmp_path), ManualClock(NOW)
+    lines = [line(ip=f"192.0.2.{i % 3}", at=i, path=f"/p{i % 2}?q={i}", status=200 + i % 2) for i in range(60)]
+    plain, packed = files.log(lines[:30]), files.log(gzip.compress("".join(lines[30:]).encode()), "access.log.2.gz")
+    old = files.log([line(at=-100 * 86_400), line(method="\\x16")], "old.log")
+    url = f"sqlite:///{tmp_path}/log.db?retention=10s:1d,1m:90d"
+    with limits_timed_by(clock):
+        result = shown("import", url, plain, packed, old, "--clients", "--json")
+        found = json.loads(result.stdout)
+        assert "1 request left out" in result.stderr
+        assert (found["requests"], found["left_out"], found["lines"], found["invalid"]) == (60, 1, 62, 1)
+        counted = f"format: combined\n30 requests counted in sqlite:///{tmp_path}/log.db\n"
+        assert shown("import", url, plain).stdout == counted
+        log = TrafficLog.open(url.partition("?")[0], clock)
+        assert log.events(START, NOW) == {
+            "request": 90, "path:/p0": 45, "path:/p1": 45, "status:200": 45, "status:201": 45,
+        }  # fmt: skip
+        assert log.top("request", START, NOW) == [("192.0.2.0", 20), ("192.0.2.1", 20), ("192.0.2.2", 20)]
+        assert log.curve("request", START, START + 59).counts == [20, 20, 20, 10, 10, 10]
+
+
+def test_an_error_in_a_pipe_says_what_is_counted(tmp_path: Path) -> None:
+    """A pipe is read once, so its first requests are counted before its error. A file is checked before."""
+    result = run("traffic", "import", f"sqlite:///{tmp_path}/log.db", Files(tmp_path).log(["\n"]))
+    assert (result.exit_code, "contains no request" in result.stderr) == (1, True)
+    assert not (tmp_path / "log.db").exists()
+    with limits_timed_by(ManualClock(NOW)):
+        url = f"sqlite:///{tmp_path}/log.db"
+        result = run("traffic", "import", url, "-", input=line() * 3 + "x\n")
+        assert result.exit_code == 1
+        assert f". 3 requests are counted in {url} already\n" in result.stderr
+        assert TrafficLog.open(url, ManualClock(NOW)).total("request", START, NOW) == 3
+
+
+def test_imported_clients_are_those_of_the_middleware(tmp_path: Path) -> None:
+    """A client has no port, its IPv6 network is one client, and a missing client is none."""
+    clients = ("[2001:db8::1]:443", "2001:db8::2", "192.0.2.1:80", "host.example", "-")
+    with limits_timed_by(ManualClock(NOW)):
+        url = f"sqlite:///{tmp_path}/log.db"
+        shown("import", url, Files(tmp_path).log(map(line, clients)), "--clients")
+        top = TrafficLog.open(url, ManualClock(NOW)).top("request", START, NOW)
+    assert top == [("2001:db8::/64", 2), ("192.0.2.1", 1), ("host.example", 1)]
+
+
+def test_a_large_log_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts that wait stay few."""
+    monkeypatch.setattr("ratelimit_mw.cli.traffic._AT_ONCE", 10)
+    with limits_timed_by(ManualClock(NOW)):
+        path = Files(tmp_path).log([line(at=i) for i in range(35)])
+        url = f"sqlite:///{tmp_path}/log.db"
+        shown("import", url, path)
+        assert TrafficLog.open(url, ManualClock(NOW)).total("request", START, NOW) == 35

@@ -109,44 +109,67 @@ def test_a_log_that_is_not_understood(rules: Write, log: Write, tmp_path: Path) 
     assert not (tmp_path / "log.db").exists()
 
 
-FORWARDED = [
-    ("10.0.0.5", "203.0.113.1", "203.0.113.1"),
-    ("10.0.0.5", "198.51.100.9, 203.0.113.1, 10.0.0.7", "203.0.113.1"),
-    ("10.0.0.5", "203.0.113.1, junk", "10.0.0.5"),
-    ("10.0.0.5", "10.0.0.8", "10.0.0.5"),
-    ("10.0.0.5", "::ffff:203.0.113.1", "203.0.113.1"),
-    ("10.0.0.5", "", "10.0.0.5"),
-    ("198.51.100.1", "203.0.113.1", "198.51.100.1"),
-    ("unix:", "203.0.113.1", "unknown"),
-]
-
-
-@each(("peer", "header", "client"), FORWARDED)
-@each("form", ["json", "text"])
-def test_clients_behind_proxies(rules: Write, log: Write, form: str, peer: str, header: str, client: str) -> None:
+@each(
+    ("peer", "header", "client"),
+    [
+        ("10.0.0.5", "203.0.113.1", "203.0.113.1"),
+        ("10.0.0.5", "198.51.100.9, 203.0.113.1, 10.0.0.7", "203.0.113.1"),
+        ("10.0.0.5", "203.0.113.1, junk", "10.0.0.5"),
+        ("10.0.0.5", "10.0.0.8", "10.0.0.5"),
+        ("10.0.0.5", "::ffff:203.0.113.1", "203.0.113.1"),
+        ("10.0.0.5", "", "10.0.0.5"),
+        ("198.51.100.1", "203.0.113.1", "198.51.100.1"),
+        ("unix:", "203.0.113.1", "unknown"),
+    ],
+)
+def test_clients_behind_proxies(rules: Write, log: Write, peer: str, header: str, client: str) -> None:
     """The client of a line is the one that the middleware finds behind the trusted proxies."""
-    text = line(peer).rstrip() + f' "{header}"\n'
-    record = {"time": START, "ip": peer, "method": "GET", "path": "/", "status": 200, "x_forwarded_for": header}
-    lines = [text if form == "text" else json.dumps(record) + "\n"] * 4
-    assert rejected_client(rules(SITE, trusted_proxies=["10.0.0.0/8"]), log(lines)) == client
+    settings = rules(SITE, trusted_proxies=PROXIES)
+    for text in (f'{line(peer).rstrip()} "{header}"\n', record(ip=peer, x_forwarded_for=header)):
+        assert rejected_client(settings, log([text] * 4)) == client
+
+
+PROXIES = ["10.0.0.0/8"]
+
+
+def record(**fields: Any) -> str:
+    """Return a JSON line of a request."""
+    return json.dumps({"time": START, "method": "GET", "path": "/", "status": 200, **fields}) + "\n"
 
 
 @each(
-    ("trusted", "addresses", "client"),
+    ("options", "fields", "client", "words"),
     [
-        (["10.0.0.0/8"], "198.51.100.9, 203.0.113.1, 10.0.0.7", "203.0.113.1"),
-        (["10.0.0.0/8"], ["198.51.100.9, 203.0.113.1", "10.0.0.7"], "203.0.113.1"),
-        (["10.0.0.0/8"], "203.0.113.1", "203.0.113.1"),
-        (["10.0.0.0/8"], "junk, 10.0.0.7", "10.0.0.7"),
-        (["10.0.0.0/8"], "10.0.0.8, 10.0.0.7", "10.0.0.7"),
-        ([], "203.0.113.1, 198.51.100.1", "198.51.100.1"),
+        *(
+            ({"trusted_proxies": trusted}, {"remote_addr": "10.0.0.5", "xff": addresses}, client, ("--field", "ip=xff"))
+            for trusted, addresses, client in (
+                (PROXIES, "198.51.100.9, 203.0.113.1, 10.0.0.7", "203.0.113.1"),
+                (PROXIES, ["198.51.100.9, 203.0.113.1", "10.0.0.7"], "203.0.113.1"),
+                (PROXIES, "203.0.113.1", "203.0.113.1"),
+                (PROXIES, "junk, 10.0.0.7", "10.0.0.7"),
+                (PROXIES, "10.0.0.8, 10.0.0.7", "10.0.0.7"),
+                ([], "203.0.113.1, 198.51.100.1", "198.51.100.1"),
+            )
+        ),
+        *(
+            (
+                {"trusted_proxies": PROXIES, "forwarded_header": "forwarded"},
+                {"ip": "10.0.0.5", "xff": "192.0.2.9", "http_forwarded": header},
+                client,
+                (),
+            )
+            for header, client in (("for=203.0.113.1", "203.0.113.1"), ("for=x y", "(invalid)"), (None, "10.0.0.5"))
+        ),
     ],
 )
-def test_field_with_a_list(rules: Write, log: Write, trusted: list[str], addresses: Any, client: str) -> None:
-    """``--field ip=`` with a list walks it from the right as live, and nothing that a client sent is the client."""
-    record = {"time": START, "xff": addresses, "remote_addr": "10.0.0.5", "method": "GET", "path": "/", "status": 200}
-    settings = rules(SITE, trusted_proxies=trusted)
-    assert rejected_client(settings, log([json.dumps(record) + "\n"] * 4), "--field", "ip=xff") == client
+def test_clients_of_other_fields(
+    rules: Write, log: Write, options: dict[str, Any], fields: dict[str, Any], client: str, words: tuple[str, ...]
+) -> None:
+    """``--field ip=`` with a list walks it from the right as live, and nothing that a client sent is the client.
+
+    The header is that of the settings; a malformed one is one shared client, as in the middleware.
+    """
+    assert rejected_client(rules(SITE, **options), log([record(**fields)] * 4), *words) == client
 
 
 @each("name", ["10.0.0.1", "10.0.0.1 and other trusted proxies"])
@@ -158,15 +181,6 @@ def test_requests_of_a_proxy_alone_are_noted(rules: Write, log: Write, name: str
     shown = name if last == 2 else f"{name}, a trusted proxy,"
     assert f"2 requests of {shown} have no address in x-forwarded-for: all clients" in result.stderr
     assert "a trusted proxy" not in run("replay", rules(SITE), access_log).stderr
-
-
-def test_header_of_the_settings(rules: Write, log: Write) -> None:
-    """The header is that of the settings; a malformed one is one shared client, as in the middleware."""
-    record = {"time": START, "ip": "10.0.0.5", "method": "GET", "path": "/", "status": 200, "xff": "192.0.2.9"}
-    settings = rules(SITE, trusted_proxies=["10.0.0.0/8"], forwarded_header="forwarded")
-    for header, client in (("for=203.0.113.1", "203.0.113.1"), ("for=x y", "(invalid)"), (None, "10.0.0.5")):
-        lines = [json.dumps({**record, "http_forwarded": header}) + "\n"] * 4
-        assert rejected_client(settings, log(lines)) == client
 
 
 def rejected_client(settings: Path, access_log: Path, *args: object) -> str:

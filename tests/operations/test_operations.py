@@ -1,4 +1,4 @@
-"""The operations of an operator: what each returns, and the mistakes that it names."""
+"""The operations of an operator: what each takes and returns, and the mistakes that it names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from command_line import rows_of
-from tables import expect_error
+from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.operations import OPERATIONS, Answer, arguments_of, arun, run
+from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.operations import OPERATIONS, Answer, arguments_of, arun, read_features, run
+from ratelimit_mw.operations.arguments import words_of
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
@@ -368,3 +370,31 @@ def test_every_argument_has_a_meaning() -> None:
     for operation in OPERATIONS.values():
         for name, argument in arguments_of(operation.arguments).items():
             assert argument.meta.description, (operation.name, name)
+
+
+def test_words_are_features() -> None:
+    """Names have their canonical form. A name with two values is invalid, as in a request."""
+    words = ["ip=192.0.2.7", "header:X-API-Key=a=b", "user.id=7", "user.name=ann", "query:a=1", "query:a=2"]
+    features = read_features(words)
+    assert features == {
+        "ip": "192.0.2.7",
+        "header:x-api-key": "a=b",
+        "user": {"id": "7", "name": "ann"},
+        "query:a": INVALID,
+    }
+    assert read_features(words_of({**features, "query:a": "1"})) == {**features, "query:a": "1"}
+
+
+@each(
+    ("words", "problem"),
+    [
+        (["alice"], "expected NAME=VALUE; got 'alice'"),
+        (["IP=192.0.2.7"], "expected a feature"),
+        (["ip/48=2001:db8::"], 'expected "ip"'),
+        (["user=7", "user.id=7"], "set either user or user.id"),
+        (["email=" + "a" * 330], "more than 320"),
+    ],
+)
+def test_other_words_are_misused(words: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        read_features(words)

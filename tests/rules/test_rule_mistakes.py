@@ -13,7 +13,6 @@ from ratelimit_mw.errors import error_path
 from ratelimit_mw.keys.features import OF_ALL_CLIENTS
 from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.rules.options import RuleDefaults
-from ratelimit_mw.rules.rule import Match
 
 BASE: dict[str, Any] = {"name": "login", "limits": "5/minute"}
 BAN: dict[str, Any] = {"after": 10, "within": "10m", "for": "1h"}
@@ -282,10 +281,3 @@ def test_a_rule_is_immutable() -> None:
     with pytest.raises(AttributeError):
         rule.cost = 2  # type: ignore[misc]
     assert Rule(limits="1/s") == rule != Rule(limits="2/s")
-
-
-def test_an_empty_match_matches_every_request() -> None:
-    """A condition that is left out matches every value."""
-    assert Match.parse({}) == Match()
-    assert Match().takes_features({})
-    assert Match().takes_host("any")

@@ -229,42 +229,6 @@ def test_equal_options_are_equal_rules() -> None:
     assert len(set(rules)) == 1
 
 
-def test_the_first_condition_that_fails_is_the_reason() -> None:
-    """Method, path, host and features are compared in this order, and as the middleware compares them."""
-    for request_of, reason in (
-        (("GET", "/b", "", {}), "path: not /a"),
-        (("POST", "/a", "", {}), "method: not GET or HEAD"),
-        (("GET", "/a", "x", {}), "host: not example.com"),
-        (("GET", "/a", "example.com", {"ip": "10.1.2.3"}), "feature: region is missing, not DE"),
-        (("GET", "/a", "example.com", {"ip": "192.0.2.7"}), "feature: ip is 192.0.2.7, not in 10.0.0.0/8"),
-        (("GET", "/a", "example.com", {"ip": "10.1.2.3", "region": "DE"}), ""),
-        (("GET", "/a", "example.com", {"ip": "10.1.2.3", "region": "de"}), ""),
-        (("GET", "/a", "example.com", {"ip": "10.1.2.3", "region": INVALID}), ""),
-        (
-            ("GET", "/a", "example.com", {"ip": "10.1.2.3", "region": "DE", "user": {"id": 9}}),
-            "feature: user.id is 9, not 8",
-        ),
-        (
-            ("GET", "/a", "example.com", {"ip": "10.1.2.3", "region": "DE", "user": {}}),
-            "feature: user.id is missing, not 8",
-        ),
-    ):
-        match = {
-            "path": "/a",
-            "methods": "GET",
-            "host": "example.com",
-            "ip": "10.0.0.0/8",
-            "region": "DE",
-            "user.id": 8,
-        }
-        rules = RuleSet([Rule(limits="5/minute", match=match)])
-        method, path, host, features = request_of
-        features = {"user": {"id": 8}, **features}
-        assert Overview(rules, {}).why_not(rules.rules[0], method, path, host, Destination(), {}, features) == reason, (
-            request_of
-        )
-
-
 def test_a_lease_implies_its_consistency() -> None:
     """``lease`` states the share, by default 2%. Beside "exact", it means nothing."""
     for options, consistency, percent in (
