@@ -18,8 +18,6 @@ from ratelimit_mw.stores.memcached.client.protocol import (
     ReplyReader,
     RoundTrip,
     StoredValue,
-    command,
-    swap,
 )
 from ratelimit_mw.stores.memcached.client.servers import MemcachedServer, Rendezvous, parse_servers
 from ratelimit_mw.stores.memcached.keys import KeyNames, expiry
@@ -163,29 +161,6 @@ def test_another_reply_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for request, replies in ((KeyCommands(server, (), (b"x",)), [b""]), (KeyCommands(server, (b"1",)), [{}])):
         with pytest.raises(ProtocolError, match="expected a reply of Memcached"):
             RoundTrip([request]).replies({server: replies})
-
-
-def test_commands_follow_the_protocol() -> None:
-    """New values are added, known values are swapped."""
-    assert swap(b"k", b"1:2", 61, None) == b"add k 0 61 3\r\n1:2\r\n"
-    assert swap(b"k", b"", -1, StoredValue(b"old", b"42")) == b"cas k 0 -1 0 42\r\n\r\n"
-    assert (command(b"decr", b"k", 5), command(b"delete", b"k")) == (b"decr k 5\r\n", b"delete k\r\n")
-
-
-def test_a_round_trip_sends_one_payload_per_server() -> None:
-    """Each server gets all commands, then one read for all keys."""
-    a, b = servers("a", "b")
-    requests = [
-        KeyCommands(a, (b"1\r\n", b"2\r\n"), (b"x",)),
-        KeyCommands(b, (b"3\r\n",)),
-        KeyCommands(a, (b"4\r\n",), (b"y", b"z")),
-    ]
-    trip = RoundTrip(requests)
-    assert [trip.payload(each) for each in trip.groups] == [(b"1\r\n2\r\n4\r\ngets x y z\r\n", 4), (b"3\r\n", 1)]
-    values = {b"x": StoredValue(b"5", b"9")}
-    replies = trip.replies({a: [b"one", b"two", b"four", values], b: [b"three"]})
-    assert [reply.lines for reply in replies] == [[b"one", b"two"], [b"three"], [b"four"]]
-    assert [reply.values for reply in replies] == [values, {}, values]
 
 
 # -- tiers -----------------------------------------------------------------------------------------------------

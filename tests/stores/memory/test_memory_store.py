@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -35,20 +36,14 @@ def impatient() -> Iterator[None]:
 
 def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
     """Return the results of the same work in all threads, which start at the same time."""
-    results: list[Any] = []
     ready = threading.Barrier(threads)
 
-    def run() -> None:
+    def run(_: int) -> Any:
         ready.wait()
-        results.append(work())
+        return work()
 
-    running = [threading.Thread(target=run) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    assert len(results) == threads
-    return results
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(run, range(threads)))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -63,7 +58,7 @@ def test_threads_on_one_key_get_exactly_the_limit() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_all_or_nothing_holds_under_threads() -> None:
     """A rejection by the smaller limit consumes nothing from the larger limit."""
-    rules = [Rule(name=name, key=key, limits=limits) for name, key, limits in WIDE_AND_NARROW]
+    rules = [Rule(name="wide", key=[], limits="10000/hour"), Rule(name="narrow", key=["user"], limits="50/hour")]
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))
     users = Counter[str]()
     for passed in together(lambda: [user for user in "abcd" * 100 if hit(rate, user)]):
@@ -71,9 +66,6 @@ def test_all_or_nothing_holds_under_threads() -> None:
     assert users == dict.fromkeys("abcd", 50)
     wide = rate.peek({"user": "a"}, cost=0).decisions[0]
     assert wide.remaining == 10_000 - 200
-
-
-WIDE_AND_NARROW: list[tuple[str, list[str], str]] = [("wide", [], "10000/hour"), ("narrow", ["user"], "50/hour")]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -245,6 +237,17 @@ def test_limits_of_one_prefix_share_their_keys(order: str, max_keys: int) -> Non
         assert not rate.hit({"user": "b", "plan": "free"}).allowed
     clock_of(rate).advance(100)
     assert rate.hit({"user": "b", "plan": "free"}).allowed
+
+
+def test_a_changed_amount_keeps_its_count_on_either_side_of_32() -> None:
+    """An amount that crosses 32 is counted in another way, so it starts fresh. The old count stays under its key."""
+    for before, after, remaining in (20, 30, 25), (30, 20, 15), (32, 33, 33), (33, 32, 32), (33, 40, 35):
+        clock, store = ManualClock(1_767_268_801), MemoryStore()  # a second after the start of an hour
+        rules = ([Rule(name="api", key=["user"], limits=f"{amount}/hour")] for amount in (before, after))
+        old, new = (Limiter(each, store, clock) for each in rules)
+        assert all(hit(old, "one") for _ in range(5))
+        found = [each.peek({"user": "one"}, cost=0).decisions[0].remaining for each in (new, old)]
+        assert found == [remaining, before - 5], (before, after)
 
 
 def test_the_table_of_limits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,16 +50,6 @@ def test_counts_survive_a_restart(tmp_path: Path, algorithm: object) -> None:
     assert [after.hit(features, cost=2).allowed for features in clients] == [False, False]
 
 
-def test_shared_states_survive_a_restart(tmp_path: Path) -> None:
-    """A rejected key in a shared state stays rejected."""
-    first = MemoryStore(max_keys=1, snapshot=tmp_path / "limits")
-    before = limiter(first)
-    before.hit({"ip": "first"})
-    before.hit({"ip": "second"}, cost=3)
-    before.close()
-    assert not limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits")).hit({"ip": "second"})
-
-
 def test_unused_counts_stay_in_the_file(tmp_path: Path) -> None:
     """Two restarts, the first without a request, lose no count."""
     path = tmp_path / "limits"
