@@ -1,14 +1,106 @@
-"""Work in a thread for several callers: each caller gets the result or the error, even when no thread can start."""
+"""Work in the background: one thread for several callers, and corrections that are tried again until they are made."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 
 import pytest
+from servers import wait_for
 
-from ratelimit_mw import StoreError
+from ratelimit_mw import Quota, StoreError
+from ratelimit_mw.algorithms import build_limit
+from ratelimit_mw.decision import Charge, Correction
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.background import run_once
+from ratelimit_mw.stores.unmade import UnmadeCorrections
+
+RATE, SLOTS = (build_limit("api", 0, Quota.parse(quota), "gcra") for quota in ("5/minute", "5 concurrent"))
+REFUND, SLOT = (Correction(limit, f"{limit.prefix}a", 1, Charge(1, 1)) for limit in (RATE, SLOTS))
+
+
+class Contested:
+    """A store in which other clients are faster. ``outcome`` returns the corrections that they have prevented."""
+
+    def __init__(self, outcome: Callable[[Sequence[Correction]], Sequence[Correction]]) -> None:
+        self.outcome, self.now = outcome, 0.0
+        self.tries: list[tuple[float, Sequence[Correction]]] = []
+        self.unmade = UnmadeCorrections(self.correct, lambda: self.now)
+
+    def beat(self) -> None:
+        for each in self.unmade._heartbeat.items():
+            self.unmade._beat(each)
+
+    def correct(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
+        assert now == 7
+        self.tries.append((self.now, changes))
+        return self.outcome(changes)
+
+
+def test_the_pause_between_tries_doubles(caplog: pytest.LogCaptureFixture) -> None:
+    """After 60 s a correction is given up, and the log says so."""
+    store = Contested(lambda changes: changes)
+    store.unmade.keep([REFUND, SLOT], 7)
+    pause, ends = 0.1, 0.0
+    while ends <= 60:
+        tries, store.now = len(store.tries), ends + pause / 2
+        store.beat()
+        assert len(store.tries) == tries
+        store.now = ends = ends + pause * 1.001
+        store.beat()
+        pause = min(2 * pause, 3.2)
+    assert len(store.unmade) == 0
+    assert "2 corrections were not made" in caplog.text
+    store.unmade.close()
+
+
+def test_what_is_made_is_not_made_again() -> None:
+    """Each try has the corrections that are left, in their order."""
+    left = iter([[SLOT], []])
+    store = Contested(lambda changes: next(left))
+    store.unmade.keep([REFUND, SLOT], 7)
+    for store.now in (1.0, 2.0):
+        wait_for(lambda: store.tries and store.tries[-1][0] == store.now, "a try")
+    wait_for(lambda: not len(store.unmade), "the end")
+    assert [changes for _, changes in store.tries] == [[REFUND, SLOT], [SLOT]]
+
+
+def test_after_an_error_only_slots_are_tried_again() -> None:
+    """The store may have made the corrections. Slots have an id, so they cannot be returned twice."""
+
+    def fail(changes: Sequence[Correction]) -> Sequence[Correction]:
+        raise StoreError("no reply")
+
+    store = Contested(fail)
+    store.unmade.keep([REFUND, SLOT], 7)
+    (unmade,) = store.unmade._heartbeat.items()
+    store.now = 1.0
+    wait_for(lambda: unmade.changes == [SLOT], "a try")
+    store.unmade.close()
+
+
+@pytest.mark.slow
+def test_the_number_of_corrections_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """More than 10,000 are given up at once, with one line. Closing gives up what does not fit into a second."""
+    store = Contested(lambda changes: [])
+    for _ in range(10_002):
+        store.unmade.keep([REFUND], 7)
+    store.unmade.keep([], 7)
+    assert len(store.unmade) == 10_000
+    assert caplog.text.count("1 corrections were not made") == 1
+
+    def take(changes: Sequence[Correction]) -> Sequence[Correction]:
+        store.now += 0.3
+        return []
+
+    store.outcome = take
+    store.unmade.close()
+    assert len(store.tries) == 4
+    assert caplog.text.count("were not made") == 2
+    assert "9996 corrections" in caplog.text
+
+
+# -- work for several callers ----------------------------------------------------------------------------------------
 
 
 def test_work_whose_thread_cannot_start_fails_and_may_be_tried_again(no_threads: pytest.MonkeyPatch) -> None:

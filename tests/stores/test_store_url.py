@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from libraries import load_without
 from tables import expect_error
 
@@ -142,7 +143,13 @@ def test_the_clock_of_the_store_counts_by_default() -> None:
 
 def test_a_store_has_a_name_without_secrets() -> None:
     """The name is in the repr and in the log."""
+    named = redis.Redis(host="cache", port=7000, db=2, username="ann", password="secret")
+    primary = redis.Sentinel([("cache", 26379)]).master_for("mymaster", password="secret")
     names = {
+        "<RedisStore redis://cache:7000/2>": RedisStore(client=named),
+        "<RedisStore redis://cache:6379/0>": RedisStore(aclient=redis.asyncio.Redis(host="cache")),
+        "<RedisStore unix:///redis.sock>": RedisStore(client=redis.from_url("unix:///redis.sock")),
+        "<RedisStore redis+sentinel://mymaster>": RedisStore(client=primary),
         "<MemoryStore memory://>": MemoryStore(),
         "<LmdbStore lmdb:///tmp/limits>": LmdbStore("/tmp/limits"),
         "<RedisStore redis://h:7/1>": RedisStore("redis://app:secret@h:7/1?client_name=secret"),

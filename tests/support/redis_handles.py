@@ -13,28 +13,12 @@ from servers import HOST, Server
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Limit
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
+from ratelimit_mw.testing.store_suite import StoreSuite
+from ratelimit_mw.testing.store_suite import limit_of as limit_of
 
 ALGORITHMS = StoreSuite.algorithms
 PATIENT = 5_000_000  # microseconds: for tests that are not about time, on a machine that may be busy
 NOW = 1_767_268_820_500_000
-
-__all__ = [
-    "ALGORITHMS",
-    "NOW",
-    "PATIENT",
-    "Send",
-    "address",
-    "calls",
-    "client",
-    "hit",
-    "limit_of",
-    "opened",
-    "undo",
-    "ways",
-    "ways_of",
-]
-
 
 Send = Callable[[Hit], list[Decision]]
 

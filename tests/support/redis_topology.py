@@ -13,6 +13,12 @@ from servers import HOST, Server, meet, wait_for
 PAUSE = 0.005  # seconds between two keys of a slot, so that some requests find the slot half moved
 
 
+def port_at(server: redis.Redis, number: int) -> int:
+    """The port of the primary that has a slot, by the map of a server."""
+    slots: Any = server.execute_command("CLUSTER SLOTS")
+    return next(int(port) for first, last, (_, port, *_), *_ in slots if first <= number <= last)
+
+
 class Topology:
     """A cluster of three primaries and their replicas. Servers are numbered in this order, new ones after them."""
 

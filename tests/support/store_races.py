@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+from collections.abc import Callable
 from typing import Any
 
 from memcached_handles import NOW, PATIENT, hit
@@ -36,12 +37,16 @@ def count(place: str, limits: list[Limit], way: str, hits: int, results: Any) ->
 
 def raced(place: str, limits: list[Limit], hits: int = HITS) -> int:
     """Count the allowed requests of four processes, two of them on event loops."""
+    return sum(in_processes(count, *((place, limits, way, hits) for way in ("sync", "async", "sync", "async"))))
+
+
+def in_processes(work: Callable[..., None], *arguments: tuple[Any, ...]) -> list[Any]:
+    """Return what each process puts into a queue, its last argument. There is a process for each of the arguments."""
     results: Any = FORK.Queue()
-    ways = ("sync", "async", "sync", "async")
-    workers = [FORK.Process(target=count, args=(place, limits, way, hits, results)) for way in ways]
+    workers = [FORK.Process(target=work, args=(*each, results)) for each in arguments]
     for worker in workers:
         worker.start()
-    passed = sum(results.get(timeout=200) for _ in workers)
+    found = [results.get(timeout=200) for _ in workers]
     for worker in workers:
         worker.join()
-    return passed
+    return found

@@ -19,6 +19,7 @@ from ratelimit_mw.decision import Charge, Correction, Limit, name_slots
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, limit_of
 
+Opening = Callable[..., Meddling]
 MINUTE = 60 * SECOND
 RACES = 5
 
@@ -31,7 +32,7 @@ def other(memcached_server: Server) -> Iterator[MemcachedStore]:
 
 
 @pytest.fixture
-def meddled(memcached_server: Server) -> Iterator[Callable[..., Meddling]]:
+def meddled(memcached_server: Server) -> Iterator[Opening]:
     """Opens stores whose writes another client precedes: always, or once."""
     opened_ones: list[Meddling] = []
 
@@ -46,7 +47,7 @@ def meddled(memcached_server: Server) -> Iterator[Callable[..., Meddling]]:
         each.close()
 
 
-def test_a_call_that_loses_all_races_is_rejected(other: MemcachedStore, meddled: Callable[..., Meddling]) -> None:
+def test_a_call_that_loses_all_races_is_rejected(other: MemcachedStore, meddled: Opening) -> None:
     """The store replied, so it did not fail: the request is rejected with a short retry time and consumes nothing."""
     limit, wide = limit_of("1000000/minute", "gcra"), limit_of("1000000/minute")
     shadow = limit_of("1/minute", shadow=True)
@@ -79,9 +80,7 @@ def test_a_call_that_lost_a_race_is_rejected_when_the_server_stops(tmp_path: Pat
         assert other.apply([hit(slots, 0)], NOW)[0].remaining == 7
 
 
-def test_a_rejection_keeps_its_times_when_its_count_is_lost(
-    other: MemcachedStore, meddled: Callable[..., Meddling]
-) -> None:
+def test_a_rejection_keeps_its_times_when_its_count_is_lost(other: MemcachedStore, meddled: Opening) -> None:
     """A log that counts rejections and loses all of its races still has the exact retry time."""
     log, wide = limit_of("2/minute", COUNTS_REJECTED), limit_of("9/minute")
     other.apply([hit(log, 2)], NOW)
@@ -106,7 +105,7 @@ class Busy:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("kind", "returned"), [("refund", 5), ("charge", -7), ("slot", 5), ("closed", 5)])
 def test_corrections_that_lose_all_races_are_made_later(
-    other: MemcachedStore, meddled: Callable[..., Meddling], way: str, kind: str, returned: int
+    other: MemcachedStore, meddled: Opening, way: str, kind: str, returned: int
 ) -> None:
     """The store tries again until no other client is faster, once at its end, and each correction is made once."""
     limit = limit_of("10000 concurrent" if kind == "slot" else "10000/minute")
@@ -139,9 +138,7 @@ def test_a_correction_whose_read_has_no_reply_is_made_later(tmp_path: Path, way:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_other_limits_of_a_lost_race_are_refunded_later(
-    other: MemcachedStore, meddled: Callable[..., Meddling], way: str
-) -> None:
+def test_the_other_limits_of_a_lost_race_are_refunded_later(other: MemcachedStore, meddled: Opening, way: str) -> None:
     """A request that is rejected because it lost its races keeps no slot, even when its refund loses races too."""
     slots, raced = limit_of("9 concurrent"), limit_of("1000000/minute", "gcra")
     rests = [False]
@@ -162,9 +159,7 @@ def test_the_other_limits_of_a_lost_race_are_refunded_later(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_key_of_a_correction_has_its_own_time(
-    other: MemcachedStore, meddled: Callable[..., Meddling], way: str
-) -> None:
+def test_each_key_of_a_correction_has_its_own_time(other: MemcachedStore, meddled: Opening, way: str) -> None:
     """A key that lost a race is charged later than the others, and each charge can be refunded."""
     wide, raced = limit_of("100/minute", "sliding-window-log"), limit_of("1000/hour", "sliding-window-log")
     times = itertools.count(NOW, SECOND)
@@ -180,7 +175,7 @@ def test_each_key_of_a_correction_has_its_own_time(
     assert [d.remaining for d in decisions] == [100, 998]
 
 
-def test_a_hit_during_a_reset_is_counted_after_it(other: MemcachedStore, meddled: Callable[..., Meddling]) -> None:
+def test_a_hit_during_a_reset_is_counted_after_it(other: MemcachedStore, meddled: Opening) -> None:
     """Nothing that other clients have counted before stays."""
     limit = limit_of("5/day", "tiered-window")
 
@@ -192,7 +187,7 @@ def test_a_hit_during_a_reset_is_counted_after_it(other: MemcachedStore, meddled
     assert other.apply([hit(limit, 0)], NOW)[0].remaining == 4
 
 
-def test_a_lost_race_is_decided_again(other: MemcachedStore, meddled: Callable[..., Meddling]) -> None:
+def test_a_lost_race_is_decided_again(other: MemcachedStore, meddled: Opening) -> None:
     """The slower client sees the hit of the faster one, so one of the last two requests is allowed."""
     limit = limit_of("3/minute")
     other.apply([hit(limit)], NOW)
@@ -204,7 +199,7 @@ def test_a_lost_race_is_decided_again(other: MemcachedStore, meddled: Callable[.
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("spec", ["fixed-window", "tiered-window"])
 def test_a_hit_after_a_look_at_its_key_is_undone_once(
-    other: MemcachedStore, meddled: Callable[..., Meddling], way: str, spec: str
+    other: MemcachedStore, meddled: Opening, way: str, spec: str
 ) -> None:
     """A request whose outcome decides whether it counts also looks at the key without its cost."""
     limit, raced = limit_of("9/minute", spec), limit_of("1000/minute", "gcra")
@@ -218,7 +213,7 @@ def test_a_hit_after_a_look_at_its_key_is_undone_once(
 @pytest.mark.parametrize("spec", ["gcra", "tiered-window"])
 @pytest.mark.parametrize("once", [True, False])
 def test_a_lost_race_of_a_shadow_limit_rejects_nothing(
-    other: MemcachedStore, meddled: Callable[..., Meddling], way: str, spec: str, once: bool
+    other: MemcachedStore, meddled: Opening, way: str, spec: str, once: bool
 ) -> None:
     """The other limits keep their decisions. The shadow limit is decided again, alone, while there is time."""
     amount = 2 if spec == "tiered-window" else 1_000_000

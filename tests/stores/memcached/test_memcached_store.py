@@ -3,7 +3,6 @@
 import itertools
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,6 @@ from ratelimit_mw.stores.memcached.client.servers import MemcachedAccess
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_compliance import HOSTILE
 from ratelimit_mw.testing.store_suite import WAYS, StoreSuite, limit_of
-
-
-@pytest.fixture
-def store(memcached_server: Server) -> Iterator[MemcachedStore]:
-    with opened(memcached_server) as found:
-        yield found
-
 
 # -- names -----------------------------------------------------------------------------------------------------
 
@@ -110,15 +102,14 @@ def test_a_complete_refund_leaves_no_value(memcached_server: Server, store: Memc
         assert value_of(memcached_server, next(iter(names_in(memcached_server, rule_of(limit))), b"-")) == b""
 
 
-def test_a_request_takes_two_round_trips_and_a_rejected_one_takes_one(memcached_server: Server) -> None:
+def test_a_request_takes_two_round_trips_and_a_rejected_one_takes_one(store: MemcachedStore) -> None:
     """All limits are read together and written together."""
     limits = [limit_of("2/minute", spec) for spec in ("fixed-window", "gcra", "sliding-window-log", "token-bucket")]
-    with opened(memcached_server) as store:
-        trips = counted(store)
-        for expected in (2, 2, 1):
-            trips.clear()
-            store.apply([hit(limit) for limit in limits], NOW)
-            assert len(trips) == expected
+    trips = counted(store)
+    for expected in (2, 2, 1):
+        trips.clear()
+        store.apply([hit(limit) for limit in limits], NOW)
+        assert len(trips) == expected
 
 
 def test_a_value_that_is_no_state_is_a_store_error(memcached_server: Server) -> None:

@@ -1,8 +1,8 @@
 """Requests for the same keys: those of one event loop take turns, and those of processes race."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from memcached_handles import NOW, PATIENT, address, closing, commands, hit, ope
 from memcached_meddling import Meddling
 from own_time import hurried
 from servers import Server, memcached_running, wait_for
-from store_races import FORK
+from store_races import in_processes
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
@@ -127,16 +127,13 @@ def hold_slots(place: str, results: Any) -> None:
     limiter = Limiter([SLOTS], store=place, settings=Settings(store_timeout=PATIENT / 1e6))
     store: Any = limiter.store
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(15):
             limiter.hold(verdict := limiter.hit(CLIENT))
             limiter.conclude(verdict, 200)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     wait_for(lambda: not (len(store._unmade) or len(limiter.slots.unreturned)), "the slots to be returned")
     results.put(True)
     limiter.close()
@@ -145,14 +142,8 @@ def hold_slots(place: str, results: Any) -> None:
 @pytest.mark.slow
 def test_racing_processes_return_all_slots(memcached_server: Server) -> None:
     """Of 20 slots that four processes of four threads race for, 20 are free at the end."""
-    results: Any = FORK.Queue()
     place = address(memcached_server)
-    workers = [FORK.Process(target=hold_slots, args=(place, results)) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    assert all(results.get(timeout=200) for _ in workers)
-    for worker in workers:
-        worker.join()
+    assert all(in_processes(hold_slots, *[(place,)] * 4))
     limiter = Limiter([SLOTS], store=place, settings=Settings(store_timeout=PATIENT / 1e6))
     assert limiter.peek(CLIENT, cost=0).decisions[0].remaining == 20
     limiter.close()

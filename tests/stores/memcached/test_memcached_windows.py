@@ -3,7 +3,6 @@
 import itertools
 import random
 import time
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -15,7 +14,6 @@ from memcached_handles import (
     counted,
     hit,
     names_in,
-    opened,
     rule_of,
     value_of,
 )
@@ -34,12 +32,6 @@ DAY = 86_400 * SECOND
 LOGS = ["sliding-window-log", COUNTS_REJECTED]
 
 
-@pytest.fixture
-def store(memcached_server: Server) -> Iterator[MemcachedStore]:
-    with opened(memcached_server) as found:
-        yield found
-
-
 # -- tiered windows --------------------------------------------------------------------------------------------
 
 
@@ -56,19 +48,20 @@ def test_a_tiered_hit_counts_in_every_tier_while_its_block_matters(
     assert {int(value_of(memcached_server, name)) for name in found} == {3}
 
 
-def test_a_tiered_window_takes_one_round_trip_and_a_rejection_two(memcached_server: Server) -> None:
+def test_a_tiered_window_takes_one_round_trip_and_a_rejection_two(
+    memcached_server: Server, store: MemcachedStore
+) -> None:
     """A hit counts and reads at most 87 counters together. A rejected hit is refunded."""
     limit = limit_of("3/day", {"name": "tiered-window", "precision": "1s"})
-    with opened(memcached_server) as store:
-        trips = counted(store)
-        before = commands(memcached_server)["get"]
-        for now in (NOW, NOW + 30 * MINUTE, NOW + 300 * MINUTE):
-            assert store.apply([hit(limit)], now)[0].allowed
-        assert len(trips) == 3
-        assert not store.apply([hit(limit)], NOW + 301 * MINUTE)[0].allowed
-        assert len(trips) == 5
-        assert commands(memcached_server)["get"] - before <= 1 + 87 * 4
-        assert store.apply([hit(limit, 0)], NOW + 302 * MINUTE)[0].remaining == 0
+    trips = counted(store)
+    before = commands(memcached_server)["get"]
+    for now in (NOW, NOW + 30 * MINUTE, NOW + 300 * MINUTE):
+        assert store.apply([hit(limit)], now)[0].allowed
+    assert len(trips) == 3
+    assert not store.apply([hit(limit)], NOW + 301 * MINUTE)[0].allowed
+    assert len(trips) == 5
+    assert commands(memcached_server)["get"] - before <= 1 + 87 * 4
+    assert store.apply([hit(limit, 0)], NOW + 302 * MINUTE)[0].remaining == 0
 
 
 def test_a_rejected_request_refunds_what_it_has_counted(memcached_server: Server, store: MemcachedStore) -> None:
@@ -96,29 +89,27 @@ def test_a_reset_leaves_no_part_of_a_block(store: MemcachedStore) -> None:
         assert store.apply([hit(limit, 0)], reset_at + later * SECOND)[0].remaining == 9, later
 
 
-def test_clocks_that_differ_by_less_than_a_bucket_allow_no_more(memcached_server: Server) -> None:
+def test_clocks_that_differ_by_less_than_a_bucket_allow_no_more(store: MemcachedStore) -> None:
     """A hit that a faster clock has counted in the future counts now."""
     limit = limit_of("10/minute", "tiered-window")
-    with opened(memcached_server) as store:
-        passed = 0
-        for i in range(40):
-            passed += store.apply([hit(limit)], NOW + (i % 2) * SECOND)[0].allowed
-        assert passed == 10
+    passed = 0
+    for i in range(40):
+        passed += store.apply([hit(limit)], NOW + (i % 2) * SECOND)[0].allowed
+    assert passed == 10
 
 
-def test_a_tiered_window_of_five_tiers_decides_as_the_pure_function(memcached_server: Server) -> None:
+def test_a_tiered_window_of_five_tiers_decides_as_the_pure_function(store: MemcachedStore) -> None:
     """In a window of 40 days by the second, only waits are longer, by at most a tenth of the period."""
     chance = random.Random(0)
     limit = limit_of("300/40d", {"name": "tiered-window", "precision": "1s"})
     model, now = ReferenceStore(), NOW
-    with opened(memcached_server) as store:
-        for _ in range(250):
-            cost = chance.choice((0, 1, 1, 20, 60, 299))
-            expected = model.apply([hit(limit, cost)], now)
-            check_decisions(store.apply([hit(limit, cost)], now), expected, ["tiered-window"], f"at {now}")
-            now += chance.choice((0, 1, 30 * SECOND, 10 * MINUTE, 50 * MINUTE, 7 * 60 * MINUTE, 3 * DAY, 11 * DAY))
-            if chance.random() < 0.3 and (waits := [d.retry_us for d in expected if d.retry_us]):
-                now += waits[0] - chance.choice((0, 1))
+    for _ in range(250):
+        cost = chance.choice((0, 1, 1, 20, 60, 299))
+        expected = model.apply([hit(limit, cost)], now)
+        check_decisions(store.apply([hit(limit, cost)], now), expected, ["tiered-window"], f"at {now}")
+        now += chance.choice((0, 1, 30 * SECOND, 10 * MINUTE, 50 * MINUTE, 7 * 60 * MINUTE, 3 * DAY, 11 * DAY))
+        if chance.random() < 0.3 and (waits := [d.retry_us for d in expected if d.retry_us]):
+            now += waits[0] - chance.choice((0, 1))
 
 
 # -- logs ------------------------------------------------------------------------------------------------------

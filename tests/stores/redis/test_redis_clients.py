@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 from redis.retry import Retry
 from redis_handles import PATIENT, address, client, hit, limit_of
-from redis_proxy import proxied
+from redis_proxy import Proxy
 from servers import HOST, Server, redis_running, wait_for
 
 from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.stores import RedisStore, open_store
+from ratelimit_mw.testing.store_suite import WAYS
 
 
 @pytest.mark.parametrize("decodes", [False, True])
@@ -57,41 +59,30 @@ def test_calls_go_through_the_clients_of_the_application(redis_server: Server, d
 
 
 @pytest.mark.slow
-def test_a_client_of_the_application_sends_nothing_twice(redis_server: Server) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_of_the_application_sends_nothing_twice(proxy: Proxy, way: str) -> None:
     """The store switches the retries of the client off for its own calls. The application keeps its retries."""
     limit = limit_of("500/hour")
-    with proxied(redis_server.port) as proxy:
-        errors = [redis.ConnectionError, redis.TimeoutError]
-        with redis.Redis(port=proxy.port, retry=Retry(NoBackoff(), 3), retry_on_error=errors) as own:
-            store = RedisStore(client=own, timeout_us=2_000_000)
-            store.apply([hit(limit)])
+    options: dict[str, Any] = {"port": proxy.port, "retry_on_error": [redis.ConnectionError, redis.TimeoutError]}
+    aown = redis.asyncio.Redis(retry=AsyncRetry(NoBackoff(), 3), **options)
+    with redis.Redis(retry=Retry(NoBackoff(), 3), **options) as own:
+        store = RedisStore(client=own, aclient=aown, timeout_us=2_000_000)
+        with closing(WAYS[way](store)) as handle:
+            handle.hit(limit)
             proxy.heard.clear()
             proxy.swallows = True
             with hurried(store, 0.3), pytest.raises(StoreError, match="time budget"):
-                store.apply([hit(limit)])
+                handle.hit(limit)
             assert [command[0] for command in proxy.heard if command[0] != b"CLIENT"] == [b"EVALSHA"]
             proxy.swallows = False
-            proxy.heard.clear()
-            proxy.hears = lambda command: proxy.cut() if command[0] == b"GET" else None
-            with pytest.raises(redis.ConnectionError):
-                own.get("a key")
-            assert [command[0] for command in proxy.heard if command[0] == b"GET"] == [b"GET"] * 4
-
-        async def run() -> None:
-            aown = redis.asyncio.Redis(port=proxy.port, retry=AsyncRetry(NoBackoff(), 3), retry_on_error=errors)
-            astore = RedisStore(aclient=aown, timeout_us=2_000_000)
-            await astore.aapply([hit(limit)])
-            proxy.heard.clear()
-            proxy.swallows = True
-            with hurried(astore, 0.3), pytest.raises(StoreError, match="time budget"):
-                await astore.aapply([hit(limit)])
-            assert [command[0] for command in proxy.heard if command[0] != b"CLIENT"] == [b"EVALSHA"]
-            proxy.swallows = False
-            assert (await astore.aapply([hit(limit)]))[0].allowed
-            await aown.aclose()
-
-        proxy.hears = lambda command: None
-        asyncio.run(run())
+            assert handle.hit(limit).allowed
+            if way != "sync":
+                handle._runner.run(aown.aclose())  # type: ignore[attr-defined]
+        proxy.heard.clear()
+        proxy.hears = lambda command: proxy.cut() if command[0] == b"GET" else None
+        with pytest.raises(redis.ConnectionError):
+            own.get("a key")
+        assert [command[0] for command in proxy.heard if command[0] == b"GET"] == [b"GET"] * 4
 
 
 def test_a_call_without_its_client_is_an_error_of_the_configuration(redis_server: Server) -> None:
@@ -146,16 +137,6 @@ def test_arguments_that_do_not_fit_are_rejected() -> None:
         with pytest.raises(ConfigError, match=message) as caught:
             RedisStore(**arguments)
         assert "s3cret" not in str(caught.value)
-
-
-def test_a_store_is_named_after_the_server_of_its_client() -> None:
-    """Host, port and database for the log, without the login; the service for a client of Sentinel."""
-    named = redis.Redis(host="cache", port=7000, db=2, username="ann", password="s3cret")
-    assert repr(RedisStore(client=named)) == "<RedisStore redis://cache:7000/2>"
-    assert repr(RedisStore(aclient=redis.asyncio.Redis(host="cache"))) == "<RedisStore redis://cache:6379/0>"
-    assert repr(RedisStore(client=redis.from_url("unix:///redis.sock"))) == "<RedisStore unix:///redis.sock>"
-    primary = redis.Sentinel([("cache", 26379)]).master_for("mymaster", password="s3cret")
-    assert repr(RedisStore(client=primary)) == "<RedisStore redis+sentinel://mymaster>"
 
 
 class Rotating(CredentialProvider):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 from own_time import hurried
 from redis_handles import client, hit, limit_of
+from redis_topology import port_at
 from servers import HOST, Server, cluster_running, replicated, wait_for
 
 from ratelimit_mw import Limiter, Rule
@@ -54,18 +54,9 @@ def test_clients_do_not_choose_their_slot(nodes: list[Server], servers: list[red
     assert all(server.keys("*|braces|*") for server in servers[:3])
 
 
-def port_at(server: redis.Redis, number: int) -> int:
-    """The port of the primary that has a slot, by the map of a server."""
-    return next(int(port) for first, last, (_, port, *_), *_ in raw_slots(server) if first <= number <= last)
-
-
 def owner(servers: list[redis.Redis], number: int) -> redis.Redis:
     port = port_at(servers[0], number)
     return next(server for server in servers if port_of(server) == port)
-
-
-def raw_slots(server: redis.Redis) -> Any:
-    return server.execute_command("CLUSTER SLOTS")
 
 
 def port_of(server: redis.Redis) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
+from redis_topology import port_at
 from servers import HOST, Server, wait_for
 
 from ratelimit_mw import Limiter, Rule, Verdict
@@ -40,12 +41,24 @@ def servers(nodes: list[Server]) -> Iterator[list[redis.Redis]]:
         yield found
 
 
+@pytest.fixture
+def opened_cluster(nodes: list[Server]) -> Iterator[Callable[..., RedisStore]]:
+    """Opens stores on the cluster, and closes them."""
+    with ExitStack() as stack:
+
+        def build(timeout_us: int = PATIENT) -> RedisStore:
+            store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", timeout_us)
+            assert isinstance(store, RedisStore)
+            stack.callback(store.close)
+            return store
+
+        yield build
+
+
 class Scene:
     """A limiter on the cluster, with the commands of each request and its rounds."""
 
-    def __init__(self, nodes: Sequence[Server], servers: Sequence[redis.Redis], is_async: bool, rules: Any) -> None:
-        store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", PATIENT)
-        assert isinstance(store, RedisStore)
+    def __init__(self, store: RedisStore, servers: Sequence[redis.Redis], is_async: bool, rules: Any) -> None:
         self.store = store
         settings = Settings(rejection_cache=0, fleet_size=1)
         self.limiter = Limiter([Rule(name=name, **rule) for name, rule in rules.items()], store, settings=settings)
@@ -75,11 +88,13 @@ class Scene:
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "async"])
-def scene(nodes: list[Server], servers: list[redis.Redis], request: pytest.FixtureRequest) -> Iterator[Any]:
+def scene(
+    opened_cluster: Callable[..., RedisStore], servers: list[redis.Redis], request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Scene]]:
     opened: list[Scene] = []
 
     def build(**rules: Any) -> Scene:
-        opened.append(Scene(nodes, servers, request.param, rules))
+        opened.append(Scene(opened_cluster(), servers, request.param, rules))
         for _ in range(2):
             opened[-1].ask()  # connects, and each server learns the script
         return opened[-1]
@@ -172,39 +187,24 @@ def test_requests_of_one_loop_share_calls_by_server(nodes: list[Server], servers
     assert asyncio.run(run()) == (50, [949, 949, 0])
 
 
-def apart(nodes: Sequence[Server], servers: Sequence[redis.Redis]) -> tuple[Limit, Limit, Server]:
+@pytest.fixture
+def apart(nodes: list[Server], servers: list[redis.Redis]) -> tuple[Limit, Limit, Server]:
     """Return two limits on two servers, and the server of the second one."""
 
     def port(limit: Limit) -> int:
-        number = slot_of(b"rl:" + hit(limit).key.encode())
-        slots: Any = servers[0].execute_command("CLUSTER SLOTS")
-        return next(port for first, last, (_, port, *_), *_ in slots if first <= number <= last)
+        return port_at(servers[0], slot_of(b"rl:" + hit(limit).key.encode()))
 
     first = limit_of("9/hour")
     second = next(limit for limit in iter(lambda: limit_of("9/hour"), None) if port(limit) != port(first))
     return first, second, next(node for node in nodes if node.port == port(second))
 
 
-@pytest.fixture
-def opened_cluster(nodes: list[Server]) -> Iterator[Callable[..., RedisStore]]:
-    """Opens stores on the cluster, and closes them."""
-    with ExitStack() as stack:
-
-        def build(timeout_us: int = PATIENT) -> RedisStore:
-            store = open_store(f"redis+cluster://{HOST}:{nodes[0].port}", timeout_us)
-            assert isinstance(store, RedisStore)
-            stack.callback(store.close)
-            return store
-
-        yield build
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_silent_server_has_the_others_refunded(
-    nodes: list[Server], servers: list[redis.Redis], opened_cluster: Callable[..., RedisStore], is_async: bool
+    apart: tuple[Limit, Limit, Server], opened_cluster: Callable[..., RedisStore], is_async: bool
 ) -> None:
     """The request fails in its time budget, and the other limit is as before. The unknown refund is counted."""
-    first, second, server = apart(nodes, servers)
+    first, second, server = apart
     store = opened_cluster(2_000_000)
     hits = [hit(first), hit(second)]
     with asyncio.Runner() as runner:
@@ -224,15 +224,14 @@ def test_a_silent_server_has_the_others_refunded(
 
 @pytest.mark.parametrize(("problem", "lost"), [(OSError("cut"), 1), (NotRunError("no connection"), 0)])
 def test_a_refund_that_fails_is_counted_or_made_later(
-    nodes: list[Server],
-    servers: list[redis.Redis],
+    apart: tuple[Limit, Limit, Server],
     opened_cluster: Callable[..., RedisStore],
     monkeypatch: pytest.MonkeyPatch,
     problem: Exception,
     lost: int,
 ) -> None:
     """A rejection stands, whatever happens to the refunds of the other limits. A thread sends those not sent."""
-    first, second, _ = apart(nodes, servers)
+    first, second, _ = apart
     store = opened_cluster()
     ask, failures = Router.ask_each, [problem, problem]
 
@@ -251,15 +250,14 @@ def test_a_refund_that_fails_is_counted_or_made_later(
 
 @pytest.mark.parametrize(("problem", "cost"), [("CLUSTERDOWN for a reason", 1), ("ERR for a reason", 0)])
 def test_a_server_that_has_counted_nothing_loses_no_refund(
-    nodes: list[Server],
-    servers: list[redis.Redis],
+    apart: tuple[Limit, Limit, Server],
     opened_cluster: Callable[..., RedisStore],
     monkeypatch: pytest.MonkeyPatch,
     problem: str,
     cost: int,
 ) -> None:
     """The request fails, and the other limit is as before."""
-    first, second, _ = apart(nodes, servers)
+    first, second, _ = apart
     store = opened_cluster()
     ask = Router.ask_each
 

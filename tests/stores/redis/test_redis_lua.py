@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -65,67 +66,67 @@ def test_the_vectors_hold_in_lua(server: redis.Redis) -> None:
 @pytest.mark.parametrize("kind", SPECS)
 def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> None:
     """10,000 random steps of each algorithm, even with the largest numbers, a clock going back, refunds and charges."""
-    chance = random.Random(kind)
-    traces = [random_trace(kind, chance) for _ in range(TRACES)]
+    check_traces(server, random.Random(kind), partial(random_trace, kind))
+
+
+def test_random_leases_are_the_same_in_lua(server: redis.Redis) -> None:
+    """10,000 random steps of slots: taken, renewed, returned, expired, and a clock that goes back."""
+    check_traces(server, random.Random("leases"), random_leases)
+
+
+def check_traces(server: redis.Redis, chance: random.Random, make: Callable[[random.Random], Trace]) -> None:
+    traces = [make(chance) for _ in range(TRACES)]
     for i in range(0, TRACES, 10):
         assert differences(server, traces[i : i + 10]) == []
 
 
 def random_trace(kind: str, chance: random.Random) -> Trace:
-    limit = build_limit("search", 0, random_quota(kind, chance), random_spec(kind))
-    trace, consumed = Trace(limit), list[Charge]()
+    limit = build_limit("search", 0, random_quota(kind, chance), SPECS[kind])
     now = chance.choice((0, NOW, NOW, NOW + chance.randrange(10**12)))
+    return random_steps(limit, chance, now, lambda: random_pause(limit, chance), lambda: random_cost(limit, chance))
+
+
+def random_leases(chance: random.Random) -> Trace:
+    quota = Quota.exact(chance.choice((1, 2, 10, 10_000)), 0, concurrent=True)
+    pauses = (0, 0, 1, 1000, 5_000_000, 30_000_000, 59_999_999, 60_000_000, -2, -40_000_000)
+    return random_steps(
+        build_limit("search", 0, quota, "fixed-window"),
+        chance,
+        NOW,
+        lambda: chance.choice(pauses),
+        lambda: chance.choice((0, 1, 1, 1, 2, 5)),
+        refunds=0.3,
+        renewals=0.2,
+    )
+
+
+def random_steps(
+    limit: Limit,
+    chance: random.Random,
+    now: int,
+    pause: Callable[[], int],
+    cost_of_step: Callable[[], int],
+    refunds: float = 0.12,
+    renewals: float = 0.0,
+) -> Trace:
+    trace, consumed = Trace(limit), list[Charge]()
     for _ in range(STEPS):
-        now = max(0, now + random_pause(limit, trace, chance))
-        cost = random_cost(limit, chance)
-        kind_of_step = chance.random()
-        if kind_of_step < 0.12 and consumed:
+        now = max(0, now + pause())
+        cost, kind = cost_of_step(), chance.random()
+        if kind < refunds and consumed:
             held = consumed.pop(chance.randrange(max(0, len(consumed) - 8), len(consumed)))
             back = chance.choice((held.cost, chance.randint(1, held.cost)))
             trace.refund(now, held, back)
             if back < held.cost:
                 consumed.append(held._replace(cost=held.cost - back))
-        elif kind_of_step < 0.15:
+        elif kind < refunds + renewals and consumed:
+            trace.refund(now, chance.choice(consumed), 0)
+        elif kind < refunds + renewals + 0.03:
             trace.charge(now, max(1, cost))
         else:
             decision = trace.decide(now, cost)
             if decision.allowed and cost:
                 consumed.append(Charge(decision.at_us, cost, decision.delay_us))
-    return trace
-
-
-def test_random_leases_are_the_same_in_lua(server: redis.Redis) -> None:
-    """10,000 random steps of slots: taken, renewed, returned, expired, and a clock that goes back."""
-    chance = random.Random("leases")
-    traces = [random_leases(chance) for _ in range(TRACES)]
-    for i in range(0, TRACES, 10):
-        assert differences(server, traces[i : i + 10]) == []
-
-
-def random_leases(chance: random.Random) -> Trace:
-    trace = Trace(
-        build_limit("search", 0, Quota.exact(chance.choice((1, 2, 10, 10_000)), 0, concurrent=True), "fixed-window")
-    )
-    held: list[Charge] = []
-    now = NOW
-    for _ in range(STEPS):
-        now += chance.choice((0, 0, 1, 1000, 5_000_000, 30_000_000, 59_999_999, 60_000_000, -2, -40_000_000))
-        kind = chance.random()
-        if kind < 0.3 and held:
-            consumed = held.pop(chance.randrange(len(held)))
-            back = chance.choice((consumed.cost, chance.randint(1, consumed.cost)))
-            trace.refund(now, consumed, back)
-            if back < consumed.cost:
-                held.append(consumed._replace(cost=consumed.cost - back))
-        elif kind < 0.5 and held:
-            trace.refund(now, chance.choice(held), 0)
-        elif kind < 0.53:
-            trace.charge(now, chance.randint(1, 3))
-        else:
-            cost = chance.choice((0, 1, 1, 1, 2, 5))
-            decision = trace.decide(now, cost)
-            if decision.allowed and cost:
-                held.append(Charge(decision.at_us, cost))
     return trace
 
 
@@ -137,17 +138,13 @@ def random_quota(kind: str, chance: random.Random) -> Quota:
     return Quota.exact(amount, chance.choice(periods), chance.choice(bursts))
 
 
-def random_spec(kind: str) -> Any:
-    return SPECS[kind]
-
-
 def random_cost(limit: Limit, chance: random.Random) -> int:
     most = limit.limit
     some = (0, 1, 1, 1, 1, 2, 3, most // 2, most - 1, most, most + 1, chance.randint(0, most))
     return min(max(0, chance.choice(some)), 10**12)
 
 
-def random_pause(limit: Limit, trace: Trace, chance: random.Random) -> int:
+def random_pause(limit: Limit, chance: random.Random) -> int:
     """Mostly none or short, often a moment that matters, now and then back."""
     period = limit.algorithm.period
     share = period // limit.algorithm.amount

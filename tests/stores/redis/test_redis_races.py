@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from typing import Any
 
 import pytest
 import redis
 from redis_handles import address
 from servers import HOST, Server
+from store_races import FORK, in_processes
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
@@ -38,7 +38,7 @@ def run(place: str, rules: tuple[Rule, ...], start: Any, passed: Any) -> None:
     """One process: half of its tries blocking, half on an event loop, many at a time."""
     settings = Settings(on_store_error="deny", rejection_cache=0)
     limiter = Limiter(rules, open_store(place, PATIENT), settings=settings)
-    start.wait()
+    start.wait(60)
     verdicts, tries = [], TRIES // PROCESSES // 2
 
     async def on_a_loop() -> None:
@@ -54,15 +54,8 @@ def run(place: str, rules: tuple[Rule, ...], start: Any, passed: Any) -> None:
 
 
 def raced(place: str, *rules: Rule) -> int:
-    context = multiprocessing.get_context("fork")
-    start, passed = context.Event(), context.Queue()
-    workers = [context.Process(target=run, args=(place, rules, start, passed)) for _ in range(PROCESSES)]
-    for worker in workers:
-        worker.start()
-    start.set()
-    found = [passed.get(timeout=200) for _ in workers]
-    for worker in workers:
-        worker.join()
+    start = FORK.Barrier(PROCESSES)
+    found = in_processes(run, *[(place, rules, start)] * PROCESSES)
     assert "failed" not in found, "the store did not answer"
     return sum(found)
 

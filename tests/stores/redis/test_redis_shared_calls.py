@@ -48,6 +48,13 @@ class Search:
             ]
         return Operation(HIT if consume else PEEK, hits, names(hits), 0, self.now), all_values(expected)
 
+    def renewals(self, slots: Limit) -> tuple[Operation, Any]:
+        """An operation that renews the last slots, and its expected result."""
+        last = [(hit, consumed) for hit, consumed in self.consumed[-3:] if hit.limit is slots]
+        found = [Correction(hit.limit, hit.key, 0, consumed) for hit, consumed in last]
+        self.model.correct(found, self.now)
+        return Operation(CORRECT, found, names(found), 0, self.now), [self.now] * len(found)
+
     def changes(self) -> list[Correction]:
         limit = self.chance.choice(self.limits)
         found = [Correction(limit, limit.prefix + "a", self.chance.randint(1, 3), None)]
@@ -62,28 +69,21 @@ def test_random_requests_in_shared_calls_are_those_of_the_model(redis_server: Se
     """1,200 requests of up to four limits, 200 to a call: each is decided in its turn, alone, exactly."""
     others = ["fixed-window", "sliding-window-log", "gcra"]
     limits = [limit_of("7/3s", spec), *(limit_of("20/10s", other, shadow=other == "gcra") for other in others)]
-    search = Search(limits, seed=7)
-    with opened(redis_server) as store:
-        for _ in range(6):
-            steps = [search.step() for _ in range(200)]
-            check(together(store, [request for request, _ in steps]), steps)
+    check_calls(redis_server, Search(limits, seed=7))
 
 
 def test_random_concurrent_requests_are_those_of_the_model(redis_server: Server) -> None:
     """1,200 requests that take slots, renew them and return them, beside another limit, 200 to a call."""
     slots = build_limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
-    search = Search([slots, limit_of("50/10s", "gcra")], seed=11)
-    with opened(redis_server) as store:
+    check_calls(redis_server, Search([slots, limit_of("50/10s", "gcra")], seed=11), slots)
+
+
+def check_calls(server: Server, search: Search, slots: Limit | None = None) -> None:
+    with opened(server) as store:
         for _ in range(6):
             steps = [search.step() for _ in range(200)]
-            renewals = [
-                Correction(hit.limit, hit.key, 0, consumed)
-                for hit, consumed in search.consumed[-3:]
-                if hit.limit is slots
-            ]
-            search.model.correct(renewals, search.now)
-            request = Operation(CORRECT, renewals, names(renewals), 0, search.now)
-            steps.append((request, [search.now] * len(renewals)))
+            if slots is not None:
+                steps.append(search.renewals(slots))
             check(together(store, [request for request, _ in steps]), steps)
 
 

@@ -13,19 +13,13 @@ from contextlib import closing
 import pytest
 from own_time import hurried
 from redis_handles import PATIENT, Send, address, client, hit, limit_of, ways
-from redis_proxy import Proxy, proxied
+from redis_proxy import Proxy
 from servers import HOST, Server, wait_for
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing.store_suite import WAYS
-
-
-@pytest.fixture
-def proxy(redis_server: Server) -> Iterator[Proxy]:
-    with proxied(redis_server.port) as found:
-        yield found
 
 
 @pytest.fixture
@@ -140,17 +134,12 @@ def test_a_connection_that_has_replied_is_not_taken_for_tls(proxy: Proxy, store:
 def test_a_dead_connection_of_a_loop_is_replaced(proxy: Proxy, store: Store) -> None:
     """The same for the one connection of an event loop."""
     limit = limit_of("100/hour")
-
-    async def run() -> bool:
-        await store.aapply([hit(limit)])
+    with closing(WAYS["async"](store)) as handle:
+        handle.hit(limit)
         proxy.fall_silent()
         with hurried(store, 0.3), pytest.raises(StoreError):
-            await store.aapply([hit(limit)])
-        found = (await store.aapply([hit(limit)]))[0].allowed
-        await store.aclose()
-        return found
-
-    assert asyncio.run(run())
+            handle.hit(limit)
+        assert handle.hit(limit).allowed
 
 
 def test_clients_that_go_away_cost_no_connections(proxy: Proxy, store: Store, redis_server: Server) -> None:
