@@ -48,12 +48,12 @@ demo: $(STAMP) ## start a real server, send traffic to it, show which clients we
 test: $(STAMP) ## run every test that may fail alone, with real servers
 	$(PYTEST) -m "not thorough"
 
-test-fast: WORKERS = $(CORES)
+test-fast cover: WORKERS = $(CORES)
 test-fast: $(STAMP) ## run the tests that need no servers or processes, with few random examples
 	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile=quick
 
-cover: $(STAMP) ## run the tests of `make test` with the coverage of the core: every line and branch of it is needed
-	$(PYTEST) -m "not thorough" --cov --cov-report=term-missing:skip-covered
+cover: $(STAMP) ## run the tests of `make test-fast` with the coverage of the core: every line and branch of it is needed
+	$(PYTEST) -m "not slow and not thorough" --hypothesis-profile=quick --cov --cov-report=term-missing:skip-covered
 
 test-all: export DIFFERENTIAL_REQUESTS := 10000
 test-all: export DIFFERENTIAL_TARGETS := 4000

@@ -129,12 +129,13 @@ class _Call:
     async def end(self, holder: Request) -> None:
         """Wait for the result, and keep it. After an error, the next one calls the function again."""
         async with self._lock:
-            if holder.identified is self:
-                features = None
-                try:
-                    features = _checked(await self._result)
-                finally:
-                    holder.identified = features
+            if holder.identified is not self:
+                return
+            features = None
+            try:
+                features = _checked(await self._result)
+            finally:
+                holder.identified = features
 
 
 def _checked(features: Any) -> Mapping[str, Any]:
