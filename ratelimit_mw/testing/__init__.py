@@ -6,6 +6,6 @@ This package imports no test library. The compliance suites are classes that pyt
 from ..testmode import limits_off
 from .algorithm_compliance import AlgorithmCompliance
 from .clock import ManualClock, limits_timed_by
-from .store_compliance import StoreCompliance, StoreSmoke
+from .store_compliance import StoreCompliance
 
-__all__ = ["AlgorithmCompliance", "ManualClock", "StoreCompliance", "StoreSmoke", "limits_off", "limits_timed_by"]
+__all__ = ["AlgorithmCompliance", "ManualClock", "StoreCompliance", "limits_off", "limits_timed_by"]

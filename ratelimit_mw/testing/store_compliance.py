@@ -1,4 +1,4 @@
-"""`StoreCompliance` checks a store against the contract of `Store`; `StoreSmoke` is its short form."""
+"""`StoreCompliance` checks a store against the contract of `Store`."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,6 @@ from .store_suite import (
     limit_of,
     limits_with_ban,
     store_test,
-    takes_spec,
 )
 
 HOSTILE = (
@@ -380,33 +379,6 @@ class StoreCompliance(StoreSuite):
                 won = sum(pool.map(lambda handle: sum(_add_one(handle, name) for _ in range(50)), (first, second)))  # noqa: B023
                 check_equal(int(first.read_record(name) or b"0"), 2 + won, "the writes that succeeded")
                 check_equal(won >= 50, True, f"{won} of 100 writes succeeded")
-
-
-class StoreSmoke(StoreCompliance):
-    """Run each test of `StoreCompliance` once, in about 25 tests.
-
-    Use it for a small question about a store that passes `StoreCompliance` elsewhere: another server version,
-    another topology, a user with few rights. Every second test uses the async methods, and each test uses the next of
-    the ``algorithms``.
-
-    Example:
-        class TestOldServer(StoreSmoke):
-            def make_store(self):
-                return MyStore("old-server:1234")
-    """
-
-    def _ways_of(self, test: str) -> Sequence[str]:
-        return [list(WAYS)[_TURNS.index(test) % len(WAYS)]]
-
-    def _specs_of(self, test: str) -> Sequence[Spec]:
-        return [self.algorithms[_TURNS.index(test) % len(self.algorithms)]]
-
-
-# The tests of each algorithm come first, so that `StoreSmoke` uses them all.
-_TURNS = sorted(
-    (name for name in vars(StoreCompliance) if name.startswith("test_")),
-    key=lambda name: not takes_spec(getattr(StoreCompliance, name).test),
-)
 
 
 def _exhaust(store: StoreHandle, limit: Limit) -> Decision:

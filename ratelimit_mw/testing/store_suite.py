@@ -138,14 +138,7 @@ class StoreSuite:
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """Run every test with blocking and async methods."""
-        metafunc.parametrize("way", self._ways_of(metafunc.function.__name__))
-
-    def _ways_of(self, test: str) -> Sequence[str]:
-        return list(WAYS)
-
-    def _specs_of(self, test: str) -> Sequence[Spec]:
-        """Return the algorithms of one test."""
-        return self.algorithms
+        metafunc.parametrize("way", WAYS)
 
     @contextmanager
     def _open_second(self, first: StoreHandle, way: str = "") -> Iterator[StoreHandle]:
@@ -163,23 +156,22 @@ class StoreSuite:
 def store_test(test: Callable[..., None]) -> Callable[[Any, str], None]:
     """Make a test of pytest from one that takes a store, and perhaps a ``spec``: then it runs for each algorithm."""
 
+    takes_spec = "spec" in inspect.signature(test).parameters
+
     def run(suite: Any, way: str) -> None:
         with closing(WAYS[way](suite.make_store())) as store:
-            for spec in suite._specs_of(test.__name__) if takes_spec(test) else ():
+            if not takes_spec:
+                test(suite, store)
+                return
+            for spec in suite.algorithms:
                 try:
                     test(suite, store, spec)
                 except AssertionError as error:
                     error.add_note(f"with the algorithm {label(spec)}")
                     raise
-            if not takes_spec(test):
-                test(suite, store)
 
-    run.__name__, run.__doc__, run.test = test.__name__, test.__doc__, test  # type: ignore[attr-defined]
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run
-
-
-def takes_spec(test: Callable[..., None]) -> bool:
-    return "spec" in inspect.signature(test).parameters
 
 
 def label(spec: Spec) -> str:
