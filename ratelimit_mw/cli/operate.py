@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
-from ..operations import OPERATIONS, AdminOperation, Answer, arguments_of, read_features, run
+from ..operations import OPERATIONS, AdminOperation, Answer, read_features, run
 from ..operations.arguments import Argument, decode
 from .application import SourceCommand
 from .clients import as_counted, open_limiter, open_limiter_of_log, with_app_hint
@@ -20,8 +20,7 @@ def command_of(operation: AdminOperation) -> SourceCommand:
     def perform(source: Source, **values: Any) -> Answer:
         return _perform(operation, source, values)
 
-    arguments = arguments_of(operation.arguments).items()
-    params = [_param(operation, name, each) for name, each in arguments if name != "limits"]
+    params = [_param(operation, name, each) for name, each in operation.arguments.items() if name != "limits"]
     command = SourceCommand(
         name=operation.name.rpartition(" ")[2],
         callback=perform,
@@ -82,7 +81,7 @@ def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -
             values["features"] = {}
         decode(operation.arguments, values)
     except ConfigError as error:
-        if error.path not in arguments_of(operation.arguments):  # of a feature
+        if error.path not in operation.arguments:  # of a feature
             raise click.BadParameter(str(error)) from None
         raise click.BadParameter(error.message, param_hint=f"'--{error.path}'") from None
     return values

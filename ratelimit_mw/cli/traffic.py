@@ -9,7 +9,7 @@ from ..clock import SECOND
 from ..errors import ConfigError, suggestion
 from ..operations import Answer, Cell, Table
 from ..operations.times import minute_text, seconds_of
-from ..operations.traffic_report import missing_text
+from ..operations.traffic import missing_text
 from ..quota import parse_duration
 from ..settings import Settings
 from ..testmode import process_clock

@@ -15,9 +15,8 @@ from ..http.admission import Admission
 from ..http.limits import ADMISSION
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
-from .access import Allow, Mount, is_open
 from .changes import LONGEST_FORM
-from .core import PageResponse, redirect_into, respond
+from .core import Allow, Mount, PageResponse, is_open, redirect_into, respond
 
 _CLOSED: Final = 1008
 

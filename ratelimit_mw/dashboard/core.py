@@ -1,22 +1,33 @@
-"""``respond``: the response to a request below the mount, as every framework can send it. It may wait for the store."""
+"""``Mount``: the arguments of ``dashboard``; ``respond``: the response to a request, which may wait for the store.
+
+Those may see a dashboard whom ``allow`` accepts, or by default those with the printed password.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from ..errors import ConfigError, StoreError
+from ..http.admission import admissions_of
 from ..http.request import Request
-from ..http.token import CHALLENGE
+from ..http.token import CHALLENGE, has_token, start_token
 from ..limiter.limiter import Limiter
 from ..operations.overview import function_name
-from .access import CHANGE, Mount
 from .changes import change, is_own_form, read_form, result_of, token_of
 from .data import forget_store, read_data
-from .page import ASSETS, STATIC, dashboard_page, message_page, read_asset
+from .page import ASSETS, STATIC, dashboard_page, message_page, read_asset, templates
 from .view import parse_view
 
+Allow = Callable[[Any], bool | Awaitable[bool]]
+"""Your function of the framework's request. It may be async where the framework is."""
+
+_CHANGE: Final = "change"
+"""The path of forms below the mount."""
 _METHODS: Final = ("GET", "HEAD")
 _DATA: Final = "data.json"
 _NOT_OWN: Final = (
@@ -34,6 +45,62 @@ _SECURITY: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_log = logging.getLogger("ratelimit_mw")
+
+
+class Mount(NamedTuple):
+    """The arguments of ``dashboard``, which are the same for every framework. Without a limiter, the framework's."""
+
+    limiter: Limiter | None
+    allow: Allow | None
+    writes: bool
+
+    def check(self) -> Mount:
+        """Return it. Without ``allow``, log the password.
+
+        Raises:
+            ConfigError: An argument is invalid.
+            MissingExtraError: The library for the templates is not installed.
+        """
+        if self.limiter is not None and not isinstance(self.limiter, Limiter):
+            raise ConfigError(f"expected a Limiter; got {self.limiter!r}", "limiter")
+        if self.allow is not None and not callable(self.allow):
+            raise ConfigError(f"expected a function of the request; got {self.allow!r}", "allow")
+        if not isinstance(self.writes, bool):
+            raise ConfigError(f"expected True or False; got {self.writes!r}", "writes")
+        templates()
+        if self.allow is None:
+            _log_password()
+        return self
+
+    def ask(self, request: Request) -> bool | Awaitable[bool]:
+        """Return the answer of ``allow``, or its awaitable. Without a function, the request needs the password."""
+        return (
+            has_token(request, start_token(), "bearer", "basic") if self.allow is None else self.allow(request.passed)
+        )
+
+
+@cache
+def _log_password() -> None:
+    _log.warning(
+        "the dashboard has no allow. Until this process ends, it opens with any user name and this password: %s",
+        start_token(),
+    )
+
+
+def is_open(answer: object, server_data: Mapping[str, Any]) -> bool:
+    """Return whether an answer opens the dashboard. A coroutine, or a response, must not.
+
+    The counts that the dashboard shows leave out a request that opens it: an open page sends one every few seconds.
+
+    Raises:
+        ConfigError: The answer is neither true nor false.
+    """
+    if answer is not True and answer:
+        raise ConfigError(f"expected True or False from the function; got {type(answer).__name__}", "allow")
+    for admission in admissions_of(server_data) if answer else ():
+        admission.skip_event()
+    return bool(answer)
 
 
 class PageResponse(NamedTuple):
@@ -57,7 +124,7 @@ def respond(mount: Mount, limiter: Limiter, request: Request, path: str, opens: 
     Returns:
         The response. The body is empty for ``HEAD``.
     """
-    is_change = mount.writes and path == CHANGE
+    is_change = mount.writes and path == _CHANGE
     methods = ("POST",) if is_change else _METHODS
     if request.method not in methods:
         what = b"Send a form of the page.\n" if is_change else b"This page is read-only: use GET.\n"
@@ -100,12 +167,12 @@ def _change(limiter: Limiter, request: Request) -> PageResponse:
     try:
         form = read_form(request)
         if not is_own_form(request, form):
-            return _problem(403, CHANGE, "Nothing was changed", _NOT_OWN)
+            return _problem(403, _CHANGE, "Nothing was changed", _NOT_OWN)
         view, is_done = parse_view(request.query_string), change(limiter, form)
     except ConfigError as error:
-        return _problem(400, CHANGE, "Nothing was changed", str(error))
+        return _problem(400, _CHANGE, "Nothing was changed", str(error))
     except StoreError as error:
-        return _problem(503, CHANGE, "The change failed", str(error))
+        return _problem(503, _CHANGE, "The change failed", str(error))
     forget_store(limiter)
     query = urlencode([*view.fields, ("done" if is_done else "unchanged", form["operation"])])
     return _build(303, "text/plain", b"", Location=f"./?{query}")
@@ -124,7 +191,7 @@ def _problem(status: int, path: str, title: str, problem: str) -> PageResponse:
     """Return why there is no page; as JSON for the programs that read ``data.json``."""
     if path == _DATA:
         return _json(status, {"error": problem})
-    return _build(status, _HTML, message_page(title, problem, "./" if path == CHANGE else "?"))
+    return _build(status, _HTML, message_page(title, problem, "./" if path == _CHANGE else "?"))
 
 
 def _find_asset(path: str) -> PageResponse | None:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from ..clock import SECOND
+from ..clock import SECOND, now_us
 from ..errors import RateLimitError, StoreError
+from ..limiter.gates import EVERY
 from ..limiter.limiter import Limiter
+from ..limiter.observers.outcomes import REJECTED
 from ..operations.forms import decision_json, override_json
 from ..operations.overview import Overview
-from ..operations.times import time_json
+from ..operations.times import span_text, time_json
+from ..operations.traffic import TrafficSeries, missing_text, read_series, top_clients, total_json
+from ..rules.ruleset import RuleSet
 from ..stores.url import redacted_url
-from .load import read_load
-from .traffic import read_clients, read_traffic
+from ..traffic import Curve, TrafficLog
 from .view import View
 
 Json = dict[str, Any]
 
+LABELS: Final = {
+    "allowed": "allowed",
+    "rejected": "rejected",
+    "shadow": "would be rejected",
+    "limit": "limit",
+    "in_flight": "in flight",
+}
+"""The lines of a curve, in their order."""
+_CLIENTS: Final = {"rejected": REJECTED, "shadow": {"shadow"}, "allowed": {"allowed"}}
+"""The outcomes of each list of clients."""
+_NO_CLIENTS: Final = "Clients need traffic_log and traffic_clients = true in your settings."
+_MOST_CURVES: Final = 20
+_MOST_ROWS: Final = 50
+_MOST_NAMES: Final = 200
+_MOST_CLIENTS: Final = 20
 _MOST_BANS: Final = 100
 _MOST_PAGES: Final = 5
 """The maximum number of pages that are searched for bans, of up to 10,000 keys each."""
@@ -38,12 +56,10 @@ def read_data(limiter: Limiter, view: View) -> Json:
         ConfigError: The view has a range that cannot be shown.
     """
     now = limiter.clocks.time() / SECOND
-    view.span(now)
-    traffic, in_store = _read_traffic(limiter, view, now), _read_store(limiter)
-    clients = _read_clients(limiter, view, now, traffic)
-    rules = {"rules": _read_rules(limiter)}
-    load = {"load": read_load(limiter)} if any(rule.source.adapts for rule in limiter.rules.rules) else {}
-    return {"now": time_json(now), "traffic": traffic, **load, "clients": clients, "rules": rules, **in_store}
+    start, end = view.span(now)
+    load = {"load": _read_load(limiter)} if any(rule.source.adapts for rule in limiter.rules.rules) else {}
+    of_log, in_store = _read_log(limiter, view, start, end), _read_store(limiter)
+    return {"now": time_json(now), **of_log, **load, "rules": {"rules": _read_rules(limiter)}, **in_store}
 
 
 def forget_store(limiter: Limiter) -> None:
@@ -51,22 +67,104 @@ def forget_store(limiter: Limiter) -> None:
     _kept.pop(limiter, None)
 
 
-def _read_traffic(limiter: Limiter, view: View, now: float) -> Json:
-    log = limiter.traffic_log
+def _read_log(limiter: Limiter, view: View, start: float, end: float) -> Json:
+    """Return the traffic and the top clients of a view. An error of one is that of both, and is waited for once."""
+    log, rules, has_clients = limiter.traffic_log, limiter.rules, limiter.settings.traffic_clients
     if log is None:
-        return {"missing": 'Add traffic_log = "sqlite:///traffic.db" to your settings to see curves and totals.'}
-    return _part(lambda: read_traffic(log, view, now, limiter.rules))
+        missing = 'Add traffic_log = "sqlite:///traffic.db" to your settings to see curves and totals.'
+        return {"traffic": {"missing": missing}, "clients": {"missing": _NO_CLIENTS}}
+    traffic: Json
+    clients: Json = {"hidden": "Clients are personal data, so they are hidden."}
+    try:
+        series = read_series(log, start, end, rules)
+        traffic = _traffic_json(log, series, view, start, end, rules)
+        if has_clients and view.clients:
+            clients = _clients_json(log, series, view, start, end, rules)
+    except RateLimitError as error:
+        traffic = {"error": str(error)}
+        clients = traffic if view.clients else clients
+    return {"traffic": traffic, "clients": clients if has_clients else {"missing": _NO_CLIENTS}}
 
 
-def _read_clients(limiter: Limiter, view: View, now: float, traffic: Json) -> Json:
-    log = limiter.traffic_log
-    if log is None or not limiter.settings.traffic_clients:
-        return {"missing": "Clients need traffic_log and traffic_clients = true in your settings."}
-    if not view.clients:
-        return {"hidden": "Clients are personal data, so they are hidden."}
-    if "error" in traffic:
-        return traffic  # where the log is unreachable, each call would wait for it again
-    return _part(lambda: read_clients(log, view, now, limiter.rules))
+def _traffic_json(
+    log: TrafficLog, series: Sequence[TrafficSeries], view: View, start: float, end: float, rules: RuleSet
+) -> Json:
+    """Return the totals of a view, with the curves of the largest."""
+    several = [each for each in series if each.kind == view.kind]
+    chosen = [each for each in several if view.name in (None, each.name)]
+    drawn = chosen[:_MOST_CURVES]
+    events = [event for each in drawn for events in each.lines().values() for event in events]
+    curves = log.curves(events, start, end)
+    order = {name: position for position, name in enumerate(rules.by_name)}
+    drawn.sort(key=lambda each: (order.get(each.name, len(order)), each.name))
+    first = next(iter(curves.values()), None)
+    steps = {"start": first and time_json(first.start), "step": first and first.step}
+    shown = [_curve_json(each, curves, rules) for each in drawn]
+    return {
+        "log": log.name,
+        "from": time_json(start),
+        "to": time_json(end),
+        "by": view.kind,
+        "name": view.name,
+        "kinds": Counter(each.kind for each in series),
+        "names": sorted(each.name for each in several[:_MOST_NAMES]),
+        "totals": [total_json(each, rules) for each in chosen[:_MOST_ROWS]],
+        "totals_left_out": max(0, len(chosen) - _MOST_ROWS),
+        **steps,
+        "curves": shown,
+        "curves_left_out": len(chosen) - len(drawn),
+        **({} if view.name is None or first is None else {"steps": _rows(shown[0]["lines"], first)}),
+    }
+
+
+def _curve_json(series: TrafficSeries, curves: Mapping[str, Curve], rules: RuleSet) -> Json:
+    lines = {
+        line: [sum(column) for column in zip(*(curves[event].counts for event in events), strict=True)]
+        for line, events in series.lines().items()
+    }
+    peaks = ", ".join(f"{max(counts):,} {LABELS[line]}" for line, counts in lines.items())
+    total, step = total_json(series, rules), next(iter(curves.values())).step
+    peaks = f"at most {peaks} in {span_text(step)}"
+    return {**total, "is_shadow": total.get("mode") == "shadow", "lines": lines, "peaks": peaks}
+
+
+def _rows(lines: Mapping[str, Sequence[int]], curve: Curve) -> list[Json]:
+    """Return the counts of each step, the latest first."""
+    counts = enumerate(zip(*lines.values(), strict=True))
+    rows = [
+        {"time": time_json(curve.start + i * curve.step), **dict(zip(lines, each, strict=True))} for i, each in counts
+    ]
+    return rows[::-1]
+
+
+def _clients_json(
+    log: TrafficLog, series: Sequence[TrafficSeries], view: View, start: float, end: float, rules: RuleSet
+) -> Json:
+    """Return the clients with the highest counts, per outcome. Below ``complete_from``, some may be missing."""
+    name = view.name if view.kind == "rule" else None  # endpoints have no clients
+    several = [each for each in series if name in (None, each.name)]
+    found: Json = {}
+    complete_from = 1
+    for line, outcomes in _CLIENTS.items():
+        found[line], complete = top_clients(log, start, end, several, outcomes, _MOST_CLIENTS, rules)
+        complete_from = max(complete_from, complete)
+    return {**found, "complete_from": complete_from, "note": missing_text(complete_from)}
+
+
+def _read_load(limiter: Limiter) -> Json:
+    """Return the adaptive limits of this process in the last hour: of several keys of a rule, the lowest limit."""
+    rows = []
+    for rule, level in limiter.gates.levels().items():
+        samples = {at // EVERY: known for at, known in [*limiter.gates.history.get(rule, ()), (now_us(), level)]}
+        first, steps = min(samples), range(min(samples), max(samples) + 1)
+        lines = {
+            name: [getattr(samples[step], name) if step in samples else None for step in steps]
+            for name in ("limit", "in_flight")
+        }
+        start, step = time_json(first * EVERY / SECOND), EVERY // SECOND
+        peaks = f"the last change: {level.reason}"
+        rows.append({"rule": rule, **level._asdict(), "peaks": peaks, "start": start, "step": step, "lines": lines})
+    return {"curves": rows}
 
 
 def _read_rules(limiter: Limiter) -> list[Json]:

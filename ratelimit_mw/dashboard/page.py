@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import MissingExtraError
 from ..operations.times import span_text
-from .traffic import LABELS
+from .data import LABELS
 from .view import RANGES, View
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from ..errors import ConfigError, suggestion
 from ..http.request import parse_pairs
 from ..operations.times import seconds_of
-from ..operations.traffic_report import Kind
+from ..operations.traffic import Kind
 
 RANGES: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "year": 365 * 86_400}
 """The time ranges that end now, in seconds."""
@@ -17,7 +17,7 @@ _DEFAULT: Final = "day"
 _NAMES: Final = {"start": "from", "end": "to", "kind": "by"}
 """The fields of a query whose names differ from those of a view."""
 _LONGEST_NAME: Final = 300
-"""No rule, endpoint or event of a log has a longer name."""
+"""No rule or endpoint has a longer name."""
 _EXPECTED: Final = "a date such as 2026-01-31, or a time in UTC such as 2026-01-31T12:00"
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.urls import path
 
-from ..dashboard.access import Allow, Mount, is_open
-from ..dashboard.core import redirect_into, respond
+from ..dashboard.core import Allow, Mount, is_open, redirect_into, respond
 from ..limiter.limiter import Limiter
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
 from .limits import project_limits

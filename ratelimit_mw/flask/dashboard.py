@@ -5,8 +5,7 @@ from __future__ import annotations
 import flask
 from flask import Blueprint, Flask
 
-from ..dashboard.access import Allow, Mount, is_open
-from ..dashboard.core import redirect_into, respond
+from ..dashboard.core import Allow, Mount, is_open, redirect_into, respond
 from ..limiter.limiter import Limiter
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
 from .extension import hooks_of

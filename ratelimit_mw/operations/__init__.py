@@ -7,8 +7,8 @@
 
 ``answer.json`` is for programs, ``answer.shown`` and ``answer.notes`` are for people. ``answer.found_wrong`` is true
 where nothing was changed: the client was not banned, or had no counts. A mistake in the arguments is a ``ConfigError``,
-whose ``path`` is the name of the argument. ``OPERATIONS`` has the operations by name, and ``arguments_of`` the
-arguments of each with their meanings. ``read_features`` reads the features of texts such as ``ip=192.0.2.7``.
+whose ``path`` is the name of the argument. ``OPERATIONS`` has the operations by name, with their arguments.
+``read_features`` reads the features of texts such as ``ip=192.0.2.7``.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,7 @@ from ..limiter.limiter import Limiter
 from ..stores.blocking import Call, twins
 from . import clients, inspect, overrides, traffic  # noqa: F401 - they declare the operations
 from .answer import Answer, Cell, Line, Table
-from .arguments import arguments_of, decode, read_features
-from .declare import OPERATIONS, AdminOperation
+from .arguments import OPERATIONS, AdminOperation, decode, read_features
 
 __all__ = [
     "OPERATIONS",
@@ -28,7 +27,6 @@ __all__ = [
     "Line",
     "AdminOperation",
     "Table",
-    "arguments_of",
     "arun",
     "read_features",
     "run",
@@ -51,7 +49,7 @@ async def _run(limiter: Limiter, call: Call, name: str, arguments: Mapping[str, 
         StoreError: The store is unreachable.
     """
     operation = OPERATIONS[name]
-    return await operation.perform(call, limiter, decode(operation.arguments, arguments))
+    return await operation.perform(call, limiter, **decode(operation.arguments, arguments))
 
 
 run, arun = twins(_run)

@@ -1,11 +1,12 @@
-"""The arguments of the operations, declared once: types, meanings and defaults for commands, HTTP and forms."""
+"""``operation`` declares a coroutine as an operation. Its parameters are arguments of commands, HTTP and forms."""
 
-from collections.abc import Iterable, Mapping
-from functools import cache
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from inspect import Parameter, signature
+from types import NoneType
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct, field
+from msgspec import Meta
 
 from ..errors import ConfigError, error_path
 from ..http.request import group_values, only_value
@@ -14,8 +15,27 @@ from ..keys.forms import normalized_email
 from ..keys.parts import Part, checked_part, part_of
 from ..quota import parse_duration
 from ..rules.declaration import check_names, check_type
+from .answer import Answer
 
-_Arguments = TypeVar("_Arguments", bound=Struct)
+Perform = Callable[..., Awaitable[Answer]]
+_Perform = TypeVar("_Perform", bound=Perform)
+Given = Mapping[str, Any] | None
+
+_RULE: Final = Meta(title="RULE", description="The name of the rule.")
+_OR_ALL: Final = Meta(title="RULE", description="The name of the rule. Default: all rules.")
+_FEATURES: Final = Meta(title="NAME=VALUE", description="The features of the key of the rule.")
+_END: Final = Meta(title="DURATION", description="The length, such as 12h or 7d. Default: no end.")
+RuleName = Annotated[str, _RULE]
+AnyRule = Annotated[str | None, _RULE]
+RuleOrAll = Annotated[str | None, _OR_ALL]
+OnlyRule = Annotated[str | None, Meta(title="NAME", description="Show only the clients of this rule.")]
+Client = Annotated[Mapping[str, Any], _FEATURES]
+AnyClient = Annotated[Given, _FEATURES]
+Limits = Annotated[str, Meta(title="LIMITS", description='Limits such as "1000/minute", or "unlimited".')]
+Length = Annotated[str | None, _END]
+Last = Annotated[str, Meta(title="DURATION", description="The time range up to now.")]
+Most = Annotated[int, Meta(ge=1, le=100_000, description="Maximum number of rows to show.")]
+
 _MISSING: Final = {
     "rule": 'Send the name of a rule, such as "login"',
     "features": 'Send the features of the key of the rule, such as {"ip": "192.0.2.7"}',
@@ -24,165 +44,114 @@ _MISSING: Final = {
 _PERIODS: Final = ("for", "last")
 """The arguments that are durations of more than 0."""
 
-_WORD: Final = {"is_word": True}
-"""Marks an argument that a command takes by position."""
-_RULE: Final = Meta(title="RULE", description="The name of the rule.", extra=_WORD)
-_OR_ALL: Final = Meta(
-    title="RULE", description="The name of the rule. Default: all rules.", extra=_WORD | {"or_all": True}
-)
-_FEATURES: Final = Meta(title="NAME=VALUE", description="The features of the key of the rule.", extra=_WORD)
-_LIMITS: Final = Meta(title="LIMITS", description='Limits such as "1000/minute", or "unlimited".', extra=_WORD)
-_ONLY_RULE: Final = Meta(title="NAME", description="Show only the clients of this rule.")
-_LAST: Final = Meta(title="DURATION", description="The time range up to now.")
+
+class Argument(NamedTuple):
+    """One argument: its type with its meaning, and whether a command takes it by position. Others are options."""
+
+    hint: Any
+    is_word: bool
+    default: Any
+
+    @property
+    def meta(self) -> Meta:
+        return self.hint.__metadata__[0]  # type: ignore[no-any-return]
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is None and NoneType not in get_args(get_args(self.hint)[0])
 
 
-class Argument:
-    """One argument: its type, its meaning and its default, which is None where the caller must give it."""
-
-    def __init__(self, hint: Any, is_required: bool, default: Any) -> None:
-        self.hint = hint
-        self.meta: Meta = hint.__metadata__[0]
-        self.is_word = "is_word" in (self.meta.extra or {})
-        self.or_all = "or_all" in (self.meta.extra or {})
-        """Whether the first NAME=VALUE may take its place in the words of a command."""
-        self.is_required = is_required
-        self.default = None if default is NODEFAULT else default
+Arguments = Mapping[str, Argument]
 
 
-class NoArguments(Struct):
-    """The arguments of an operation on all clients."""
+def arguments_of(perform: Callable[..., Any]) -> Arguments:
+    """Return the arguments of a function by name: its parameters that have a meaning. One may end with _."""
+    hints, found = get_type_hints(perform, include_extras=True), {}
+    for name, each in signature(perform).parameters.items():
+        if hasattr(hints[name], "__metadata__"):
+            default = None if each.default is Parameter.empty else each.default
+            found[name.rstrip("_")] = Argument(hints[name], each.kind is not Parameter.KEYWORD_ONLY, default)
+    return found
 
 
-class ClientArguments(Struct, kw_only=True):
-    """The arguments that name one client of a rule."""
-
-    rule: Annotated[str, _RULE]
-    features: Annotated[Mapping[str, Any], _FEATURES]
-
-
-class InspectArguments(Struct, kw_only=True):
-    """The arguments that select the keys of a store. By default, the first keys are shown."""
-
-    rule: Annotated[str | None, _ONLY_RULE] = None
-    features: Annotated[
-        Mapping[str, Any],
-        Meta(
-            title="NAME=VALUE",
-            description="Show only the client with this value, such as ip=192.0.2.7. Repeat it to name more.",
-        ),
-    ] = {}
-    prefix: Annotated[
-        str,
-        Meta(
-            title="TEXT",
-            description="Show only clients with a value that starts with this text, such as ip=192.0.2.",
-        ),
-    ] = ""
-    rejected: Annotated[bool, Meta(description="Show only clients whose next request would be rejected.")] = False
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="Maximum number of keys to show.")] = 100
-
-
-class ResetArguments(Struct, kw_only=True):
-    """The arguments that name one client: by a rule and features, or by a key."""
-
-    rule: Annotated[str | None, _RULE] = None
-    features: Annotated[Mapping[str, Any] | None, _FEATURES] = None
-    key: Annotated[
-        str | None,
-        Meta(title="TEXT", description="The key of the client, instead of RULE and NAME=VALUE."),
-    ] = None
-
-
-class UnbanArguments(Struct, kw_only=True):
-    """The arguments that name one client of a rule, or of all rules."""
-
-    rule: Annotated[str | None, _OR_ALL] = None
-    features: Annotated[Mapping[str, Any], _FEATURES]
-
-
-class BanArguments(UnbanArguments, kw_only=True):
-    """The arguments of a ban."""
-
-    for_: Annotated[
-        str | None,
-        Meta(title="DURATION", description="The length, such as 30m or 7d. Default: `for` of the rule, or no end."),
-    ] = field(default=None, name="for")
-
-
-class BansArguments(Struct, kw_only=True):
-    """The arguments that select bans. By default, the first ones are shown."""
-
-    rule: Annotated[str | None, Meta(title="NAME", description="Show the bans of this rule only.")] = None
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="Maximum number of bans to show.")] = 100
-
-
-class OverrideArguments(ClientArguments, kw_only=True):
-    """The arguments of an override."""
-
-    limits: Annotated[str, _LIMITS]
-    for_: Annotated[
-        str | None,
-        Meta(title="DURATION", description="The length of the override, such as 12h or 7d. Default: no end."),
-    ] = field(default=None, name="for")
-
-
-class OverridesArguments(Struct, kw_only=True):
-    """The arguments that select overrides. By default, all are shown."""
-
-    rule: Annotated[str | None, _RULE] = None
-    features: Annotated[Mapping[str, Any], _FEATURES] = {}
-
-
-class ReportArguments(Struct, kw_only=True):
-    """The arguments that select a time range of the traffic log."""
-
-    last: Annotated[str, _LAST] = "24h"
-
-
-class TopArguments(ReportArguments, kw_only=True):
-    """The arguments that select clients of the traffic log."""
-
-    rule: Annotated[str | None, _ONLY_RULE] = None
-    limit: Annotated[int, Meta(ge=1, le=1_000, description="Maximum number of clients to show.")] = 10
-
-
-@cache
-def arguments_of(declaration: type[Struct]) -> Mapping[str, Argument]:
-    """Return the arguments that a struct declares, by name."""
-    hints = get_type_hints(declaration, include_extras=True)
-    fields = msgspec.structs.fields(declaration)
-    return {each.encode_name: Argument(hints[each.name], each.required, each.default) for each in fields}
-
-
-def decode(declaration: type[_Arguments], fields: Mapping[str, Any]) -> _Arguments:
-    """Return the arguments of an operation.
+class AdminOperation(NamedTuple):
+    """One operation.
 
     Args:
-        declaration: The struct that declares them.
+        name: Its name, which is that of its command: "override set".
+        arguments: Its arguments.
+        perform: Performs it. The docstring is the help of the command.
+        path: Its path in the admin API; "" for none.
+        examples: The words of its examples. FILE is the settings file, and APP an application.
+        writes: Whether it changes the store.
+        reads_log: Whether it reads the traffic log only, and not the store.
+    """
+
+    name: str
+    arguments: Arguments
+    perform: Perform
+    path: str
+    examples: tuple[str, ...]
+    writes: bool
+    reads_log: bool
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The arguments that the command takes by position."""
+        return tuple(name for name, each in self.arguments.items() if each.is_word)
+
+    @property
+    def takes_all_rules(self) -> bool:
+        """Whether the command may have the features of a client without a rule."""
+        return any(each.meta is _OR_ALL for each in self.arguments.values())
+
+
+OPERATIONS: Final[dict[str, AdminOperation]] = {}
+"""The operations by name."""
+
+
+def operation(
+    name: str, path: str, *examples: str, writes: bool = False, reads_log: bool = False
+) -> Callable[[_Perform], _Perform]:
+    """Declare a coroutine as an operation."""
+
+    def declare(perform: _Perform) -> _Perform:
+        OPERATIONS[name] = AdminOperation(name, arguments_of(perform), perform, path, examples, writes, reads_log)
+        return perform
+
+    return declare
+
+
+def decode(arguments: Arguments, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a function.
+
+    Args:
+        arguments: Its arguments.
         fields: Their values by name, as JSON has them. None is a missing value.
 
     Raises:
         ConfigError: A field is unknown or missing, or has a value of another type. Its path is the name of the field.
     """
-    known = arguments_of(declaration)
-    check_names(fields, known, "field")
+    check_names(fields, arguments, "field")
     given = {name: value for name, value in fields.items() if value is not None}
     for name, value in given.items():
         with error_path(name):
-            _check(name, value, known[name].hint)
-    for name, each in known.items():
+            _check(name, value, arguments[name].hint)
+    for name, each in arguments.items():
         if each.is_required and name not in given:
             raise missing(name)
     if "features" in given:
         with error_path("features"):
             given["features"] = {checked_name(name): value for name, value in given["features"].items()}
-    return msgspec.convert(given, declaration)
+    parameters = {name: given.get(name, each.default) for name, each in arguments.items()}
+    return {"for_" if name == "for" else name: value for name, value in parameters.items()}
 
 
-def of_texts(declaration: type[Struct], fields: Mapping[str, Any]) -> dict[str, Any]:
+def of_texts(arguments: Arguments, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a query with numbers and flags instead of texts. A flag without a value is true."""
-    known = arguments_of(declaration)
-    return {name: _of_text(value, known[name].hint) if name in known else value for name, value in fields.items()}
+    return {
+        name: _of_text(value, arguments[name].hint) if name in arguments else value for name, value in fields.items()
+    }
 
 
 def _of_text(value: Any, hint: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from math import inf
-from typing import Any, Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from ..clock import SECOND
 from ..decision import Decision, client_of, prefix_of, rule_of
@@ -17,12 +19,26 @@ from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call
 from ..stores.url import redacted_url
 from .answer import Answer, Cell, Table
-from .arguments import BanArguments, BansArguments, ResetArguments, UnbanArguments, missing, word_of, words_of
-from .declare import operation
+from .arguments import (
+    AnyClient,
+    AnyRule,
+    Client,
+    Most,
+    OnlyRule,
+    RuleOrAll,
+    missing,
+    operation,
+    word_of,
+    words_of,
+)
 from .forms import client_json, client_text, decision_json
 from .times import span_text, time_json, time_text
 
 ALL_CLIENTS: Final = "all clients"
+_KEY: Final = Meta(title="TEXT", description="The key of the client, instead of RULE and NAME=VALUE.")
+_BAN_LENGTH: Final = Meta(
+    title="DURATION", description="The length, such as 30m or 7d. Default: `for` of the rule, or no end."
+)
 SPELLING: Final = "Check the spelling of the values"
 
 
@@ -91,12 +107,12 @@ def counted(limiter: Limiter, features: Features) -> Features:
         return limiter.reloads.as_counted(features)
 
 
-async def named_client(call: Call, limiter: Limiter, arguments: Any) -> tuple[CompiledRule, Features]:
+async def named_client(call: Call, limiter: Limiter, name: str, given: Features) -> tuple[CompiledRule, Features]:
     """Return the rule and the features of one client, and connect to the store.
 
     ``ConfigError`` for a missing feature, and for one without use.
     """
-    rule, features = limiter.rules.named(arguments.rule), counted(limiter, arguments.features)
+    rule, features = limiter.rules.named(name), counted(limiter, given)
     with error_path("features"):
         client_key(rule, features, is_exact=True)
     await call(limiter, "start")
@@ -112,35 +128,39 @@ async def named_client(call: Call, limiter: Limiter, arguments: Any) -> tuple[Co
     "APP login ip=192.0.2.7",
     writes=True,
 )
-async def reset(call: Call, limiter: Limiter, arguments: ResetArguments) -> Answer:
+async def reset(
+    call: Call,
+    limiter: Limiter,
+    rule: AnyRule = None,
+    features: AnyClient = None,
+    *,
+    key: Annotated[str | None, _KEY] = None,
+) -> Answer:
     """Reset the counts of one client under all limits of RULE, and lift its ban.
 
     NAME=VALUE are the features of the key of the rule, such as ip=192.0.2.7. The command shows what it has reset. The
     exit code is 1 when nothing was counted for the client: then look for a mistake in a value.
     """
     known: list[Decision] = []
-    if arguments.key is not None:
-        if arguments.rule is not None or arguments.features:
-            raise ConfigError("set either key, or rule and features", "key")
-        key = arguments.key
-    else:
-        for name in ("rule", "features"):
-            if getattr(arguments, name) is None:
-                raise missing(name)
-        rule, features = await named_client(call, limiter, arguments)
-        known = await states_of(call, limiter, rule, features)
-        key = _key_of(rule, features)
+    if key is None:
+        if rule is None or features is None:
+            raise missing("rule" if rule is None else "features")
+        named, counts_as = await named_client(call, limiter, rule, features)
+        known = await states_of(call, limiter, named, counts_as)
+        key = _key_of(named, counts_as)
+    elif rule is not None or features:
+        raise ConfigError("set either key, or rule and features", "key")
     every = {each.key: each for each in (*await call(limiter.clients, "inspect_key", key), *known)}
     await call(limiter.clients, "reset_key", key)
-    rule, decisions = limiter.rules.named(rule_of(key)), list(every.values())
+    of_key, decisions = limiter.rules.named(rule_of(key)), list(every.values())
     json = {"reset": bool(decisions), "keys": [decision_json(each, limiter.rules) for each in decisions]}
     if not decisions:
-        client = " ".join(words_of(arguments.features or {})) or client_of(key) or ALL_CLIENTS
-        hint = secret_hint(limiter, [rule])
-        note = f"rule {rule.name} has no counts of {client}. {SPELLING}. {hint}"
+        client = " ".join(words_of(features or {})) or client_of(key) or ALL_CLIENTS
+        hint = secret_hint(limiter, [of_key])
+        note = f"rule {of_key.name} has no counts of {client}. {SPELLING}. {hint}"
         return Answer(json, notes=[note.removesuffix(". ")], found_wrong=True)
     rows = [_reset_row(each, limiter.rules) for each in decisions]
-    return Answer(json, [Table(f"Reset in {place_of(limiter)}", rows)], _notes_on_workers(limiter, rule))
+    return Answer(json, [Table(f"Reset in {place_of(limiter)}", rows)], _notes_on_workers(limiter, of_key))
 
 
 def _reset_row(decision: Decision, rules: RuleSet) -> dict[str, Cell]:
@@ -173,26 +193,32 @@ def _notes_on_workers(limiter: Limiter, rule: CompiledRule) -> list[str]:
     "APP login ip=192.0.2.7 --for 1h",
     writes=True,
 )
-async def ban(call: Call, limiter: Limiter, arguments: BanArguments) -> Answer:
+async def ban(
+    call: Call,
+    limiter: Limiter,
+    rule: RuleOrAll,
+    features: Client,
+    *,
+    for_: Annotated[str | None, _BAN_LENGTH] = None,
+) -> Answer:
     """Ban one client from RULE now, or from all rules. The ban replaces an active one.
 
     NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban. Without RULE, all
     requests of the client are rejected with 403 until the end of the ban.
     """
-    name, features = await _banned_client(call, limiter, arguments)
-    until = await call(limiter.clients, "ban", name, features, arguments.for_)
+    features = await _banned_client(call, limiter, rule, features)
+    until = await call(limiter.clients, "ban", rule, features, for_)
     end = None if until == inf else time_json(until)
-    text = f"{_of_ban(name, features, 'is banned')} {f'until {time_text(until)}' if end else 'without an end'}"
-    return Answer(client_json(name, features, until=end), [text], [] if name else notes_on_interval(limiter))
+    text = f"{_of_ban(rule, features, 'is banned')} {f'until {time_text(until)}' if end else 'without an end'}"
+    return Answer(client_json(rule, features, until=end), [text], [] if rule else notes_on_interval(limiter))
 
 
-async def _banned_client(call: Call, limiter: Limiter, arguments: UnbanArguments) -> tuple[str | None, Features]:
-    """Return the rule of a ban, None for all rules, and the features of its client."""
-    if arguments.rule is None:
-        await call(limiter, "start")
-        return None, arguments.features
-    rule, features = await named_client(call, limiter, arguments)
-    return rule.name, features
+async def _banned_client(call: Call, limiter: Limiter, rule: str | None, features: Features) -> Features:
+    """Return the features of a client as a ban of a rule counts them; those of a ban from all rules as they are."""
+    if rule is not None:
+        return (await named_client(call, limiter, rule, features))[1]
+    await call(limiter, "start")
+    return features
 
 
 def _of_ban(rule: str | None, features: Features, words: str) -> str:
@@ -202,24 +228,25 @@ def _of_ban(rule: str | None, features: Features, words: str) -> str:
 @operation(
     "unban", "/v1/unban", "FILE login ip=192.0.2.7", "FILE ip=192.0.2.7", "APP login ip=192.0.2.7 --json", writes=True
 )
-async def unban(call: Call, limiter: Limiter, arguments: UnbanArguments) -> Answer:
+async def unban(call: Call, limiter: Limiter, rule: RuleOrAll, features: Client) -> Answer:
     """Lift the ban of one client from RULE, or its ban from all rules. Its counts stay: see reset.
 
     The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
     """
-    name, features = await _banned_client(call, limiter, arguments)
-    was_banned = await call(limiter.clients, "unban", name, features)
-    json = client_json(name, features, was_banned=was_banned)
+    features = await _banned_client(call, limiter, rule, features)
+    was_banned = await call(limiter.clients, "unban", rule, features)
+    json = client_json(rule, features, was_banned=was_banned)
     if not was_banned:
-        return Answer(json, notes=[f"{_of_ban(name, features, 'was not banned')}. {SPELLING}"], found_wrong=True)
-    notes = _notes_on_workers(limiter, limiter.rules.named(name)) if name else notes_on_interval(limiter)
-    return Answer(json, [_of_ban(name, features, "is no longer banned")], notes)
+        return Answer(json, notes=[f"{_of_ban(rule, features, 'was not banned')}. {SPELLING}"], found_wrong=True)
+    notes = _notes_on_workers(limiter, limiter.rules.named(rule)) if rule else notes_on_interval(limiter)
+    return Answer(json, [_of_ban(rule, features, "is no longer banned")], notes)
 
 
 @operation("bans", "/v1/bans", "FILE", "FILE --rule login --json", "APP")
-async def bans(call: Call, limiter: Limiter, arguments: BansArguments) -> Answer:
+async def bans(call: Call, limiter: Limiter, *, rule: OnlyRule = None, limit: Most = 100) -> Answer:
     """List the clients that are banned now, with the end of each ban."""
-    rule, limit = None if arguments.rule is None else limiter.rules.named(arguments.rule).name, arguments.limit
+    if rule is not None:
+        limiter.rules.named(rule)  # raises for another name, before it connects
     await call(limiter, "start")
     found, has_more = await read_pages(lambda cursor: call(limiter.clients, "bans", rule, cursor), limit)
     shown = sorted(found, key=lambda each: (each.rule, each.client))[:limit]

@@ -7,9 +7,8 @@ from ..rules.client_key import client_key
 from ..rules.overrides import ClientOverride
 from ..stores.blocking import Call
 from .answer import Answer, Cell, Table
-from .arguments import ClientArguments, NoArguments, OverrideArguments, OverridesArguments, words_of
+from .arguments import AnyClient, AnyRule, Client, Length, Limits, RuleName, operation, words_of
 from .clients import ALL_CLIENTS, SPELLING, named_client, notes_on_interval, place_of, secret_hint
-from .declare import operation
 from .forms import client_json, client_text, override_json
 from .times import time_text
 
@@ -23,14 +22,16 @@ from .times import time_text
     "APP api user=acme 9/minute --for 1d",
     writes=True,
 )
-async def set_override(call: Call, limiter: Limiter, arguments: OverrideArguments) -> Answer:
+async def set_override(
+    call: Call, limiter: Limiter, rule: RuleName, features: Client, limits: Limits, *, for_: Length = None
+) -> Answer:
     """Change the limits of one client: LIMITS replace all limits that RULE has for it.
 
     NAME=VALUE are the features of the key of the rule, such as user=acme. LIMITS are one word, such as 1000/minute,
     "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
     """
-    rule, features = await named_client(call, limiter, arguments)
-    override = await call(limiter.clients, "override", rule.name, features, arguments.limits, arguments.for_)
+    _, features = await named_client(call, limiter, rule, features)
+    override = await call(limiter.clients, "override", rule, features, limits, for_)
     notes = notes_on_interval(limiter)
     if "concurrent" in override.limits:
         hint = "there, the client keeps the limits of the rule"
@@ -39,16 +40,17 @@ async def set_override(call: Call, limiter: Limiter, arguments: OverrideArgument
 
 
 @operation("override list", "/v1/overrides", "FILE", "FILE api user=acme", "APP --json")
-async def list_overrides(call: Call, limiter: Limiter, arguments: OverridesArguments) -> Answer:
+async def list_overrides(call: Call, limiter: Limiter, rule: AnyRule = None, features: AnyClient = None) -> Answer:
     """Show all overrides, the overrides of RULE, or the override of one client.
 
     Overrides that have ended are not shown.
     """
-    rule = None if arguments.rule is None else limiter.rules.named(arguments.rule)
-    key = client_key(*await named_client(call, limiter, arguments)) if rule and arguments.features else None
+    if rule is not None:
+        limiter.rules.named(rule)
+    key = client_key(*await named_client(call, limiter, rule, features)) if rule and features else None
     await call(limiter, "start")
     every = await call(limiter.clients, "overrides")
-    shown = [each for each in every if arguments.rule in (None, each.rule) and key in (None, each.key)]
+    shown = [each for each in every if rule in (None, each.rule) and key in (None, each.key)]
     notes = [] if shown else ["there is no such override" if every else "there are no overrides"]
     if shown and key is None and (hint := secret_hint(limiter, limiter.rules.rules)):
         notes.append(f"{hint}. To find a client, name its rule and its features")
@@ -57,21 +59,21 @@ async def list_overrides(call: Call, limiter: Limiter, arguments: OverridesArgum
 
 
 @operation("override remove", "/v1/override/remove", "FILE api user=acme", "APP login ip=192.0.2.7 --json", writes=True)
-async def remove_override(call: Call, limiter: Limiter, arguments: ClientArguments) -> Answer:
+async def remove_override(call: Call, limiter: Limiter, rule: RuleName, features: Client) -> Answer:
     """Remove the override of one client, so that it has the limits of RULE again.
 
     NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
     """
-    rule, features = await named_client(call, limiter, arguments)
-    is_removed = await call(limiter.clients, "remove_override", rule.name, features)
-    json, client = client_json(rule.name, features, removed=is_removed), " ".join(words_of(features)) or ALL_CLIENTS
+    _, features = await named_client(call, limiter, rule, features)
+    is_removed = await call(limiter.clients, "remove_override", rule, features)
+    json, client = client_json(rule, features, removed=is_removed), " ".join(words_of(features)) or ALL_CLIENTS
     if not is_removed:
-        return Answer(json, notes=[f"rule {rule.name} has no override for {client}. {SPELLING}"], found_wrong=True)
-    return Answer(json, notes=[f"override of {client} removed from rule {rule.name}", *notes_on_interval(limiter)])
+        return Answer(json, notes=[f"rule {rule} has no override for {client}. {SPELLING}"], found_wrong=True)
+    return Answer(json, notes=[f"override of {client} removed from rule {rule}", *notes_on_interval(limiter)])
 
 
 @operation("override clear", "", "FILE", "APP", writes=True)
-async def clear_overrides(call: Call, limiter: Limiter, _arguments: NoArguments) -> Answer:
+async def clear_overrides(call: Call, limiter: Limiter) -> Answer:
     """Remove all overrides and all bans from all rules, even when their record in the store is damaged."""
     await call(limiter, "start")
     await call(limiter.clients, "clear_overrides")

@@ -1,34 +1,44 @@
-"""The operations that read the traffic log of a limiter: the outcomes of its rules, and the clients rejected most."""
+"""The outcomes of rules and endpoints in a traffic log, and the operations and the JSON that show them."""
+
+from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from ..clock import SECOND
 from ..errors import ConfigError
 from ..limiter.limiter import Limiter
+from ..limiter.observers.outcomes import REJECTED, Outcome
+from ..limiter.observers.traffic import event_of, rule_in_log
 from ..quota import parse_duration
+from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call
 from ..traffic import TrafficLog
 from .answer import Answer, Cell, Table
-from .arguments import ReportArguments, TopArguments
+from .arguments import Last, Most, OnlyRule, operation
 from .clients import ALL_CLIENTS
-from .declare import operation
-from .times import minute_text
-from .traffic_report import missing_text, report_json, top_json
+from .forms import client_text
+from .times import minute_text, time_json
 
+Kind = Literal["rule", "endpoint"]
+OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)
+_NOT_ALLOWED: Final = frozenset(OUTCOMES) - {"allowed"}
 _PARTS: Final = ("banned", "denied", "unavailable", "shed")
 """The parts of ``rejected`` that have a column if there are any."""
+_EVERY: Final = 10**9
+"""More clients than a log keeps: the smallest counts of two outcomes may add up to a large one."""
 
 
 @operation("report", "/v1/report", "FILE", "FILE --last 7d", "FILE --last 1h --json", "APP", reads_log=True)
-async def report(call: Call, limiter: Limiter, arguments: ReportArguments) -> Answer:
+async def report(call: Call, limiter: Limiter, *, last: Last = "24h") -> Answer:
     """Show how many requests each rule allowed and rejected, or would have rejected in shadow mode.
 
     The numbers are those of the traffic log, so they include all workers, which write every 15 seconds. The start is
     rounded down as the log keeps its counts: to the minute for the last day.
     """
-    log, start, end = _range(limiter, arguments)
+    log, start, end = _range(limiter, last)
     json = await _off_loop(call, report_json, log, start, end, limiter.rules)
     rows = json["rules"]
     parts = [part for part in _PARTS if any(row[part] for row in rows)]
@@ -38,25 +48,23 @@ async def report(call: Call, limiter: Limiter, arguments: ReportArguments) -> An
 
 
 @operation("top", "/v1/top", "FILE", "FILE --rule login --last 1h", "FILE --limit 100 --json", "APP", reads_log=True)
-async def top(call: Call, limiter: Limiter, arguments: TopArguments) -> Answer:
+async def top(call: Call, limiter: Limiter, *, last: Last = "24h", rule: OnlyRule = None, limit: Most = 10) -> Answer:
     """Show the clients that were rejected most, including those that rules in shadow mode would have rejected.
 
     The numbers are those of the traffic log, so they include all workers. They need the setting traffic_clients = true.
     In each hour, the log keeps the clients of a rule with the highest counts. If it has dropped some, a note has the
     number below which clients may be missing.
     """
-    rule = None if arguments.rule is None else limiter.rules.named(arguments.rule).name
-    log, start, end = _range(limiter, arguments, needs_clients=True)
-    json = await _off_loop(call, top_json, log, start, end, limiter.rules, rule, arguments.limit)
+    name = None if rule is None else limiter.rules.named(rule).name
+    log, start, end = _range(limiter, last, needs_clients=True)
+    json = await _off_loop(call, top_json, log, start, end, limiter.rules, name, limit)
     rows = [{**each, "client": each["client"] or ALL_CLIENTS} for each in json["clients"]]
     missing = missing_text(json["complete_from"])
     notes = [missing] * bool(missing) if rows else ["no rejection is recorded in this time"]
     return Answer(json, [Table(log.name, rows)], notes)
 
 
-def _range(
-    limiter: Limiter, arguments: ReportArguments, needs_clients: bool = False
-) -> tuple[TrafficLog, float, float]:
+def _range(limiter: Limiter, last: str, needs_clients: bool = False) -> tuple[TrafficLog, float, float]:
     """Return the traffic log of a limiter, and the start and the end of the range."""
     name, log = limiter.settings.source or "the application", limiter.traffic_log
     if log is None:
@@ -65,7 +73,7 @@ def _range(
         missing = "does not record clients. Add traffic_clients = true"
     else:
         end = limiter.clocks.time() / SECOND
-        return log, end - parse_duration(arguments.last) / SECOND, end
+        return log, end - parse_duration(last) / SECOND, end
     raise ConfigError(f"{name} {missing}, and restart your application")
 
 
@@ -84,3 +92,125 @@ def _cells(row: dict[str, Any], parts: list[str]) -> dict[str, Cell]:
         "would be rejected": row["shadow"],
         "share": row["share"],
     }
+
+
+class TrafficSeries(NamedTuple):
+    """A rule or an endpoint: its counts by outcome."""
+
+    kind: Kind
+    name: str
+    counts: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def event(self, outcome: str) -> str:
+        """Return the event of an outcome. Requests without a rule have events of their own."""
+        return event_of(self.name, outcome) if self.kind == "rule" else f"{self.kind}:{self.name}:{outcome}"
+
+    def lines(self) -> dict[str, list[str]]:
+        """Return the events of each curve by its name: all outcomes of a rejection are one."""
+        lines: dict[str, list[str]] = defaultdict(list)
+        for outcome in sorted(self.counts, key=OUTCOMES.index):
+            lines["rejected" if outcome in REJECTED else outcome].append(self.event(outcome))
+        return lines
+
+
+def read_series(log: TrafficLog, start: float, end: float, rules: RuleSet) -> list[TrafficSeries]:
+    """Return the counts of rules and endpoints in a time range, the largest first."""
+    names = {rule_in_log(name): name for name in rules.by_name}
+    found: dict[tuple[Kind, str], TrafficSeries] = {}
+    for event, number in log.events(start, end).items():
+        if parts := _parts(event):
+            kind, name, outcome = parts
+            name = names.get(name, name) if kind == "rule" else name
+            found.setdefault((kind, name), TrafficSeries(kind, name, {})).counts[outcome] = number
+    return sorted(found.values(), key=lambda each: -each.total)
+
+
+def report_json(log: TrafficLog, start: float, end: float, rules: RuleSet) -> dict[str, Any]:
+    """Return the outcomes of a time range as JSON: a row for each rule, even for those without a request."""
+    found = {each.name: each for each in read_series(log, start, end, rules) if each.kind == "rule"}
+    names = dict.fromkeys([*rules.by_name, *sorted(found)])
+    rows = [total_json(found.get(name) or TrafficSeries("rule", name, {}), rules) for name in names]
+    return {"from": time_json(start), "to": time_json(end), "rules": rows}
+
+
+def total_json(series: TrafficSeries, rules: RuleSet) -> dict[str, Any]:
+    """Return the counts of a series. ``rejected`` includes all rejections. A rule in shadow mode rejects nothing."""
+    total = series.total
+    rule = rules.by_name.get(series.name) if series.kind == "rule" else None
+    counts = {outcome: series.counts.get(outcome, 0) for outcome in OUTCOMES}
+    counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
+    return {
+        series.kind: series.name,
+        **({"mode": rule.source.mode if rule else ""} if series.kind == "rule" else {}),
+        "total": total,
+        **counts,
+        "share": counts["rejected"] / max(total, 1),
+        "shadow_share": counts["shadow"] / max(total, 1),
+    }
+
+
+def top_json(
+    log: TrafficLog, start: float, end: float, rules: RuleSet, rule: str | None = None, limit: int = 10
+) -> dict[str, Any]:
+    """Return the clients that were rejected most as JSON, including those that a rule in shadow mode would reject.
+
+    Below the count ``complete_from``, clients may be missing.
+    """
+    several = [each for each in read_series(log, start, end, rules) if rule in (None, each.name)]
+    found, complete_from = top_clients(log, start, end, several, _NOT_ALLOWED, limit, rules)
+    rows = [{"rule": each["rule"], "client": each["client"], "rejected": each["total"]} for each in found]
+    return {"clients": rows, "complete_from": complete_from}
+
+
+def top_clients(
+    log: TrafficLog,
+    start: float,
+    end: float,
+    several: Iterable[TrafficSeries],
+    outcomes: Collection[str],
+    limit: int,
+    rules: RuleSet,
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the clients of rules with the highest counts of some outcomes together.
+
+    The number is the count from which on no client is missing.
+    """
+    of_rules = [each for each in several if each.kind == "rule"]
+    totals = [(sum(each.counts.get(outcome, 0) for outcome in outcomes), each) for each in of_rules]
+    rows, complete_from = list[tuple[int, str, str]](), 1
+    for total, series in sorted(totals, key=lambda each: -each[0]):
+        if not total or (len(rows) == limit and total < -rows[-1][0]):
+            break  # no client of the other rules has as many
+        counts, missing = Counter[str](), 0
+        for outcome in series.counts.keys() & outcomes:
+            found = log.top(series.event(outcome), start, end, _EVERY)
+            counts.update(dict(found))
+            missing += found.complete_from - 1
+        complete_from = max(complete_from, missing + 1)
+        rows = sorted([*rows, *((-number, series.name, client) for client, number in counts.items())])[:limit]
+    shown = [{"rule": name, "client": client_text(each, name, rules), "total": -less} for less, name, each in rows]
+    return shown, complete_from
+
+
+def missing_text(complete_from: int) -> str:
+    """Return a sentence on the clients that are missing in a list; an empty text if it is complete."""
+    return f"Clients below {complete_from:,} may be missing." if complete_from > 1 else ""
+
+
+def _parts(event: str) -> tuple[Kind, str, str] | None:
+    """Return the kind, the name and the outcome of an event; None for an event of the application.
+
+    >>> _parts("rule:api:rejected"), _parts("request:denied"), _parts("url_shorten")
+    (('rule', 'api', 'rejected'), ('rule', '', 'denied'), None)
+    """
+    start, _, outcome = event.rpartition(":")
+    kind, _, name = start.partition(":")
+    if outcome not in OUTCOMES:
+        return None
+    if start == "request":
+        return "rule", "", outcome
+    return (kind, name, outcome) if kind in ("rule", "endpoint") and name else None  # type: ignore[return-value]

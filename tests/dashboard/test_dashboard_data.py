@@ -14,9 +14,7 @@ from http_servers import free_port
 from tables import each
 
 from ratelimit_mw import Limiter, Rule, load_settings
-from ratelimit_mw.dashboard import load
 from ratelimit_mw.flask import RateLimiter, limit
-from ratelimit_mw.limiter import gates
 from ratelimit_mw.limiter.observers.outcomes import RequestOutcomes
 from ratelimit_mw.limiter.observers.traffic import _events
 from ratelimit_mw.testing import ManualClock
@@ -37,8 +35,8 @@ def test_adaptive_limits_have_a_curve_of_this_process(monkeypatch: pytest.Monkey
     limiter = limiter_of([Rule(name="api", limits="adaptive 5..200 concurrent", target=1, key=[])])
     assert data(limiter)["load"] == {"curves": []}
     clock: Any = limiter.clocks.own
-    for module in (gates, load):
-        monkeypatch.setattr(module, "now_us", clock)
+    for module in ("limiter.gates", "dashboard.data"):
+        monkeypatch.setattr(f"ratelimit_mw.{module}.now_us", clock)
     held = []
     for seconds in (10, 10, 30):
         held.append(limiter.hit({"priority": "critical"}))

@@ -9,7 +9,7 @@ from decision_service import TOKEN
 from mounted_dashboards import FRAMEWORKS, SERVE, Framework, basic, django_project, is_staff, mounted, service
 from tables import case, each
 
-from ratelimit_mw.dashboard.access import _log_password
+from ratelimit_mw.dashboard.core import _log_password
 from ratelimit_mw.http.token import start_token
 
 RULES = {
@@ -22,8 +22,8 @@ FILES = ("/", "/data.json")
 WRONG = [{}, basic("wrong"), basic(""), {"Authorization": "Basic %%%"}, {"Authorization": f"Basic {start_token()}"}]
 ELSEWHERE = {"peer": "192.0.2.7", "base": "http://limits.example"}
 UNKNOWN = (
-    *("/none", "/static/none.css", "/static/", "/static/..%2Faccess.py", "/static/%2e%2e/access.py"),
-    *("/static//etc/passwd", "/static/..%5caccess.py", "/static/dashboard.css%00", "/static/dashboard.css/"),
+    *("/none", "/static/none.css", "/static/", "/static/..%2Fcore.py", "/static/%2e%2e/core.py"),
+    *("/static//etc/passwd", "/static/..%5ccore.py", "/static/dashboard.css%00", "/static/dashboard.css/"),
 )
 
 

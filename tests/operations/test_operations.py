@@ -12,7 +12,7 @@ from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.operations import OPERATIONS, Answer, arguments_of, arun, read_features, run
+from ratelimit_mw.operations import OPERATIONS, Answer, arun, read_features, run
 from ratelimit_mw.operations.arguments import words_of
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
@@ -368,7 +368,7 @@ def test_an_event_loop_gets_the_same_answers() -> None:
 def test_every_argument_has_a_meaning() -> None:
     """Help texts and forms show it."""
     for operation in OPERATIONS.values():
-        for name, argument in arguments_of(operation.arguments).items():
+        for name, argument in operation.arguments.items():
             assert argument.meta.description, (operation.name, name)
 
 

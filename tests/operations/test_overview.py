@@ -9,7 +9,7 @@ import pytest
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.operations.overview import Overview
-from ratelimit_mw.operations.traffic_report import report_json, top_json
+from ratelimit_mw.operations.traffic import report_json, top_json
 from ratelimit_mw.testing import ManualClock
 
 

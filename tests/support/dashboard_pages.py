@@ -8,8 +8,7 @@ from html.parser import HTMLParser
 from typing import Any, Final
 
 from ratelimit_mw import Limiter
-from ratelimit_mw.dashboard.access import Allow, Mount
-from ratelimit_mw.dashboard.core import PageResponse, respond
+from ratelimit_mw.dashboard.core import Allow, Mount, PageResponse, respond
 from ratelimit_mw.wsgi.exchange import WSGIRequest
 
 _VOID: Final = {"link", "meta", "input"}

@@ -9,7 +9,7 @@ from itertools import pairwise
 from traffic_records import NOW
 
 from ratelimit_mw import Rule
-from ratelimit_mw.operations.traffic_report import OUTCOMES, report_json, top_json
+from ratelimit_mw.operations.traffic import OUTCOMES, report_json, top_json
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog

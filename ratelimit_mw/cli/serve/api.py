@@ -4,15 +4,16 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from ...errors import ConfigError, error_path
 from ...http.headers import as_text
 from ...http.request import parse_pairs
-from ...operations import OPERATIONS, AdminOperation, arun, read_features
-from ...operations.arguments import NoArguments, decode, of_texts
+from ...operations import OPERATIONS, AdminOperation, read_features
+from ...operations.arguments import Arguments, arguments_of, decode, of_texts
 from ...operations.forms import decision_json
 from ...quota import checked_cost
+from ...stores.blocking import async_call
 from .gateway import ProblemError
 from .rules import ServedRules
 
@@ -21,36 +22,30 @@ Fields = Mapping[str, Any]
 _FEATURE: Final = "feature"
 
 
-class CheckArguments(Struct, kw_only=True):
-    """The fields of a request that ``/v1/check`` decides."""
-
-    features: Annotated[Mapping[str, Any], Meta()] = {}
-    rule: Annotated[str | None, Meta()] = None
-    cost: Annotated[int | None, Meta()] = None
-    consume: Annotated[bool, Meta()] = True
-
-
-async def alive(_rules: ServedRules, fields: Fields) -> dict[str, Any]:
+async def alive(_rules: ServedRules) -> dict[str, Any]:
     """Respond while the service runs."""
-    decode(NoArguments, fields)
     return {"alive": True}
 
 
-async def ready(rules: ServedRules, fields: Fields) -> dict[str, Any]:
+async def ready(rules: ServedRules) -> dict[str, Any]:
     """Respond while the store does."""
-    decode(NoArguments, fields)
     if not await rules.readiness.is_ready():
         raise ProblemError(503, "the store is unreachable. The log of the service has the reason")
     return {"ready": True}
 
 
-async def check(rules: ServedRules, fields: Fields) -> dict[str, Any]:
+async def check(
+    rules: ServedRules,
+    features: Annotated[Fields | None, Meta()] = None,
+    rule: Annotated[str | None, Meta()] = None,
+    cost: Annotated[int | None, Meta()] = None,
+    consume: Annotated[bool, Meta()] = True,
+) -> dict[str, Any]:
     """Decide one request by its features, and return the verdict with the headers for the client."""
-    given = decode(CheckArguments, fields)
-    features, cost = rules.features(given.features), given.cost
-    plan, limiter = rules.plan(features, given.rule), rules.limiter
-    verdict = await limiter.adecide(plan, features, cost if cost is None else checked_cost(cost), given.consume)
-    if given.consume and limiter.is_observed:
+    counted, limiter = rules.features(features or {}), rules.limiter
+    plan = rules.plan(counted, rule)
+    verdict = await limiter.adecide(plan, counted, cost if cost is None else checked_cost(cost), consume)
+    if consume and limiter.is_observed:
         limiter.observers.report((verdict,))
     return {
         "allowed": verdict.allowed,
@@ -64,29 +59,30 @@ async def check(rules: ServedRules, fields: Fields) -> dict[str, Any]:
 
 
 class ApiRoute(NamedTuple):
-    """A path of the API: its method, the struct of its fields, and the function that responds to a request."""
+    """A path of the API: its method, its arguments, and the function that takes them and responds to a request."""
 
     method: str
-    arguments: type[Struct]
-    respond: Callable[[ServedRules, Fields], Awaitable[dict[str, Any]]]
+    arguments: Arguments
+    respond: Callable[..., Awaitable[dict[str, Any]]]
     needs_token: bool = True
 
-    def parse(self, query: str, body: bytes) -> Fields:
-        """Return the fields of a request."""
-        return of_texts(self.arguments, _parse_query(query)) if self.method == "GET" else _parse_body(body)
+    def parse(self, query: str, body: bytes) -> dict[str, Any]:
+        """Return the arguments of a request."""
+        is_query = self.method == "GET"
+        return decode(self.arguments, of_texts(self.arguments, _parse_query(query)) if is_query else _parse_body(body))
 
 
 def _route_of(operation: AdminOperation) -> ApiRoute:
-    async def respond(rules: ServedRules, fields: Fields) -> dict[str, Any]:
-        return (await arun(rules.limiter, operation.name, fields)).json  # type: ignore[no-any-return]
+    async def respond(rules: ServedRules, **arguments: Any) -> dict[str, Any]:
+        return (await operation.perform(async_call, rules.limiter, **arguments)).json  # type: ignore[no-any-return]
 
     return ApiRoute("POST" if operation.writes else "GET", operation.arguments, respond)
 
 
 ROUTES: Final[Mapping[str, ApiRoute]] = {
-    "/healthz": ApiRoute("GET", NoArguments, alive, False),
-    "/readyz": ApiRoute("GET", NoArguments, ready, False),
-    "/v1/check": ApiRoute("POST", CheckArguments, check),
+    "/healthz": ApiRoute("GET", {}, alive, False),
+    "/readyz": ApiRoute("GET", {}, ready, False),
+    "/v1/check": ApiRoute("POST", arguments_of(check), check),
     **{each.path: _route_of(each) for each in OPERATIONS.values() if each.path},
 }
 

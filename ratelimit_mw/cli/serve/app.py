@@ -14,8 +14,8 @@ from ...asgi import RateLimitMiddleware
 from ...asgi.request import ASGIRequest
 from ...asgi.types import ASGIApp, Receive, Scope, Send
 from ...clock import monotonic
-from ...dashboard.access import Mount
 from ...dashboard.asgi import ASGIDashboard
+from ...dashboard.core import Mount
 from ...errors import ConfigError, RateLimitError, StoreError, error_path
 from ...http.token import CHALLENGE, has_token
 from ...keys.features import checked_name
@@ -131,7 +131,7 @@ class DecisionService:
         if route.needs_token and not has_token(request, self._token, "bearer"):
             raise ProblemError(401, f"{request.path} needs the header Authorization: Bearer TOKEN")
         body = await _json_body(request, receive) if route.method == "POST" else b""
-        return await route.respond(self.rules, route.parse(request.query_string, body))
+        return await route.respond(self.rules, **route.parse(request.query_string, body))
 
 
 async def _allow(_scope: Scope, _receive: Receive, send: Send) -> None:

@@ -9,8 +9,8 @@
   const EVERY_MS = 5000;
   const NEWS_EVERY_MS = 30000;
   const DAY = 86400;
-  const LANES = [["count", "allowed"], ["rejected", "shadow"], ["limit", "in_flight"]];  // with scales of their own: the first are often higher
-  const LABELS = { count: "count", allowed: "allowed", rejected: "rejected", shadow: "would be rejected", limit: "limit", in_flight: "in flight" };
+  const LANES = [["allowed"], ["rejected", "shadow"], ["limit", "in_flight"]];  // with scales of their own: the first are often higher
+  const LABELS = { allowed: "allowed", rejected: "rejected", shadow: "would be rejected", limit: "limit", in_flight: "in flight" };
   const BOUND = "[data-value], [data-if], [data-unless], [data-each], [data-field], [data-name]";
   const number = new Intl.NumberFormat("en-US");
   const short = new Intl.NumberFormat("en-US", { notation: "compact" });
