@@ -5,72 +5,88 @@ the referer and the user agent, so no pattern takes the client from behind them.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 from urllib.parse import unquote_plus
 
 import msgspec
 
 from .access_log import (
     FORWARDED_FOR,
-    QUOTED,
     InvalidLineError,
     LogEntry,
-    NotCommonError,
-    any_time,
+    client_of,
+    is_address,
+    is_host_name,
     parse_client,
     parse_field,
     parse_request,
     parse_status,
     parse_target,
-    parse_text,
-    split_prefix,
+    parse_time,
     text_of,
+    unescape,
 )
-from .json_lines import JsonLines, client_of
+from .json_lines import JsonLines
 
+# Prefixes of a line, by other programs and by vhost_combined of Apache.
+_ISO: Final = r"\d{4}-\d\d-\d\dT[\d:.+Z-]{8,32}"
+_SYSLOG: Final = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|{_ISO}) [\w.:-]+ [\w./-]+(?:\[\d+\])?: "
+_TIMESTAMP: Final = rf"{_ISO} (?=\{{|\S+ \S+ \S+ \[)"
+"""The time that ``docker logs -t`` and ``kubectl logs --timestamps`` write in front of a whole line."""
+_SITE: Final = r"(?P<host>[\w-]+(?:\.[\w-]+)*)(?P<port>:\d{1,5})? (?=[][\da-fA-F]*[.:]\S* )"
+_PREFIX: Final = re.compile(
+    rf"(?P<syslog>{_SYSLOG})?(?P<Kubernetes>{_ISO} (?:stdout|stderr) F )?(?P<time>{_TIMESTAMP})?(?:{_SITE})?",
+    re.ASCII,
+)
 _DATE: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
-_LOGGED: Final = rf"(?:\[{_DATE}\] \[\d+\] \[INFO\] )?"
 _DATES: Final = re.compile(_DATE, re.ASCII)
+_LOGGED: Final = rf"(?:\[{_DATE}\] \[\d+\] \[INFO\] )?"
 _MESSAGE: Final = re.compile(
-    rf"(?:\[?{_DATE}\]? )?(?:\[\d+\] )?\[?(?:DEBUG|INFO|WARNING|ERROR)\]?:? +(?!.* HTTP/\d|.* \d(?:\.\d)?\" \d).*",
+    rf"(?:\[?{_DATE}\]? )?(?:\[\d+\] )?\[?(?:DEBUG|INFO|WARNING|ERROR)\]?:? +(?!.* HTTP/\d|.* \d(?:\.\d)?\" \d).*\s*",
     re.ASCII,
 )
 """A message of a server beside its access log: that of Gunicorn, uvicorn, Hypercorn, Daphne or Granian."""
-_DOCKER: Final = ('{"log":', '{"log": ')
-_IN_DOCKER: Final = " in a log of Docker"
-_REQUIRED: Final = ("date", "time", "c-ip", "cs-method", "cs-uri-stem", "sc-status")
-_REQUEST: Final = QUOTED.replace("(", "(?P<request>", 1)
-_AGENT: Final = QUOTED.replace("(", "(?P<agent>", 1)
-_REFERER: Final = QUOTED.replace("(", "(?P<referer>", 1)
-_FORWARDED: Final = QUOTED.replace("(", "(?P<forwarded>", 1)
-_HOST: Final = QUOTED.replace("(", "(?P<host>", 1)
-_CLIENT: Final = r"(?P<client>\S{1,255}):\d+"
+
+# Possessive quantifiers (++, *+) fail at once on a line that does not match, without backtracking.
+_REQUEST, _REFERER, _AGENT, _FORWARDED, _HOST, _IP = (
+    rf'"(?P<{name}>(?:[^"\\]++|\\.)*+)"' for name in ("request", "referer", "agent", "forwarded", "host", "client")
+)
+_PEER: Final = r"(?P<client>\S{1,255}):\d+"
 _STATUS: Final = r"(?P<status>\d{1,3}|-1)"
+_COMMON: Final = "common"
 _TEXT: Final = {
-    "hypercorn": rf'{_LOGGED}{_CLIENT} - - \[(?P<time>[^]]+)\] "(?P<method>\w+) (?P<target>\S+) \d(?:\.\d)?"'
+    # The last field may be truncated: the fields before it are complete. Text after it is ignored.
+    _COMMON: r"(?P<client>\S+) (?P<identity>\S+) (?P<user>\S*) ?\[(?P<time>[^][\"]{1,64})\]"
+    rf" {_REQUEST} (?P<status>\d{{3}}) (?:\d+|-)(?!\S)(?: {_REFERER} {_AGENT[:-1]}(?:\" {_FORWARDED}(?!\S))?)?.*",
+    "hypercorn": rf'{_LOGGED}{_PEER} - - \[(?P<time>[^]]+)\] "(?P<method>\w+) (?P<target>\S+) \d(?:\.\d)?"'
     rf" {_STATUS} \S+ {_REFERER} {_AGENT}",
-    "daphne": rf'{_CLIENT} - - \[(?P<time>\d\d/\w{{3}}/\d{{4}}:[\d:]{{8}})\] "(?P<method>\w+) (?P<target>[^"]+)"'
+    "daphne": rf'{_PEER} - - \[(?P<time>\d\d/\w{{3}}/\d{{4}}:[\d:]{{8}})\] "(?P<method>\w+) (?P<target>[^"]+)"'
     rf" {_STATUS} (?:\d+|-)",
     "granian": rf"\[(?P<time>{_DATE})\] (?P<client>\S+) - {_REQUEST} {_STATUS} [\d.]+",
-    "uvicorn": rf'(?P<time>[^"]{{0,200}}?)(?:INFO:? +)?{_CLIENT} - {_REQUEST} {_STATUS}(?: [A-Z][\w \'-]*)?',
-    "haproxy": rf"{_CLIENT} \[(?P<time>[^]]+)\] \S+ \S+ [-+\d/]+"
-    rf' {_STATUS} \+?\d+ [^"]*"(?P<request>[^"]*)"?',
-    "alb": rf"(?:https?|h2|grpcs?|wss?) (?P<time>{_DATE}) \S+ {_CLIENT} \S+ [-\d.]+ [-\d.]+ [-\d.]+"
+    "uvicorn": rf'(?:\[?(?P<time>{_DATE}))?[^"]{{0,200}}?(?:INFO:? +)?{_PEER} - {_REQUEST} {_STATUS}'
+    r"(?: [A-Z][\w '-]*)?",
+    "haproxy": rf'{_PEER} \[(?P<time>[^]]+)\] \S+ \S+ [-+\d/]+ {_STATUS} \+?\d+ [^"]*"(?P<request>[^"]*)"?',
+    "alb": rf"(?:https?|h2|grpcs?|wss?) (?P<time>{_DATE}) \S+ {_PEER} \S+ [-\d.]+ [-\d.]+ [-\d.]+"
     rf" {_STATUS} \S+ \d+ \d+ {_REQUEST} {_AGENT}.*",
-    "envoy": rf'\[(?P<time>{_DATE})\] {_REQUEST} {_STATUS} [^"]*(?:"[^"]*" [-\d ]+)?{_FORWARDED} {_AGENT} "[^"]*"'
-    rf' {_HOST} "[^"]*"[^"]*',  # Envoy escapes no quotes: a line has no more fields than these
+    # The client is in X-Forwarded-For. Envoy escapes no quotes: a line has no more fields than these.
+    "envoy": rf'\[(?P<time>{_DATE})\] {_REQUEST} {_STATUS} [^"]*(?:"[^"]*" [-\d ]+)?{_IP} {_AGENT} "[^"]*"'
+    rf' {_HOST} "[^"]*"[^"]*',
 }
-"""The text formats besides those of Apache and nginx, whose pattern is in ``access_log.py``."""
-_PATTERNS: Final = {name: re.compile(pattern, re.ASCII) for name, pattern in _TEXT.items()}
-_COMMON: Final = ("common", "combined", "vhost_combined", "nginx", "gunicorn", "traefik-clf")
-_JSON: Final = ("json", "caddy", "traefik", "envoy-json", "envoy-gateway")
+_PATTERNS: Final = {name: re.compile(rf"{pattern}\s*", re.ASCII | re.DOTALL) for name, pattern in _TEXT.items()}
+_ALIASES: Final = ("combined", "vhost_combined", "nginx", "gunicorn", "traefik-clf")
 _W3C: Final = ("iis", "cloudfront")
-NAMES_OF_FORMATS: Final = (*_COMMON, *_PATTERNS, *_W3C, *_JSON)
-_NO_TIME: Final = (
-    "uvicorn writes no time. Read the log of its container, or add %(asctime)s in UTC to the format of its access log"
-)
+_JSON: Final = ("json", "caddy", "traefik", "envoy-json", "envoy-gateway")
+NAMES_OF_FORMATS: Final = (_COMMON, *_ALIASES, *[name for name in _TEXT if name != _COMMON], *_W3C, *_JSON)
+_REQUIRED: Final = ("date", "time", "c-ip", "cs-method", "cs-uri-stem", "sc-status")
+"""The columns of a log of the W3C format."""
+_DOCKER: Final = ('{"log":', '{"log": ')
+
+
+class HeaderLineError(InvalidLineError):
+    """The line describes the lines behind it, or is a message of the server."""
 
 
 class _Docker(msgspec.Struct):
@@ -80,83 +96,72 @@ class _Docker(msgspec.Struct):
     time: str
 
 
-class HeaderLineError(InvalidLineError):
-    """The line describes the lines behind it, or is a message of the server."""
+class _Line(NamedTuple):
+    """A line without its prefix. ``label`` names the prefix, ``host`` and ``time`` are values of it."""
 
-
-class NoTimeError(InvalidLineError):
-    """The line has no time."""
+    text: str
+    label: str = ""
+    host: str = ""
+    time: str = ""
 
 
 class LineParser:
     """Parses a line. Without the name of a format, it finds the format of each line.
 
     Args:
-        fields: The fields of JSON lines, for example ``{"user": "account.id"}``, instead of those in ``NAMES``.
-        needs: The features that the rules use. Headers among them are found automatically.
-        name: The only format to read; "" for all.
+        needs: The features that the rules use. Those of JSON lines are found by their names, headers in any line.
+        name: The only format to read; None for all.
 
     Attributes:
         found: The features, besides those of every log, that a line had.
     """
 
-    def __init__(self, fields: Mapping[str, str] | None = None, needs: Iterable[str] = (), name: str = "") -> None:
-        self._json = JsonLines(fields or {}, needs)
+    def __init__(self, needs: Iterable[str] = (), name: str | None = None) -> None:
+        self._json = JsonLines(needs)
         self._columns: list[str] = []
-        self._name = name
-        self._last = name if name in _PATTERNS else _COMMON[0]
+        self._name = _COMMON if name in _ALIASES else name or ""
+        self._last = self._name if self._name in _PATTERNS else _COMMON
         self.found: set[str] = set()
 
     def __call__(self, line: bytes | str) -> LogEntry:
-        entry = self._parse(text_of(line))
+        entry = self._parse(_without_prefix(text_of(line)))
         self.found.update(entry.features, ["host"] if entry.target.host else [])
         return entry
 
-    def _parse(self, text: str, place: str = "") -> LogEntry:
-        prefix, host, rest = split_prefix(text)
-        label = f"{prefix}{place}"
-        if rest.startswith(_DOCKER) and not place:
+    def _parse(self, line: _Line) -> LogEntry:
+        if line.text.startswith(_DOCKER):
             with suppress(msgspec.DecodeError):
-                wrapped = msgspec.json.decode(rest, type=_Docker)
-                try:
-                    return self._parse(wrapped.log, _IN_DOCKER)
-                except NoTimeError:
-                    return self._parse(f"{wrapped.time} {wrapped.log}", _IN_DOCKER)
-        if self._name in _JSON or (rest.startswith("{") and not host and not self._name):
-            return self._json.parse(rest, label)
-        if text.startswith("#") and self._name in ("", *_W3C):
-            self._columns = text.split()[1:] if text.startswith("#Fields:") else self._columns
+                wrapped = msgspec.json.decode(line.text, type=_Docker)
+                inner = _without_prefix(wrapped.log)
+                line = inner._replace(label=f"{inner.label} in a log of Docker", time=inner.time or wrapped.time)
+        if self._name in _JSON or (line.text.startswith("{") and not self._name):
+            return self._json.parse(line.text, line.label)
+        if line.text.startswith("#") and self._name in ("", *_W3C):
+            self._columns = line.text.split()[1:] if line.text.startswith("#Fields:") else self._columns
             raise HeaderLineError("describes other lines")
-        if _MESSAGE.fullmatch(rest.rstrip()):
+        if _MESSAGE.fullmatch(line.text):
             raise HeaderLineError("a message of the server")
         if self._columns:
             with suppress(InvalidLineError):
-                return self._of_columns(text)
-        return self._of_text(text, host, rest, label)
+                return self._of_columns(line.text)
+        return self._of_text(line)
 
-    def _of_text(self, text: str, host: str, rest: str, label: str) -> LogEntry:
+    def _of_text(self, line: _Line) -> LogEntry:
         """Parse a line in the format of the line before, else in the first one that it has."""
         if self._name in _W3C:
             raise InvalidLineError("not in the columns of a line #Fields before it")
-        problems: list[InvalidLineError] = []
-        for name in (self._last,) if self._name else (self._last, _COMMON[0], *_PATTERNS):
-            try:
-                entry = self._in_format(name, text, host, rest, label)
-            except InvalidLineError as error:
-                problems.append(error)
-            else:
-                if entry is not None:
+        problem = None
+        for name in (self._last,) if self._name else (self._last, *_PATTERNS):
+            if match := _PATTERNS[name].fullmatch(line.text):
+                try:
+                    entry = _entry_of(match, name, line)
+                except InvalidLineError as error:
+                    problem = problem or error
+                else:
                     self._last = name
                     return entry
-        unknown = problems[0] if problems else InvalidLineError(f"not in the format {self._last}")
-        raise next((each for each in problems if not isinstance(each, NotCommonError)), unknown)
-
-    def _in_format(self, name: str, text: str, host: str, rest: str, label: str) -> LogEntry | None:
-        """Return the request of a line; None for one in another format."""
-        if name == _COMMON[0]:
-            return parse_text(label, host, rest)
-        match = _PATTERNS[name].fullmatch((text if name == "uvicorn" else rest).rstrip())
-        return None if match is None else _entry_of(match, f"{name}{label}")
+        expected = f"format {self._name}" if self._name not in ("", _COMMON) else "common or combined format"
+        raise problem or InvalidLineError(f"not in the {expected}")
 
     def _of_columns(self, text: str) -> LogEntry:
         """Parse a line of the fields that ``#Fields`` names (W3C extended log file format)."""
@@ -171,7 +176,7 @@ class LineParser:
         return LogEntry(
             parse_client(row["c-ip"]),
             row.get("cs-username"),
-            any_time(f"{row['date']} {row['time']}"),
+            parse_time(f"{row['date']} {row['time']}"),
             str(row["cs-method"]).upper(),
             target._replace(host=target.host or host),
             parse_status(row["sc-status"]),
@@ -182,28 +187,60 @@ class LineParser:
         )
 
 
-def _entry_of(match: re.Match[str], label: str) -> LogEntry:
+def _without_prefix(text: str) -> _Line:
+    match = _PREFIX.match(text)
+    if match is None or not match.end():
+        return _Line(text)
+    host = match["host"] or ""
+    if host and (is_address(host) or not (match["port"] or is_host_name(host))):
+        return _Line(text)  # two addresses, or a word: either may be the client
+    parts = [f"a {name} prefix" for name in ("syslog", "Kubernetes", "time") if match[name]]
+    parts += ["a host name"] * bool(host)
+    date = _DATES.search(match[0])
+    return _Line(text[match.end() :], f" after {' and '.join(parts)}", host, date[0] if date else "")
+
+
+def _entry_of(match: re.Match[str], name: str, line: _Line) -> LogEntry:
+    """Return the request of a line in a text format."""
     found = match.groupdict()
-    time = found["time"]
-    if label.startswith("uvicorn"):
-        dates = _DATES.findall(time)
-        if not dates:
-            raise NoTimeError(_NO_TIME)
-        time = dates[0]
-    if request := found.get("request"):
-        method, target = parse_request(parse_field(request) or "")
+    features = {}
+    if name == _COMMON:
+        client = _first_word(found["client"], found["identity"], found["user"], bool(line.host))
+        name = _COMMON if found["agent"] is None else "combined"
+        forwarded = found["forwarded"]
+        if forwarded is not None and is_address(forwarded.rpartition(",")[2].strip()):
+            name += " with X-Forwarded-For"
+            features[FORWARDED_FOR] = unescape(forwarded)
     else:
-        method, target = str(found.get("method")).upper(), parse_target(str(found.get("target")))
-    host = target.host or parse_field(found.get("host")) or ""
+        client = client_of(parse_field(found["client"]))
+    time = found["time"] or line.time
+    if not time:
+        fix = "Read the log of its container, or add %(asctime)s in UTC to the format of its access log"
+        raise InvalidLineError(f"{name} writes no time. {fix}")
+    if method := found.get("method"):
+        target = parse_target(found["target"])
+    else:
+        method, target = parse_request(parse_field(found["request"]) or "")
+    host = target.host or parse_field(found.get("host")) or line.host
     return LogEntry(
-        client_of(found.get("client") or parse_field(found.get("forwarded"))),
-        None,
-        any_time(time),
-        method,
-        target._replace(host=host),
+        client,
+        parse_field(found.get("user")),
+        parse_time(time),
+        method.upper(),
+        target._replace(host=host) if host else target,
         max(0, int(found["status"])),  # HAProxy and Envoy write -1 and 0 for a client that left before the response
         parse_field(found.get("referer")),
         parse_field(found.get("agent")),
-        {},
-        label,
+        features,
+        f"{name}{line.label}",
     )
+
+
+@lru_cache(10_000)
+def _first_word(client: str, identity: str, user: str, has_host: bool) -> str | None:
+    """Return the client of a line; ``InvalidLineError`` where another of its first words may be the client."""
+    if is_address(user) or is_address(identity):
+        raise InvalidLineError("not one IP address before the time")
+    if (identity != "-" or has_host) and not is_address(client):
+        raise InvalidLineError("not in the common or combined format")
+    return parse_client(parse_field(client))

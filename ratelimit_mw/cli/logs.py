@@ -1,36 +1,63 @@
-"""The access logs of a command, plain or compressed: its options, the requests of all files, and the invalid lines."""
+"""The access logs of a command, plain or compressed, as a temporary database of their requests."""
 
 import bz2
 import gzip
 import io
 import lzma
+import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, cast
+from weakref import finalize
 
 import click
+import msgspec
 from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from ..keys.features import INVALID
 from .access_log import LONGEST_LINE, InvalidLineError, LogEntry, NoRequestError
-from .json_lines import check_field
-from .log_formats import NAMES_OF_FORMATS, HeaderLineError
-from .output import Failure, count_text, note, parsed, printable, progress
+from .log_formats import NAMES_OF_FORMATS, HeaderLineError, LineParser
+from .output import Failure, count_text, note, printable, progress
 
-COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[lines]:,} {task.fields[of]}"), TimeRemainingColumn())
-"""The columns of a bar. ``of`` is what its ``lines`` are."""
+AT_ONCE: Final = 1_000
+"""The requests of one write, and between two updates of a bar."""
+_COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[requests]:,} requests"), TimeRemainingColumn())
+_CACHE: Final = 50_000
+"""The memory of the database in KiB. The rest of it is on disk."""
 _READ: Final = LONGEST_LINE + 2  # with the end of the line
-_BETWEEN: Final = 500
-"""The lines between two updates of a bar."""
 _EXAMPLES: Final = 5
 _FORMATS: Final = (
     'Expected the common or combined format of Apache and nginx: CLIENT - USER [TIME] "REQUEST" STATUS SIZE. A host'
     " name, a time, or a prefix of syslog or Kubernetes may precede it. Or expected another format of --format, or JSON"
-    " lines: name their fields with --field. With docker compose logs, add --no-log-prefix"
+    " lines with the names of nginx, Caddy, Traefik or Envoy. With docker compose logs, add --no-log-prefix"
 )
+
+
+def _check_paths(_ctx: click.Context, _param: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Reject a file that is given twice: its requests would count twice."""
+    real = [path if path == "-" else str(Path(path).resolve()) for path in paths]
+    for path, resolved in zip(paths, real, strict=True):
+        if real.count(resolved) > 1:
+            raise click.BadParameter(f"{path!r} is given twice, so its requests would count twice")
+    return paths
+
+
+def logs_argument(required: bool = True) -> Callable[[Any], Any]:
+    """Return the argument of a command that takes access logs."""
+    name = "ACCESS_LOG..." if required else "[ACCESS_LOG]..."
+    kind = click.Path(exists=True, dir_okay=False, allow_dash=True)
+    return click.argument("access_logs", metavar=name, nargs=-1, required=required, type=kind, callback=_check_paths)
+
+
+format_option = click.option("--format", "name", metavar="NAME", type=click.Choice(NAMES_OF_FORMATS),
+                             help="The format of the logs. Default: that of each line. One of"
+                                  f" {', '.join(NAMES_OF_FORMATS)}.")  # fmt: skip
+"""The option of a command for the format of its logs."""
 
 
 def _zstd() -> Any:
@@ -57,69 +84,24 @@ _OPENERS: Final[dict[bytes, Callable[[Any], Any]]] = {
 """How a compressed file is opened, by its first bytes."""
 
 
-def _check_paths(_ctx: click.Context, _param: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Reject a file that is given twice: its requests would count twice."""
-    real = [path if path == "-" else str(Path(path).resolve()) for path in paths]
-    for path, resolved in zip(paths, real, strict=True):
-        if real.count(resolved) > 1:
-            raise click.BadParameter(f"{path!r} is given twice, so its requests would count twice")
-    return paths
-
-
-def logs_argument(required: bool = True) -> Callable[[Any], Any]:
-    """Return the argument of a command that takes access logs."""
-    name = "ACCESS_LOG..." if required else "[ACCESS_LOG]..."
-    kind = click.Path(exists=True, dir_okay=False, allow_dash=True)
-    return click.argument("access_logs", metavar=name, nargs=-1, required=required, type=kind, callback=_check_paths)
-
-
-field_option = click.option("--field", "fields", metavar="NAME=FIELD", multiple=True,
-                            callback=parsed(lambda texts: dict(map(check_field, texts))),
-                            help="The field of JSON lines for a part of the request, or for a feature: time=...,"
-                                 " ip=..., user=account.id, plan=account.plan. Repeat it for several"
-                                 " fields.")  # fmt: skip
-
-format_option = click.option("--format", "name", metavar="NAME", type=click.Choice(NAMES_OF_FORMATS),
-                             help="The format of the logs. Default: that of each line. One of"
-                                  f" {', '.join(NAMES_OF_FORMATS)}.")  # fmt: skip
-"""The option of a command for the format of its logs."""
-
-
-def size_of(paths: Sequence[str]) -> int | None:
-    """Return the bytes of all files; None when one of them is a pipe, which can be read only once."""
-    is_file = [path != "-" and Path(path).is_file() for path in paths]
-    return sum(Path(path).stat().st_size for path in paths) if all(is_file) else None
-
-
-def _position_in(file: IO[bytes]) -> int:
-    """Return the bytes that were read of a file; 0 for a pipe."""
-    return file.tell() if file.seekable() else 0
-
-
 class LogFile:
-    """Reads the requests of one file, and keeps its invalid lines. ``update`` gets the lines and bytes so far."""
+    """The lines of one file: how many it has, in which formats, and those that are no request."""
 
-    def __init__(
-        self,
-        path: str,
-        parse: Callable[[bytes], LogEntry],
-        update: Callable[[int, int], None] = lambda _lines, _bytes: None,
-    ) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self.name = "<stdin>" if path == "-" else path
-        self._parse = parse
-        self._update = update
-        self.lines = self.blank = self.invalid = self._unread = 0
+        self.lines = self.invalid = self._blank = self._unread = 0
         self.formats = Counter[str]()
         self.examples: list[dict[str, int | str]] = []
         self._first_unread = ""
 
-    def read(self, file: IO[bytes]) -> Iterator[LogEntry]:
+    def read(self, file: IO[bytes], parse: Callable[[bytes], LogEntry]) -> Iterator[LogEntry]:
+        """Yield the requests of the file."""
         buffered = io.BufferedReader(cast(io.RawIOBase, file))
         start = buffered.peek(6)
         opener = next((each for magic, each in _OPENERS.items() if start.startswith(magic)), None)
         try:
-            yield from self._entries(file, buffered if opener is None else io.BufferedReader(opener(buffered)))
+            yield from self._entries(buffered if opener is None else io.BufferedReader(opener(buffered)), parse)
         except Exception as error:
             if opener is None or not _is_damage(error):
                 raise
@@ -127,13 +109,11 @@ class LogFile:
         finally:
             buffered.detach()  # or it would close the file of the caller
 
-    def _entries(self, file: IO[bytes], unpacked: io.BufferedIOBase) -> Iterator[LogEntry]:
+    def _entries(self, unpacked: io.BufferedIOBase, parse: Callable[[bytes], LogEntry]) -> Iterator[LogEntry]:
         while line := unpacked.readline(_READ):
             self.lines += 1
-            if self.lines % _BETWEEN == 0:
-                self._update(self.lines, _position_in(file))
             try:
-                entry = self._parse(line)
+                entry = parse(line)
             except InvalidLineError as error:
                 self._add_invalid(line, error)
             else:
@@ -144,7 +124,7 @@ class LogFile:
 
     def _add_invalid(self, line: bytes, error: InvalidLineError) -> None:
         if isinstance(error, HeaderLineError) or not line.strip():
-            self.blank += 1
+            self._blank += 1
             return
         self.invalid += 1
         text = line[:200].decode("utf-8", "replace").rstrip()
@@ -163,7 +143,7 @@ class LogFile:
 
     def check(self) -> None:
         """Raise `Failure` when more than 1% of the lines are in no known format: the other lines are then no sample."""
-        lines = self.lines - self.blank
+        lines = self.lines - self._blank
         if self._unread * 100 > lines:
             raise Failure(
                 f"{self.name}: {self._unread:,} of {lines:,} lines cannot be read, more than 1%."
@@ -171,68 +151,96 @@ class LogFile:
             )
 
 
-class AccessLogs:
-    """Reads the requests of several files, one after the other, with a bar on a terminal.
+class RequestLog:
+    """The requests of access logs in a temporary database, which SQLite deletes. The logs are read once.
+
+    The database has about the size of the logs, most of it on disk.
 
     Args:
         paths: The files; "-" is stdin.
-        parse: Parses a line.
-        action: The text of the bar.
+        parser: Parses a line.
+
+    Raises:
+        Failure: A file is not understood, or no file has a request.
     """
 
-    def __init__(self, paths: Sequence[str], parse: Callable[[bytes], LogEntry], action: str = "reading") -> None:
-        self.paths = paths
-        self._parse = parse
-        self._action = action
-        self._files: list[LogFile] = []
+    def __init__(self, paths: Sequence[str], parser: LineParser) -> None:
+        self._parser = parser
+        self.files = [LogFile(path) for path in paths]
+        self.db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        finalize(self, self.db.close)
+        for pragma in ("journal_mode = OFF", f"cache_size = -{_CACHE}", "temp_store = FILE"):
+            self.db.execute(f"PRAGMA {pragma}")
+        self.db.execute("CREATE TABLE request (number INTEGER PRIMARY KEY, time, data)")
+        self.db.execute("BEGIN")
+        self._is_sorted = True
+        self.insert("INSERT INTO request (time, data) VALUES (?, ?)", self._rows())
+        found = self.db.execute("SELECT count(*), min(time), max(time) FROM request").fetchone()
+        self.count, self.first, self.last = found
+        self._finish()
 
-    def read(self) -> Iterator[tuple[int, LogEntry]]:
-        """Yield the number of the file of each request, and the request."""
-        lines = position = 0
-        with progress(self._action, size_of(self.paths) or None, *COLUMNS, lines=0, of="lines") as update:
-            for number, path in enumerate(self.paths):
-                before = lines, position
+    def insert(self, statement: str, rows: Iterator[tuple[Any, ...]]) -> None:
+        """Insert rows, some of them at once: their iterator may use the database, too."""
+        while some := list(islice(rows, AT_ONCE)):
+            self.db.executemany(statement, some)
 
-                def show(own_lines: int, own_position: int) -> None:
-                    nonlocal lines, position
-                    lines, position = before[0] + own_lines, before[1] + own_position  # noqa: B023 - called at once
-                    update(lines=lines, completed=position)
+    def _rows(self) -> Iterator[tuple[float, bytes]]:
+        """Yield the time and the data of each request, with a bar by the bytes of files. A pipe has no size."""
+        sizes = [Path(file.path).stat().st_size if Path(file.path).is_file() else 0 for file in self.files]
+        encode = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode  # an invalid feature is null
+        before, count = 0.0, 0
+        with progress("reading", sum(sizes) if all(sizes) else None, *_COLUMNS, requests=0) as update:
+            for number, log in enumerate(self.files):
+                with click.open_file(log.path, "rb") as file:
+                    for entry in log.read(file, self._parser):
+                        self._is_sorted = self._is_sorted and before <= entry.time
+                        before, count = entry.time, count + 1
+                        if count % AT_ONCE == 0:
+                            position = file.tell() if sizes[number] else 0
+                            update(requests=count, completed=sum(sizes[:number]) + position)
+                        yield entry.time, encode(entry)
 
-                log = LogFile(path, self._parse, show)
-                self._files.append(log)
-                with click.open_file(path, "rb") as file:
-                    for entry in log.read(file):
-                        yield number, entry
-                    show(log.lines, _position_in(file))
+    def _finish(self) -> None:
+        """Print the invalid lines of each file, and check them."""
+        for file in self.files:
+            file.show_invalid(f"{file.path}: " if len(self.files) > 1 else "")
+            if self.count and not file.formats:
+                note(f"{file.path}: contains no request")
+        for file in self.files:
+            file.check()
+        if not self.count:
+            raise Failure(f"{', '.join(file.name for file in self.files)}: contains no request")
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the number of lines, those of each format, and the invalid ones with the first of each file."""
-        return {
-            "formats": self.formats,
-            "lines": sum(file.lines for file in self._files),
-            "invalid": sum(file.invalid for file in self._files),
-            "invalid_examples": [{"file": file.path, **each} for file in self._files for each in file.examples],
-        }
+    def requests(self, action: str) -> Iterator[LogEntry]:
+        """Yield the requests by time. ``action`` is the text of the bar. At one time, the first file comes first."""
+        order = "number" if self._is_sorted else "time, number"
+        rows = self.db.execute(f"SELECT data FROM request ORDER BY {order}")  # noqa: S608
+        decode = msgspec.msgpack.Decoder(LogEntry).decode
+        with progress(action, self.count, *_COLUMNS, requests=0) as update:
+            for done, (data,) in enumerate(rows):
+                if done % AT_ONCE == 0:
+                    update(requests=done, completed=done)
+                entry = decode(data)
+                yield entry if not entry.features else entry._replace(features=_valid(entry.features))
 
     @property
     def formats(self) -> dict[str, int]:
         """The formats that were found, and the number of their lines; the most frequent first."""
-        return dict(sum((file.formats for file in self._files), Counter[str]()).most_common())
+        return dict(sum((file.formats for file in self.files), Counter[str]()).most_common())
 
-    def finish(self, requests: int) -> None:
-        """Print the invalid lines of each file, and check them."""
-        for file in self._files:
-            file.show_invalid(f"{file.path}: " if len(self.paths) > 1 else "")
-            if requests and not file.formats:
-                note(f"{file.path}: contains no request")
-        self.check(requests)
+    def lines_json(self) -> dict[str, Any]:
+        """Return the number of lines, those of each format, and the invalid ones with the first of each file."""
+        return {
+            "formats": self.formats,
+            "lines": sum(file.lines for file in self.files),
+            "invalid": sum(file.invalid for file in self.files),
+            "invalid_examples": [{"file": file.path, **each} for file in self.files for each in file.examples],
+        }
 
-    def check(self, requests: int) -> None:
-        """Raise `Failure` for a file that is not understood, and when the files have no request."""
-        for file in self._files:
-            file.check()
-        if not requests:
-            raise Failure(f"{', '.join(file.name for file in self._files)}: contains no request")
+
+def _valid(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return features that were encoded. One that is missing is left out, so null is an invalid one."""
+    return {name: INVALID if value is None else value for name, value in features.items()}
 
 
 def format_text(formats: Mapping[str, int]) -> str:

@@ -14,11 +14,12 @@ from ..quota import parse_duration
 from ..settings import Settings
 from ..testmode import process_clock
 from ..traffic import TrafficLog
+from ..traffic.address import parse_log_url
 from .access_log import LogEntry
 from .clients import open_log
 from .log_formats import LineParser
-from .logs import AccessLogs, field_option, format_option, format_text, logs_argument, size_of
-from .output import Failure, command, count_text, json_flag, parsed, wants_json
+from .logs import RequestLog, format_option, format_text, logs_argument
+from .output import command, count_text, json_flag, parsed, wants_json
 from .replay.simulation import LogClients
 
 _WIDTH: Final = 50
@@ -143,46 +144,26 @@ def _period(start: float, end: float) -> str:
 @click.argument("url")
 @logs_argument()
 @format_option
-@field_option
 @click.option("--clients", is_flag=True, help="Record the IP addresses as the clients of the event request.")
 @json_flag
-def import_logs(
-    url: str, access_logs: tuple[str, ...], name: str | None, fields: dict[str, str], clients: bool
-) -> Answer:
+def import_logs(url: str, access_logs: tuple[str, ...], name: str | None, clients: bool) -> Answer:
     """Count the requests of access logs in the traffic log at URL. A missing log is created.
 
     ACCESS_LOG is a file as for `replay`. Each request counts as the events request, status:STATUS and path:PATH. A log
     that is imported twice counts twice. Requests that are older than the longest retention are left out. If more than
-    1% of the lines of a file cannot be read, nothing is counted. A pipe is read once, so its error has the number of
-    requests that are counted.
+    1% of the lines of a file cannot be read, nothing is counted.
     """
-    log, counted, left_out = open_log(url, create=True), 0, 0
-    parser, client_of = LineParser(fields, name=name or ""), LogClients(Settings())
-    if size_of(access_logs) is not None:  # a pipe is read once
-        _check_logs(access_logs, parser)
-    logs = AccessLogs(access_logs, parser, "importing")
-    for _, entry in logs.read():
-        if _record(log, entry, client_of(entry) if clients and entry.client else None):
-            counted += 1
-            if counted % _AT_ONCE == 0:
+    parse_log_url(url)  # a mistake in it is an error before the work
+    requests, client_of, left_out = RequestLog(access_logs, LineParser(name=name)), LogClients(Settings()), 0
+    with closing(open_log(url, create=True)) as log:
+        for number, entry in enumerate(requests.requests("importing"), 1):
+            left_out += not _record(log, entry, client_of(entry) if clients and entry.client else None)
+            if number % _AT_ONCE == 0:
                 log.flush()
-        else:
-            left_out += 1
-    log.close()
-    try:
-        logs.finish(counted + left_out)
-    except Failure as failure:
-        already = f". {count_text(counted, 'request')} are counted in {log.name} already"
-        raise Failure(failure.message + already * bool(counted)) from None
+    counted = requests.count - left_out
     text = f"{count_text(left_out, 'request')} left out: before the longest retention, or in the future"
-    shown = [format_text(logs.formats), f"{count_text(counted, 'request')} counted in {log.name}"]
-    return Answer({"requests": counted, "left_out": left_out, **logs.as_json()}, shown, [text] * bool(left_out))
-
-
-def _check_logs(paths: tuple[str, ...], parser: LineParser) -> None:
-    """Read the logs, and fail before anything is counted: requests that are imported again would count twice."""
-    logs = AccessLogs(paths, parser, "checking")
-    logs.check(sum(1 for _ in logs.read()))
+    shown = [format_text(requests.formats), f"{count_text(counted, 'request')} counted in {log.name}"]
+    return Answer({"requests": counted, "left_out": left_out, **requests.lines_json()}, shown, [text] * bool(left_out))
 
 
 def _record(log: TrafficLog, entry: LogEntry, client: str | None) -> bool:

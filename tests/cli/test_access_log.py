@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import each, expect_error
+from tables import each
 
 from ratelimit_mw import INVALID
 from ratelimit_mw.cli.access_log import FORWARDED_FOR, LONGEST_LINE, InvalidLineError, LogEntry, RequestTarget
-from ratelimit_mw.cli.json_lines import check_field
 from ratelimit_mw.cli.log_formats import LineParser
 from ratelimit_mw.cli.logs import LogFile
 
@@ -208,7 +207,7 @@ def test_longest_line() -> None:
     assert len(fits) == LONGEST_LINE
     for end in ("", "\n", "\r\n"):
         assert parse(fits + end).status == 200
-        assert len(list(LogFile("a", LineParser()).read(io.BytesIO((fits + end).encode())))) == 1
+        assert len(list(LogFile("a").read(io.BytesIO((fits + end).encode()), LineParser()))) == 1
     assert why_not(fits + "x") == f"longer than {LONGEST_LINE:,} bytes"
 
 
@@ -269,13 +268,13 @@ def test_noise_in_fields_moves_no_other_field(user: str, referer: str, agent: st
 SIMPLE = {"time": NOON, "ip": "192.0.2.7", "method": "GET", "path": "/a?b=1", "status": 200}
 
 
-def parse_json(record: Any, fields: dict[str, str] | None = None, *needs: str) -> LogEntry:
-    return LineParser(fields, needs)(json.dumps(record).encode())
+def parse_json(record: Any, *needs: str) -> LogEntry:
+    return LineParser(needs)(json.dumps(record).encode())
 
 
-def why_no_json(record: Any, fields: dict[str, str] | None = None) -> str:
+def why_no_json(record: Any) -> str:
     with pytest.raises(InvalidLineError) as error:
-        parse_json(record, fields)
+        parse_json(record)
     return str(error.value)
 
 
@@ -286,7 +285,7 @@ SERVERS = [json.loads(text) for text in Path(__file__).with_name("logs").joinpat
 @each("record", SERVERS)
 def test_logs_of_common_servers(record: dict[str, Any]) -> None:
     """The request has the same parts. Envoy writes no user, and no header."""
-    entry = parse_json(record, None, "header:x-api-key")
+    entry = parse_json(record, "header:x-api-key")
     target = RequestTarget("/a", "b=1", "example.com")
     user, features = ("alice", {"header:x-api-key": "k1"}) if record is not SERVERS[-1] else (None, {})
     assert entry == LogEntry("192.0.2.7", user, NOON, "GET", target, 200, None, "curl/8.1", features, "JSON lines")
@@ -307,7 +306,7 @@ NESTED_STATUS = {"status": None, "http": {"response": {"status_code": 404}}}
         # Any form of a time that servers write. Without a zone it is UTC.
         *(({"time": written}, "time", seconds) for written, seconds in TIMES),
         # A missing client and a missing user are missing.
-        *(({"ip": missing}, "client", None) for missing in (None, [])),
+        *(({"ip": missing}, "client", None) for missing in ("-", [])),
         *(({name: ""}, name, None) for name in ("user", "user_agent")),
         ({"user": "-"}, "user", None),
         # A dot may separate names, or may be a part of a name.
@@ -332,12 +331,18 @@ NO_CLIENTS = [
 @each(
     ("record", "reason"),
     [
-        *(({"time": time}, "the date is invalid|the date is before 1970|not JSON") for time in NO_TIMES),
-        *(({"status": each}, "the status is invalid|not JSON") for each in ("", "ok", None, -1, 1000, 10**400, [200])),
+        *(
+            ({"time": time}, "the date is invalid|the date is before 1970|not JSON|no field for the time")
+            for time in NO_TIMES
+        ),
+        *(
+            ({"status": each}, "the status is invalid|not JSON|no field")
+            for each in ("", "ok", None, -1, 1000, 10**400, [200])
+        ),
         *(({"ip": client}, "is neither an IP address nor a host name") for client in NO_CLIENTS),
         # A connection without a request is not a request.
         ({"path": None, "request": ""}, "not an HTTP request"),
-        ({"path": None, "request": None}, "not an HTTP request"),
+        ({"path": None, "request": None}, "no field for the path"),
     ],
 )
 def test_a_line_with_an_invalid_part_is_invalid(record: dict[str, Any], reason: str) -> None:
@@ -346,10 +351,10 @@ def test_a_line_with_an_invalid_part_is_invalid(record: dict[str, Any], reason: 
 
 @each("name", ["time", "ip", "method", "path", "status"])
 def test_required_parts(name: str) -> None:
-    """A line without one of these parts is invalid, with the option that names its field."""
+    """A line without one of these parts is invalid. So is a client that is null: it may be in another field."""
     record = {key: value for key, value in SIMPLE.items() if key != name}
-    assert why_no_json(record) == f"no field for the {name}. Name it with --field {name}=FIELD"
-    assert why_no_json(record, {name: "at.all"}) == f"no field 'at.all' for the {name}"
+    for lacking in (record, {**record, name: None}):
+        assert why_no_json(lacking) == f"no field for the {name}"
 
 
 @each(
@@ -368,27 +373,17 @@ def test_required_parts(name: str) -> None:
     ],
 )
 def test_lines_of_a_header(name: str, record: dict[str, Any], expected: Any) -> None:
-    assert parse_json({**SIMPLE, **record}, None, name).features.get(name) == expected
+    assert parse_json({**SIMPLE, **record}, name).features.get(name) == expected
 
 
-def test_named_fields() -> None:
-    """``--field`` replaces the names of a part, and adds features."""
-    parser = LineParser({"ip": "peer", "plan": "account.plan", "header:x-a": "a", "email": "mail", "n": "n"})
-    record = {**SIMPLE, "peer": "198.51.100.1", "account": {"plan": "pro"}, "a": ["1", "2"], "mail": " Ann@X.org "}
-    entry = parser(json.dumps({**record, "n": 1.5}).encode())
-    assert entry.client == "198.51.100.1"
-    assert entry.features == {"plan": "pro", "header:x-a": INVALID, "email": "ann@x.org", "n": "1.5"}
-    assert parser.found == set(entry.features)
-    assert parse_json({**SIMPLE, "plan": None}, {"plan": "plan"}).features == {}
-
-
-def test_option_field() -> None:
-    """A name is a part of a request or a feature, in its canonical form. Anything else is an error."""
-    texts = ["time=ts", "user=account.id", "header:X-API-Key=key", "plan=a=b", "user.id=account.id"]
-    fields = {"time": "ts", "user": "account.id", "header:x-api-key": "key", "plan": "a=b", "user.id": "account.id"}
-    assert dict(map(check_field, texts)) == fields
-    for text in ("", "user", "user=", "=a", "User=a", "query:a=b", "plan as int=a", "a b=c"):
-        expect_error("expected", check_field, text)
+def test_features_have_fields_of_their_names() -> None:
+    """A field may be inside another one. Fields that no rule uses are not read."""
+    parser = LineParser(["plan", "user.id", "header:x-a", "email", "n"])
+    record = {**SIMPLE, "plan": "pro", "user": {"id": 7}, "header:x-a": ["1", "2"], "email": " Ann@X.org ", "n": 1.5}
+    features = {"plan": "pro", "user.id": 7, "header:x-a": INVALID, "email": "ann@x.org", "n": "1.5"}
+    assert parser(json.dumps({**record, "other": 1}).encode()).features == features
+    assert parser.found == set(features)
+    assert parse_json({**SIMPLE, "plan": None}, "plan").features == {}
 
 
 @each(
@@ -412,7 +407,7 @@ VALUES = st.recursive(
 def test_any_record_is_read_or_invalid(record: dict[str, Any]) -> None:
     """Any values give an entry or an ``InvalidLineError``, and no other exception."""
     try:
-        entry = parse_json({**SIMPLE, **record}, {"plan": "account"}, "header:x-api-key")
+        entry = parse_json({**SIMPLE, **record}, "account", "header:x-api-key")
     except InvalidLineError:
         return
     assert 0 <= entry.time < 10**12

@@ -221,7 +221,7 @@ def test_comparison_agrees_with_two_replays(
     verdicts = []
     for settings in (old, new):
         simulation = Simulation(settings)
-        verdicts.append([bool(simulation.decide(entry)) for _, entry in log.requests("alone")])
+        verdicts.append([bool(simulation.decide(entry)) for entry in log.requests("alone")])
     reports = (ReplayReport(log, Simulation(rules), side=side) for side, rules in enumerate((old, new)))
     found = compare(*reports, 10)
     pairs = list(zip(*verdicts, strict=True))

@@ -17,7 +17,7 @@ from servers import HOST, program, running, wait_for
 from tables import each
 
 from ratelimit_mw.cli.access_log import FORWARDED_FOR, InvalidLineError, NoRequestError
-from ratelimit_mw.cli.log_formats import NAMES_OF_FORMATS, LineParser, NoTimeError
+from ratelimit_mw.cli.log_formats import NAMES_OF_FORMATS, LineParser
 
 CLIENT = "192.0.2.7"
 SAMPLES = [text.split("\t") for text in (Path(__file__).parent / "logs" / "formats.log").read_text().splitlines()]
@@ -36,7 +36,7 @@ CLOUDFRONT = """#Version: 1.0
 
 
 def parse(text: str, name: str = "") -> Any:
-    return LineParser({}, [FORWARDED_FOR], name)(text.encode())
+    return LineParser([FORWARDED_FOR], name)(text.encode())
 
 
 @each(("name", "text"), SAMPLES)
@@ -82,7 +82,7 @@ def test_a_message_of_a_server_is_no_invalid_line(rules: Write, log: Write, text
 
 def test_uvicorn_writes_no_time() -> None:
     """The time of the container's log is that of the request. Without one, the error has the fix."""
-    with pytest.raises(NoTimeError, match="uvicorn writes no time"):
+    with pytest.raises(InvalidLineError, match="uvicorn writes no time"):
         parse(UVICORN)
     entry = parse(json.dumps({"log": f"{UVICORN}\n", "stream": "stdout", "time": "2026-11-28T19:57:40.5Z"}))
     assert (entry.format, entry.time) == ("uvicorn in a log of Docker", 1_795_895_860.5)

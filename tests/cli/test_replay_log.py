@@ -34,7 +34,7 @@ def test_requests_come_by_time(rules: Write, log: Write) -> None:
 
 
 def entries(*paths: Path) -> list[LogEntry]:
-    return [entry for _, entry in request_log(*paths).requests("replaying")]
+    return list(request_log(*paths).requests("replaying"))
 
 
 BAD = [
@@ -138,10 +138,10 @@ def record(**fields: Any) -> str:
 
 
 @each(
-    ("options", "fields", "client", "words"),
+    ("options", "fields", "client"),
     [
         *(
-            ({"trusted_proxies": trusted}, {"remote_addr": "10.0.0.5", "xff": addresses}, client, ("--field", "ip=xff"))
+            ({"trusted_proxies": trusted}, {"remote_addr": addresses}, client)
             for trusted, addresses, client in (
                 (PROXIES, "198.51.100.9, 203.0.113.1, 10.0.0.7", "203.0.113.1"),
                 (PROXIES, ["198.51.100.9, 203.0.113.1", "10.0.0.7"], "203.0.113.1"),
@@ -156,20 +156,19 @@ def record(**fields: Any) -> str:
                 {"trusted_proxies": PROXIES, "forwarded_header": "forwarded"},
                 {"ip": "10.0.0.5", "xff": "192.0.2.9", "http_forwarded": header},
                 client,
-                (),
             )
             for header, client in (("for=203.0.113.1", "203.0.113.1"), ("for=x y", "(invalid)"), (None, "10.0.0.5"))
         ),
     ],
 )
 def test_clients_of_other_fields(
-    rules: Write, log: Write, options: dict[str, Any], fields: dict[str, Any], client: str, words: tuple[str, ...]
+    rules: Write, log: Write, options: dict[str, Any], fields: dict[str, Any], client: str
 ) -> None:
-    """``--field ip=`` with a list walks it from the right as live, and nothing that a client sent is the client.
+    """A list of addresses is walked from the right as live, and nothing that a client sent is the client.
 
     The header is that of the settings; a malformed one is one shared client, as in the middleware.
     """
-    assert rejected_client(rules(SITE, **options), log([record(**fields)] * 4), *words) == client
+    assert rejected_client(rules(SITE, **options), log([record(**fields)] * 4)) == client
 
 
 @each("name", ["10.0.0.1", "10.0.0.1 and other trusted proxies"])
@@ -183,9 +182,9 @@ def test_requests_of_a_proxy_alone_are_noted(rules: Write, log: Write, name: str
     assert "a trusted proxy" not in run("replay", rules(SITE), access_log).stderr
 
 
-def rejected_client(settings: Path, access_log: Path, *args: object) -> str:
+def rejected_client(settings: Path, access_log: Path) -> str:
     """Return the one client that is rejected."""
-    (row,) = replayed(settings, access_log, *args)["clients_rejected_most"]
+    (row,) = replayed(settings, access_log)["clients_rejected_most"]
     client: str = row["client"]
     return client
 
@@ -258,7 +257,6 @@ def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:
     bar = os.read(ours, 100_000)
     os.close(ours)
     assert b"replaying" in bar
-    assert b"1,200 lines" in bar
     assert b"1,000 requests" in bar
     assert shown.stdout == plain.stdout
 
@@ -271,13 +269,11 @@ def times(*paths: Path) -> list[float]:
 
 
 def test_files_of_several_servers(log: Write) -> None:
-    """Files that overlap are merged. The order of the arguments changes nothing, even within one second."""
+    """Files that overlap are merged. Within one second, the first file comes first."""
     one = log([line("192.0.2.1", at=i) for i in (0, 1, 1, 5)], "one")
     two = log([line("192.0.2.2", at=i) for i in (0, 1, 3, 9)], "two")
-    for paths in ([one, two], [two, one]):
-        found = entries(*paths)
-        merged = [(entry.client[-1] if entry.client else "", int(entry.time) - 1_500_000_000) for entry in found]
-        assert merged == [("1", 0), ("2", 0), ("1", 1), ("1", 1), ("2", 1), ("2", 3), ("1", 5), ("2", 9)]
+    merged = [(entry.client[-1] if entry.client else "", int(entry.time) - START) for entry in entries(one, two)]
+    assert merged == [("1", 0), ("2", 0), ("1", 1), ("1", 1), ("2", 1), ("2", 3), ("1", 5), ("2", 9)]
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size=4))

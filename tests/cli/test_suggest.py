@@ -26,8 +26,9 @@ from ratelimit_mw.traffic import TrafficLog
 
 
 def suggested(settings: Path, access_log: Path, share: str) -> dict[str, Any]:
-    found: dict[str, Any] = replayed(settings, access_log, "--suggest", share)["suggested"]
-    return found
+    """Return the suggested limits of each rule."""
+    limits: dict[str, Any] = replayed(settings, access_log, "--suggest", share)["suggested"]["limits"]
+    return limits
 
 
 # 100 requests in one minute: clients with 1, 2, 3, ... 13 requests, and one with 9 more.
@@ -39,23 +40,21 @@ LOG = [line(f"192.0.2.{n}", at=i) for n in range(1, 14) for i in range(n)] + [
 @each(("share", "limit"), [("0%", "13/minute"), ("1%", "12/minute"), ("3%", "11/minute")])
 def test_lowest_limit_for_a_share(rules: Write, log: Write, share: str, limit: str) -> None:
     """One less would reject more than the share."""
-    found = suggested(rules({**SITE, "algorithm": "fixed-window"}), log(LOG), share)
-    assert found["rules"][0]["suggested"] == [limit]
-    assert found["rules"][0]["rejected"] <= float(share[:-1])
+    window = {**SITE, "algorithm": "fixed-window"}
+    assert suggested(rules(window), log(LOG), share) == {"site": [limit]}
+    assert replayed(rules({**window, "limits": limit}), log(LOG))["rejected"] <= float(share[:-1])
 
 
 @each("algorithm", ["fixed-window", "sliding-window", "sliding-window-log", "gcra", "token-bucket"])
 @each("share", ["0%", "10%"])
-def test_suggestions_are_verified(rules: Write, log: Write, tmp_path: Path, algorithm: str, share: str) -> None:
-    """A replay with the suggested limits rejects as many requests as promised, at most the share."""
+def test_suggestions_keep_their_promise(rules: Write, log: Write, algorithm: str, share: str) -> None:
+    """A replay with the suggested limits rejects at most the share."""
     rng = random.Random(algorithm)
     access_log = log(line(f"192.0.2.{int(rng.paretovariate(0.7)) % 50}", at=i // 3) for i in range(300))
     rule = {"name": "site", "algorithm": algorithm}
     found = suggested(rules({**rule, "limits": ["15/minute", "100/hour"]}), access_log, share)
-    (site,) = found["rules"]
-    again = replayed(rules({**rule, "limits": site["suggested"]}), access_log)
-    assert again["rejected"] == site["rejected"] == found["rejected"]
-    assert site["rejected"] <= float(share[:-1]) / 100 * 300
+    again = replayed(rules({**rule, "limits": found["site"]}), access_log)
+    assert again["rejected"] <= float(share[:-1]) / 100 * 300
 
 
 def test_a_ban_counts_for_the_share(rules: Write, log: Write) -> None:
@@ -63,27 +62,28 @@ def test_a_ban_counts_for_the_share(rules: Write, log: Write) -> None:
     quiet = [line(f"192.0.2.{n % 90}", at=n * 40) for n in range(90)]
     steady = [line("192.0.2.99", at=n) for n in range(5)] + [line("192.0.2.99", at=60 * n) for n in range(1, 60)]
     ban = {"ban": {"after": 1, "within": "1m", "for": "1d"}}
-    found = suggested(rules({**SITE, "algorithm": "fixed-window", **ban}), log([*quiet, *steady]), "1%")["rules"][0]
-    assert (found["suggested"], found["rejected"]) == (["5/minute"], 0)
+    banning, access_log = {**SITE, "algorithm": "fixed-window", **ban}, log([*quiet, *steady])
+    assert suggested(rules(banning), access_log, "1%") == {"site": ["5/minute"]}
+    assert replayed(rules({**banning, "limits": "5/minute"}), access_log)["rejected"] == 0
 
 
 def test_burst_in_proportion(rules: Write, log: Write) -> None:
     """The burst of a bucket changes with its amount."""
     rule = {"name": "bucket", "limits": "10/minute burst 5", "algorithm": "token-bucket"}
-    (quota,) = suggested(rules(rule), log([line()] * 40), "0%")["rules"][0]["suggested"]
+    (quota,) = suggested(rules(rule), log([line()] * 40), "0%")["bucket"]
     amount, burst = map(int, re.fullmatch(r"(\d+)/minute burst (\d+)", quota).groups())  # type: ignore[union-attr]
     assert burst == round(amount / 2) == 40
 
 
 def test_rules_without_a_suggestion(rules: Write, log: Write) -> None:
     """Concurrency limits stay, and a rule without a request has no suggestion. There may be no rule at all."""
-    assert suggested(rules(), log([line()]), "1%")["rules"] == []
+    assert suggested(rules(), log([line()]), "1%") == {}
     slots = {"name": "slots", "limits": "2 concurrent"}
     both = {"name": "both", "limits": ["2 concurrent", "5/minute"]}
     nowhere = {"name": "nowhere", "limits": "5/minute", "match": {"path": "/nowhere"}}
     settings, access_log = rules(slots, both, nowhere), log([line()] * 9)
     found = suggested(settings, access_log, "0%")
-    assert [rule["suggested"] for rule in found["rules"]] == [None, ["2 concurrent", "9/minute"], None]
+    assert found == {"slots": None, "both": ["2 concurrent", "9/minute"], "nowhere": None}
     answer = answer_of("replay", settings, access_log, "--suggest", "0%")
     assert "# nowhere: no suggestion, because no limit of this rule decides a request of the log" in lines_of(answer)
     assert "concurrency limits reject none for slots, both" in answer.notes[0]
@@ -101,8 +101,7 @@ def test_any_rule_has_a_suggestion(rules: Write, log: Write, caplog: pytest.LogC
     ]
     lines = [line(user=user, status=status) for user in ("alice", "bob") for status in (200, 401) for _ in range(150)]
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        found = suggested(rules(*every, defaults={"consistency": "leased"}), log(lines), "0%")
-    limits = {rule["name"]: rule["suggested"] for rule in found["rules"]}
+        limits = suggested(rules(*every, defaults={"consistency": "leased"}), log(lines), "0%")
     assert limits == {
         "shadow": ["600/minute"],
         "leased": ["600/minute"],
@@ -122,8 +121,7 @@ def test_the_lines_can_be_copied(rules: Write, log: Write, tmp_path: Path) -> No
     text = f'[[rules]]\nname = "site"\n{comment}\n{limits}\n'
     settings = load_settings(Files(tmp_path).settings(text, "copied.toml"))
     assert str(settings.rules[0].quotas[0]) == "12/minute"
-    assert comment == "# site: rejects 1 of 100 requests (1.0%) instead of 61 of 100 requests (61.0%)"
-    assert rest == ["", "With all of them: 1 rejected (1.0%) from 1 client"]
+    assert (comment, rest) == ("# site", [])
 
 
 def test_invalid_share(rules: Write, log: Write) -> None:

@@ -15,7 +15,7 @@ from folders import ROOT
 
 from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.cli.log_formats import LineParser
-from ratelimit_mw.cli.replay.request_log import RequestLog
+from ratelimit_mw.cli.logs import RequestLog
 from ratelimit_mw.operations import Answer, Table
 
 EXAMPLE = ROOT / "examples" / "ratelimit.toml"

@@ -2,39 +2,42 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
 from ...operations import Answer, Cell, Table
-from ..log_formats import LineParser
-from ..logs import field_option, format_option, logs_argument
+from ...rules.places import places_in
+from ...rules.rule import Rule
+from ...settings import Settings
+from ...settings.files import read
+from ...stores.url import redacted_url
+from ..logs import RequestLog, format_option, logs_argument
 from ..output import FILE, command, count_text, json_flag
 from ..source import Source
-from .changes import Change, changes_between
-from .notes import check_routes, limit_option, notes_on, show_log
+from ..toml import toml
+from .command import limit_option, show_log
 from .report import ReplayReport, compare
-from .request_log import RequestLog
-from .simulation import Simulation, forwarded_feature
+from .simulation import Simulation, notes_on, parser_for
 
 _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly allowed"}
+_OF_RULES: Final = ("rules", "limits", "$schema")
+_URLS: Final = ("store", "traffic_log")
+_SETTINGS: Final = "(settings)"
 
 
 @command(
     "ratelimit-mw diff ratelimit.toml new.toml",
     "ratelimit-mw diff ratelimit.toml new.toml access.log access.log.2.gz",
-    "ratelimit-mw diff ratelimit.toml new.toml caddy.log --field user=id --json",
+    "ratelimit-mw diff ratelimit.toml new.toml access.log --json",
 )
 @click.argument("old", type=FILE)
 @click.argument("new", type=FILE)
 @logs_argument(required=False)
 @format_option
-@field_option
 @limit_option
 @json_flag
-def diff(
-    old: Path, new: Path, access_logs: tuple[str, ...], name: str | None, fields: dict[str, str], limit: int
-) -> Answer:
+def diff(old: Path, new: Path, access_logs: tuple[str, ...], name: str | None, limit: int) -> Answer:
     """Show the rules and settings that differ between the files OLD and NEW, and the lines in which they do.
 
     With access logs, both rule sets decide the requests of the logs. The command shows the requests that
@@ -45,34 +48,82 @@ def diff(
     it is 0.
     """
     sources = [Source.from_file(file) for file in (old, new)]
-    changes = changes_between(sources[0].settings, sources[1].settings)
+    changes = _changes_between(*(source.settings for source in sources))
     shown: list[Table | str] = [] if changes else ["No rule and no setting differs."]
-    shown.append(Table("Changes", list(map(_change_row, changes))))
+    shown.append(Table("Changes", [_change_row(change) for change in changes]))
     summary: dict[str, Any] = {"changes": [change._asdict() for change in changes], "effect": None}
     if not access_logs:
         return Answer(summary, shown)
-    for source in sources:
-        check_routes(source, fields)
-    headers = [forwarded_feature(source.settings) for source in sources]
-    parser = LineParser(fields, (*(name for source in sources for name in source.rules.needs), *headers), name or "")
+    parser = parser_for(name, *sources)
     log = RequestLog(access_logs, parser)
     before, after = (
         ReplayReport(log, Simulation(source.settings), f"replaying the {age} rules", side)
         for side, (age, source) in enumerate(zip(("old", "new"), sources, strict=True))
     )
-    effect = summary["effect"] = {**compare(before, after, limit), "formats": log.logs.formats}
-    notes = [*notes_on(sources[0], parser, before), *notes_on(sources[1], parser, after)]
+    effect = summary["effect"] = {**compare(before, after, limit), "formats": log.formats}
+    pairs = zip(sources, (before, after), strict=True)
+    notes = [
+        note for source, report in pairs for note in (*notes_on(source, parser, report.simulation), *report.notes())
+    ]
     return Answer(summary, [*shown, *_show(after.period, effect)], notes, bool(effect["newly_rejected"]))
 
 
-def _change_row(change: Change) -> dict[str, Cell]:
+class _Change(NamedTuple):
+    """A rule that differs: the lines of its text that the other file does not have, as TOML, and its place."""
+
+    kind: str
+    rule: str
+    old: list[str]
+    new: list[str]
+    place: str
+
+
+def _changes_between(old: Settings, new: Settings) -> list[_Change]:
+    """Return the changes from one settings file to another, in the order of the new one."""
+    before, after = _texts(old), _texts(new)
+    changes = []
+    for name in dict.fromkeys((*after, *before)):
+        (old_lines, place), (new_lines, _) = before.get(name, ([], "")), after.get(name, ([], ""))
+        if old_lines != new_lines:
+            kind = "added" if name not in before else "removed" if name not in after else "changed"
+            gone = [each for each in old_lines if each not in new_lines]
+            added = [each for each in new_lines if each not in old_lines]
+            changes.append(_Change(kind, name, gone, added, after[name][1] if name in after else place))
+    return changes
+
+
+def _texts(settings: Settings) -> dict[str, tuple[list[str], str]]:
+    """Return the text of each rule by name, and of the other settings, each with its place."""
+    data, place_of = read(Path(settings.source)), places_in(settings.source)
+    amending = {amendment.position for amendment in settings.amendments.values()}
+    paths = (f"rules[{i}]" for i in range(len(data.get("rules", ()))) if i not in amending)
     return {
-        "change": change.kind,
-        "rule": change.rule,
-        "old": change.old,
-        "new": change.new,
-        "place": change.place,
+        _SETTINGS: (_lines({name: value for name, value in data.items() if name not in _OF_RULES}), settings.source),
+        **{
+            # The rule of the setting ``limits`` comes after those of ``rules``.
+            rule.name or f"rule-{i + 1}": (_lines(_options(rule)), place_of(next(paths, "limits")))
+            for i, rule in enumerate(settings.rules)
+        },
+        **{
+            f"overrides {name}": (_lines(amendment.options), place_of(f"rules[{amendment.position}]"))
+            for name, amendment in settings.amendments.items()
+        },
     }
+
+
+def _options(rule: Rule) -> dict[str, Any]:
+    limits = rule.function or list(map(str, rule.quotas))
+    return {"limits": limits, **{name: value for name, value in rule.set_options.items() if name != "name"}}
+
+
+def _lines(options: Any) -> list[str]:
+    """Return options as lines of TOML, without passwords."""
+    shown = {name: redacted_url(value) if name in _URLS else value for name, value in options.items()}
+    return [f"{name} = {toml(value if name != 'secret' else '(not shown)')}" for name, value in shown.items()]
+
+
+def _change_row(change: _Change) -> dict[str, Cell]:
+    return {"change": change.kind, **{name: value for name, value in change._asdict().items() if name != "kind"}}
 
 
 def _show(period: str, effect: dict[str, Any]) -> Iterator[Table | str]:

@@ -17,7 +17,7 @@ import click
 
 from ...errors import MissingExtraError
 from ..output import count_text, printable
-from .report import STEPS, ClientRow, ReplayReport
+from .report import STEPS, ReplayReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,7 @@ def draw(report: ReplayReport, path: Path, limit: int) -> None:
     from matplotlib.figure import Figure
 
     top = report.top(limit)
-    clients = [row for row in top if row.rejected] or top
+    clients = [row for row in top if row["rejected"]] or top
     bottom = 0.9 + 0.33 * len(clients)
     with rc_context(_STYLE):
         figure = Figure(figsize=(11, 4.6 + bottom))
@@ -137,16 +137,16 @@ def _style_times(axes: Axes) -> None:
     axes.grid(axis="y")
 
 
-def _draw_clients(axes: Axes, clients: Sequence[ClientRow]) -> None:
-    rows, rejected = range(len(clients)), [row.rejected for row in clients]
+def _draw_clients(axes: Axes, clients: Sequence[dict[str, Any]]) -> None:
+    rows, rejected = range(len(clients)), [row["rejected"] for row in clients]
     axes.barh(rows, rejected, 0.7, color=_REJECTED)
-    bars = axes.barh(rows, [row.requests - row.rejected for row in clients], 0.7, rejected, color=_ALLOWED)
-    axes.bar_label(bars, [f"{row.rejected:,} of {row.requests:,}" for row in clients], padding=7, fontsize=9)
+    bars = axes.barh(rows, [row["requests"] - row["rejected"] for row in clients], 0.7, rejected, color=_ALLOWED)
+    axes.bar_label(bars, [f"{row['rejected']:,} of {row['requests']:,}" for row in clients], padding=7, fontsize=9)
     # The font has only ASCII, and clients may have chosen the text.
-    names = [printable(row.client, 40).encode("ascii", "backslashreplace").decode() for row in clients]
+    names = [printable(row["client"], 40).encode("ascii", "backslashreplace").decode() for row in clients]
     axes.set_yticks(rows, names, parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
-    axes.set_xlim(0, max(row.requests for row in clients) * 1.12)
+    axes.set_xlim(0, max(row["requests"] for row in clients) * 1.12)
     _style_counts(axes.xaxis)
     title = "Clients with most rejections" if any(rejected) else "No client was rejected: clients with most requests"
     axes.set(title=title, xlabel="requests: rejected, then allowed")

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ...decision import Verdict
-from .request_log import AT_ONCE, RequestLog
+from ..logs import AT_ONCE, RequestLog
+from ..output import count_text
 from .simulation import Simulation
 
 _DAY: Final = 86_400
@@ -53,14 +54,6 @@ _MOST_CHANGED: Final = """
 """
 
 
-class ClientRow(NamedTuple):
-    """A client with its requests, and those of them that are rejected."""
-
-    client: str
-    requests: int
-    rejected: int
-
-
 class ReplayReport:
     """The decisions of one rule set about a log. ``side`` is the number of the rule set in a comparison.
 
@@ -94,7 +87,7 @@ class ReplayReport:
         decide, client_of, side = self.simulation.decide, self.simulation.client, self._side
         rejections: list[tuple[Any, ...]] = []
         shadow = {name for name, rule in self._rules.items() if rule["mode"] == "shadow"}
-        for number, entry in self.log.requests(action):
+        for number, entry in enumerate(self.log.requests(action)):
             verdict, client = decide(entry), client_of(entry)
             allowed = verdict.allowed
             rejecting = self._count(verdict) if verdict.decisions else [] if allowed else [_DENY_LIST]
@@ -150,7 +143,7 @@ class ReplayReport:
         ]
 
     def as_json(self, limit: int) -> dict[str, Any]:
-        most = [row for row in self.top(limit) if row.rejected]
+        most = [row for row in self.top(limit) if row["rejected"]]
         return {
             **self.log_json(),
             "rejected": self.rejected,
@@ -158,8 +151,7 @@ class ReplayReport:
             "clients_rejected": self.clients_rejected,
             "rules": self.rules_json(),
             "clients_rejected_most": [
-                {**row._asdict(), "rules": self.in_order(self.rows(_RULES_OF_CLIENT, client=row.client))}
-                for row in most
+                {**row, "rules": self.in_order(self.rows(_RULES_OF_CLIENT, client=row["client"]))} for row in most
             ],
             "curve": self.curve(),
         }
@@ -173,9 +165,9 @@ class ReplayReport:
         found = {name for name, *_ in rows}
         return [name for name in self.names if name in found]
 
-    def top(self, limit: int) -> list[ClientRow]:
+    def top(self, limit: int) -> list[dict[str, Any]]:
         """Return the clients with the most rejections; ties by requests, then by name."""
-        return [ClientRow(*row) for row in self.rows(_TOP, limit=limit)]
+        return [dict(zip(("client", "requests", "rejected"), row, strict=True)) for row in self.rows(_TOP, limit=limit)]
 
     def curve(self) -> dict[str, Any]:
         """Return the curve at a step of which few cover the log: the start of each step, and its counts."""
@@ -184,10 +176,18 @@ class ReplayReport:
         times, requests, rejected = zip(*self.rows(_CURVE, step=step), strict=True)
         return {"step": step, "times": [*times], "requests": [*requests], "rejected": [*rejected]}
 
-    def unseen(self) -> tuple[int, list[str]]:
-        """Return the requests of trusted proxies that name no client, and these proxies."""
-        rows = [row for row in self.top(-1) if self.simulation.client.is_proxy(row.client)]
-        return sum(row.requests for row in rows), [row.client for row in rows]
+    def notes(self) -> Iterator[str]:
+        """Yield a note on the requests of trusted proxies that name no client."""
+        client = self.simulation.client
+        users = [rule.name for rule in self.simulation.rules if "ip" in rule.source.needs]
+        rows = [row for row in self.top(-1) if client.is_proxy(row["client"])] if users else []
+        if rows:
+            requests, first = sum(row["requests"] for row in rows), rows[0]["client"]
+            shown = f"{first}{' and other trusted proxies' if rows[1:] else ', a trusted proxy,'}"
+            yield (
+                f"{count_text(requests, 'request')} of {shown} have no address in {client.header.partition(':')[2]}:"
+                f" all clients behind a proxy share one count for {', '.join(users)}"
+            )
 
 
 def compare(old: ReplayReport, new: ReplayReport, limit: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Decides recorded requests by rules, in the memory store, with the time of each request as the clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,15 +13,21 @@ from ...http.client_ip import ClientIP
 from ...keys.features import INVALID, UNKNOWN_IP
 from ...keys.parts import part_of
 from ...limiter.limiter import Limiter
+from ...operations.overview import describe_amendments
 from ...rules.compiled import CompiledRule
 from ...rules.marks import Destination
 from ...settings import Settings
 from ...stores import MemoryStore, Store, check_store_url
+from ...stores.url import redacted_url
 from ..access_log import LogEntry
+from ..log_formats import LineParser
+from ..output import Failure
 from ..source import Source
 
 _ALWAYS_LOGGED: Final = ("ip", "method", "path")
 _LOGGED: Final = {"user": "user", "header:user-agent": "user_agent", "header:referer": "referer"}
+_OF_ROUTES: Final = ("endpoint", "view")
+"""The features that only the routes of an application give."""
 _QUERY: Final = "query:"
 _KNOWN_CLIENTS: Final = 100_000
 _MAX_KEYS: Final = 1_000_000
@@ -42,7 +49,7 @@ class Simulation:
             self._limiter.reloads.rules = app.rules
         self._route = None if app is None else lru_cache(_KNOWN_CLIENTS)(partial(_route, app))
         self.rules = self._limiter.rules.rules
-        self._attributes = attributes_of(self.rules)
+        self._attributes = _attributes_of(self.rules)
         self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
         self.client = LogClients(settings)
 
@@ -85,6 +92,15 @@ def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest,
     return request, to, {**features, **given, **{name: value for name, value in names.items() if value}}
 
 
+def _read(entry: LogEntry, feature: str) -> Any:
+    if feature in _LOGGED:
+        return getattr(entry, _LOGGED[feature])
+    if feature.startswith(_QUERY):
+        fields = entry.target.fields
+        return INVALID if fields is None else fields.get(feature.removeprefix(_QUERY))
+    return entry.target.host if feature == "host" else entry.features.get(feature)
+
+
 class LogClients:
     """Finds the client of a line as the middleware does: behind the trusted proxies of the settings.
 
@@ -92,7 +108,7 @@ class LogClients:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.header = forwarded_feature(settings)
+        self.header = f"header:{settings.forwarded_header}"
         trusted, prefix = settings.trusted_proxies, settings.ipv6_prefix
         by_header = ClientIP(trusted, settings.forwarded_header, prefix)
         by_list = ClientIP(trusted, "x-forwarded-for", prefix)  # a list of addresses has this form
@@ -110,11 +126,6 @@ class LogClients:
     def __call__(self, entry: LogEntry) -> str:
         client = self.feature(entry)
         return "(invalid)" if client is INVALID else str(client)
-
-
-def forwarded_feature(settings: Settings) -> str:
-    """Return the feature by which the proxies of the application name its client."""
-    return f"header:{settings.forwarded_header}"
 
 
 def _find_client(by_header: ClientIP, by_list: ClientIP, text: str | None, header: Any) -> Any:
@@ -136,22 +147,61 @@ def _max_keys(store: str | Store) -> int:
     return _MAX_KEYS
 
 
-def attributes_of(rules: Iterable[CompiledRule]) -> dict[str, list[str]]:
+def _attributes_of(rules: Iterable[CompiledRule]) -> dict[str, list[str]]:
     """Return the features of which rules use attributes, each with the names of these: ``user`` with ``user.id``."""
     parts = [part_of(text) for rule in rules for text in rule.source.parts]
     return {part.feature: [each.name for each in parts if each.feature == part.feature and each.attribute]
             for part in parts if part.attribute}  # fmt: skip
 
 
-def is_logged(feature: str) -> bool:
-    """Return whether every access log contains a feature."""
-    return feature in _ALWAYS_LOGGED or feature in _LOGGED or feature.startswith(_QUERY)
+def parser_for(name: str | None, *sources: Source) -> LineParser:
+    """Return the parser of lines in a format, None for any, with the features that the rules of sources use.
+
+    Raises:
+        Failure: The rules of a file need the routes of an application.
+    """
+    needs: list[str] = []
+    for source in sources:
+        if source.overview.is_file:
+            _check_routes(source)
+        attributes = chain.from_iterable(_attributes_of(source.rules.rules).values())
+        needs += [*source.rules.needs, *attributes, LogClients(source.settings).header]
+    return LineParser(needs, name)
 
 
-def _read(entry: LogEntry, feature: str) -> Any:
-    if feature in _LOGGED:
-        return getattr(entry, _LOGGED[feature])
-    if feature.startswith(_QUERY):
-        fields = entry.target.fields
-        return INVALID if fields is None else fields.get(feature.removeprefix(_QUERY))
-    return entry.target.host if feature == "host" else entry.features.get(feature)
+def _check_routes(source: Source) -> None:
+    views = [rule.name for rule in source.rules.rules if any(rule.source.matches.views)]
+    by_feature = {"view": views, **source.rules_by_feature()}
+    for name in _OF_ROUTES:
+        if users := by_feature.get(name):
+            hint = "Only an application knows its routes: ratelimit-mw replay --app MODULE:APP"
+            raise Failure(f"a log does not contain the {name}, which {', '.join(users)} needs. {hint}")
+
+
+def notes_on(source: Source, parser: LineParser, simulation: Simulation) -> Iterator[str]:
+    """Yield how a replay differs from the application: its store and slots, missing features, and shared counts."""
+    settings, rules = source.settings, source.rules.rules
+    if (scheme := redacted_url(settings.store).partition(":")[0]) != "memory":
+        yield f"counting in memory, not in {scheme}"
+    yield from describe_amendments(settings.amendments) if source.overview.is_file else ()
+    if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
+        yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
+    if slots := [rule.name for rule in rules if any(limit.quota.concurrent for limit in rule.all_limits())]:
+        yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
+    yield from _missing(source, parser)
+    if simulation.is_full:
+        keys = simulation.max_keys
+        yield f"more than {keys:,} keys at once: some clients share counts, and may be rejected too early"
+
+
+def _missing(source: Source, parser: LineParser) -> Iterator[str]:
+    """Yield the features that no line contains, each with the rules that use it."""
+    attributes = _attributes_of(source.rules.rules)
+    captured = {(rule.name, name) for rule in source.rules.rules for name in rule.source.captures.names}
+    for feature, users in source.rules_by_feature().items():
+        names = [name for name in users if (name, feature) not in captured]
+        for part in dict.fromkeys(attributes.get(feature, [feature])) if names else ():
+            is_of_route = not source.overview.is_file and (part in _OF_ROUTES or part.startswith("path:"))
+            is_logged = part in _ALWAYS_LOGGED or part in _LOGGED or part.startswith(_QUERY)
+            if not (is_of_route or is_logged or part in parser.found):
+                yield f"the log does not contain {part}: missing in every request for {', '.join(names)}"

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from ...clock import SECOND
 from ...quota import Quota
-from ...rules.rule import Rule
 from ...settings import Settings
-from .request_log import RequestLog
+from ..logs import RequestLog
 from .simulation import Simulation
 
 _TABLE: Final = "used (number, policy, client, at, cost, counted)"
@@ -26,31 +25,29 @@ _AMOUNT: Final = """
 """The amount that the client of a request used until then in a period, which is too low for a share of the requests."""
 
 
-def suggest(settings: Settings, share: float, log: RequestLog) -> list[Rule]:
-    """Return the rules with limits that reject this share of their requests, from 0.0 to 1.0, at most.
+def suggest(settings: Settings, share: float, log: RequestLog) -> dict[str, list[str] | None]:
+    """Return the limits of each rule that reject this share of its requests, from 0.0 to 1.0, at most.
 
-    Concurrency limits, and those of rules without a request in the log, stay as they are.
+    Concurrency limits stay as they are. A rule without a request in the log has no suggestion.
     """
     simulation = Simulation(settings)
     log.db.execute(f"CREATE TABLE {_TABLE}")
     log.insert("INSERT INTO used VALUES (?, ?, ?, ?, ?, ?)", _uses(simulation, log))
-    rules = []
-    for rule, compiled in zip(settings.rules, simulation.rules, strict=True):
-        timed = [limit for limit in compiled.limits if not limit.quota.concurrent]
-        part = 0.0 if rule.ban else share / max(len(timed), 1)  # a ban rejects more than the limits
+    suggested: dict[str, list[str] | None] = {}
+    for rule in simulation.rules:
+        timed = [limit for limit in rule.limits if not limit.quota.concurrent]
+        part = 0.0 if rule.source.ban else share / max(len(timed), 1)  # a ban rejects more than the limits
         places = [{"policy": limit.policy, "period": limit.quota.period_us, "share": part} for limit in timed]
         found = [log.db.execute(_AMOUNT, place).fetchone() for place in places]
-        if found and all(found):
-            amounts = {limit.quota: amount for limit, (amount,) in zip(timed, found, strict=True)}
-            quotas = [_scaled(quota, amounts[quota]) if quota in amounts else quota for quota in rule.quotas]
-            rule = Rule(limits=list(map(str, quotas)), **rule.given)
-        rules.append(rule)
-    return rules
+        amounts = {limit.quota: row[0] for limit, row in zip(timed, found, strict=True) if row}
+        quotas = [_scaled(quota, amounts[quota]) if quota in amounts else quota for quota in rule.source.quotas]
+        suggested[rule.name] = list(map(str, quotas)) if found and all(found) else None
+    return suggested
 
 
 def _uses(simulation: Simulation, log: RequestLog) -> Iterator[tuple[Any, ...]]:
     """Yield what each request uses of the limits of its rules."""
-    for number, (_, entry) in enumerate(log.requests("searching")):
+    for number, entry in enumerate(log.requests("searching")):
         for decision in simulation.decide(entry).decisions:
             limit, key, cost = decision.hit
             if cost:
