@@ -1,7 +1,7 @@
 """The body of a WSGI request, read ahead of the application, which then reads the same bytes."""
 
 import io
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from ..keys.features import INVALID
@@ -29,57 +29,32 @@ def read_body(environ: MutableMapping[str, Any], limit: int, is_late: bool = Fal
             return INVALID
         content, error = _read(environ["wsgi.input"], length)
         complete = len(content) == length
-    rest = environ["wsgi.input"] if error is None else BrokenInput(error)
-    environ["wsgi.input"] = io.BytesIO(content) if complete else ReplayedInput(content, rest)
-    return (content or None) if complete else INVALID
+    if complete:
+        environ["wsgi.input"] = io.BytesIO(content)
+        return content or None
+    environ["wsgi.input"] = io.BufferedReader(ReplayedInput(content, environ["wsgi.input"], error))
+    return INVALID
 
 
-class ReplayedInput:
-    """A ``wsgi.input`` whose start was read already: the start again, then the rest."""
+class ReplayedInput(io.RawIOBase):
+    """A ``wsgi.input`` whose start was read already: the start again, then the rest, or the error of the server."""
 
-    def __init__(self, start: bytes, rest: Any) -> None:
+    def __init__(self, start: bytes, rest: Any, error: OSError | None = None) -> None:
         self._start = io.BytesIO(start)
         self._rest = rest
-
-    def read(self, size: int | None = -1) -> bytes:
-        start = self._start.read(size)
-        if size is None or size < 0:
-            return start + self._rest.read()  # type: ignore[no-any-return]
-        return start if len(start) == size else start + self._rest.read(size - len(start))
-
-    def readline(self, size: int | None = -1) -> bytes:
-        line = self._start.readline(size)
-        if line.endswith(b"\n") or len(line) == size:
-            return line
-        if size is None or size < 0:
-            return line + self._rest.readline()  # type: ignore[no-any-return]
-        return line + self._rest.readline(size - len(line))  # type: ignore[no-any-return]
-
-    def readlines(self, hint: int | None = -1) -> list[bytes]:
-        """Return all lines, or as many as hold ``hint`` bytes."""
-        lines: list[bytes] = []
-        size = 0
-        for line in self:
-            lines.append(line)
-            size += len(line)
-            if hint is not None and 0 < hint <= size:
-                break
-        return lines
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.readline, b"")
-
-
-class BrokenInput:
-    """The rest of a stream that the server could not read. Each read raises the error of the server."""
-
-    def __init__(self, error: OSError) -> None:
         self._error = error
 
-    def read(self, *_: int) -> bytes:
-        raise self._error
+    def readable(self) -> bool:
+        return True
 
-    readline = read
+    def readinto(self, buffer: Any) -> int:
+        part = self._start.read(len(buffer))
+        if not part:
+            if self._error is not None:
+                raise self._error
+            part = self._rest.read(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
 
 
 def _read(stream: Any, size: int) -> tuple[bytes, OSError | None]:

@@ -148,7 +148,7 @@ SIZES = st.none() | st.integers(-1, 12)
 def test_a_replayed_stream_equals_the_original(at: int, calls: list[tuple[str, Any]]) -> None:
     """For any part that was read ahead and any calls, the replayed stream returns the same results."""
     whole = io.BytesIO(TEXT)
-    replayed = ReplayedInput(TEXT[:at], io.BytesIO(TEXT[at:]))
+    replayed = io.BufferedReader(ReplayedInput(TEXT[:at], io.BytesIO(TEXT[at:])))
     for method, size in calls:
         assert getattr(replayed, method)(*(() if size == -1 else (size,))) == getattr(whole, method)(size)
     assert list(replayed) == list(whole)
