@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +18,10 @@ from ..errors import ConfigError
 from ..http.warnings import warnings_of_user
 from ..keys.features import UNMATCHED
 from ..wsgi import middleware as wsgi
-from ..wsgi.exchange import WSGIRequest
 from .output import Failure, examples_of
-from .source import Routed, Source, environ_of
+from .source import MapSource, Routed, Source
 
-_FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.source", "django": "ratelimit_mw.django.source"}
+_FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.cli", "django": "ratelimit_mw.django.source"}
 """The module of each framework that opens its applications. It is imported by name: it needs the framework."""
 _MAX_LAYERS: Final = 64
 _INSIDE: Final = ("middleware_stack", "app", "wsgi_app", "application", "__self__")
@@ -52,15 +52,11 @@ class MiddlewareSource(Source):
         except ConfigError as error:
             error.message += _hint(app)
             raise
-        self._map = None if is_asgi else middleware.routes
-        routes = self._map.adopt() if self._map else () if self._index is None else self._index.reader.describe()
+        routes = () if self._index is None else self._index.reader.describe()
         limits = middleware.http_limiter.in_force
         super().__init__(name, limits.settings, limits.rules, routes, middleware.http_limiter)
 
     def route(self, request: ASGIRequest) -> Routed:
-        if self._map is not None:
-            wsgi_request = WSGIRequest(environ_of(request, self._map.server_name))
-            return Routed(request.sent_path, self._map.find(wsgi_request), wsgi_request.path_params)
         if self._index is None:
             return super().route(request)
         request = ASGIRequest({**request.native, **self._scope})
@@ -71,7 +67,11 @@ class MiddlewareSource(Source):
 
     def notes(self) -> Iterator[str]:
         if isinstance(self._middleware, wsgi.RateLimitMiddleware):
-            yield from warnings_of_user(self._middleware.http_limiter, wsgi.NO_REMOTE_USER)
+            yield from _notes_of_wsgi(self._middleware)
+
+
+def _notes_of_wsgi(middleware: wsgi.RateLimitMiddleware) -> Iterator[str]:
+    yield from warnings_of_user(middleware.http_limiter, wsgi.NO_REMOTE_USER)
 
 
 def _hint(app: Any) -> str:
@@ -89,6 +89,8 @@ def open_application(name: str) -> Source:
         for layer in _layers_of(app):
             is_middleware = isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware)
             if is_middleware and not layer.before_user:
+                if isinstance(layer, wsgi.RateLimitMiddleware) and layer.routes is not None:
+                    return MapSource(name, layer.routes, partial(_notes_of_wsgi, layer))
                 return MiddlewareSource(name, layer, outside)
             if source := _source_of_framework(layer, name):
                 return source

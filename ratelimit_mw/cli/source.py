@@ -1,6 +1,6 @@
 """The rules that a command shows: those of a settings file, or those of an application of any framework."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,7 +76,24 @@ class Source:
         yield from ()
 
 
-def environ_of(request: ASGIRequest, server_name: str | None) -> dict[str, Any]:
+class MapSource(Source):
+    """The rules of an application whose routes are a map of Werkzeug. ``notes`` yields its notes."""
+
+    def __init__(self, title: str, views: Any, notes: Callable[[], Iterable[str]]) -> None:
+        self._views, self._notes = views, notes
+        routes, http_limiter = views.read(), views.http_limiter
+        limits = http_limiter.in_force
+        super().__init__(title, limits.settings, limits.rules, routes, http_limiter)
+
+    def route(self, request: ASGIRequest) -> Routed:
+        to, params = self._views.find(_environ_of(request, self._views.server_name))
+        return Routed(request.sent_path, to, params)
+
+    def notes(self) -> Iterator[str]:
+        yield from self._notes()
+
+
+def _environ_of(request: ASGIRequest, server_name: str | None) -> dict[str, Any]:
     """Return a request as the WSGI environ from which Werkzeug finds its route. Its default host is the server."""
     host = request.header("host") or server_name or "localhost"
     path = request.native["path"].encode().decode("latin-1")

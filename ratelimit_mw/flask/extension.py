@@ -14,7 +14,7 @@ from ..http.limits import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsDict, SettingsSource
 from ..settings.framework import SETTING, check_slips
-from .commands import commands
+from .cli import commands
 from .hooks import EXTENSION, FlaskHooks, flask_user
 
 

@@ -4,12 +4,12 @@ import io
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import flask
 from flask import Flask, Response, current_app, g, has_app_context, has_request_context
 from flask.globals import request_ctx
-from werkzeug.exceptions import MethodNotAllowed
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, default_exceptions
 
 from ..decision import RateLimitExceeded, Verdict
 from ..http.body import Body
@@ -21,7 +21,6 @@ from ..rules.plan import Plan
 from ..wsgi.body import read_body
 from ..wsgi.exchange import VERDICT, Exchange, WSGIAdmission, WSGIRequest, remote_user
 from ..wsgi.url_map import route_template, rule_of_path
-from .errors import HANDLED, RAISED, Rejected
 from .views import FlaskViews
 
 try:
@@ -103,6 +102,26 @@ def flask_user(request: Request) -> str | None:
     return remote_user(request)
 
 
+class Rejected(HTTPException, RateLimitExceeded):
+    """A rejection as an error of Werkzeug. ``respond`` builds the response when no error handler takes the error."""
+
+    def __init__(self, verdict: Verdict, respond: Callable[[Verdict], Response]) -> None:
+        RateLimitExceeded.__init__(self, verdict)
+        self.description = self.describe(verdict)
+        self.response = None
+        self._respond = respond
+
+    def get_response(self, *_: Any, **__: Any) -> Response:
+        return self._respond(self.verdict)
+
+
+_ERRORS: Final[dict[int, type[Rejected]]] = {
+    status: type(default_exceptions[status].__name__, (Rejected, default_exceptions[status]), {})
+    for status in (429, 403, 503)
+}
+"""The errors by status, which error handlers for the status receive."""
+
+
 class FlaskAdmission(WSGIAdmission):
     """Shows all decisions in ``flask.g.ratelimit``. Its rejections are errors of Werkzeug."""
 
@@ -122,14 +141,7 @@ class FlaskAdmission(WSGIAdmission):
         return self.streams and not is_short and super().ends_with(body)
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
-        return cast(RateLimitExceeded, self.http_error(verdict, RAISED))
-
-    def http_error(
-        self, verdict: Verdict, kinds: Mapping[int, type[Rejected]] = HANDLED, description: str | None = None
-    ) -> Rejected:
-        """Return a rejection as the error of Werkzeug that error handlers for its status receive."""
-        error = kinds[verdict.status](description or RateLimitExceeded.describe(verdict))
-        error.verdict, error.respond = verdict, self.response_to
+        error = _ERRORS[verdict.status](verdict, self.response_to)
         if self.limits.reject:
             error.code = None  # your function responds, and no error handler
         return error
@@ -176,10 +188,8 @@ class FlaskHooks:
         """Run before the request. None lets it continue."""
         request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
         asked, environ, views = request.framework_request, request.native, self.views
-        key = request.endpoint, asked.endpoint, asked.method
-        to = views.destinations.get(key) if views.count == len(self._app.view_functions) else None
-        if to is None:
-            to = views.find(key, request.rule)
+        method = None if asked.url_rule is None else asked.method
+        to = views.destinations.get((id(request.rule), method)) or views.destination(request.rule, method)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = self.http_limiter.latest()
@@ -215,14 +225,14 @@ class FlaskHooks:
         return response
 
     def respond(self, error: RateLimitExceeded) -> Any:
-        """Run for a rejection that code of the application has raised, where the application has no handler for it."""
+        """Run for a rejection that no error handler of the application takes, or that its code has raised."""
+        if isinstance(error, Rejected):
+            return error.get_response()
         request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
         # Code may reject a request before ``decide``.
         admission = _admission() or self._admit(self.http_limiter.in_force, request, Plan([]), Verdict())
         admission.verdict = error.verdict
-        rejected = admission.http_error(error.verdict, description=getattr(error, "description", None))
-        response = self._app.handle_http_exception(rejected)
-        return rejected.get_response() if response is rejected else response  # Flask would call it as an application
+        return self._app.handle_user_exception(admission.error(error.verdict))
 
     def handle_exception(self, make_error: Callable[..., Response], *context: Any) -> Response:
         """Run for an error that an error handler has raised, or a function before or after the request.

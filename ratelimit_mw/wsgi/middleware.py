@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from werkzeug.routing import Map
 
-    from .url_map import MapRoutes
-
+    from .url_map import MapViews
 
 NO_REMOTE_USER: Final = (
     "under WSGI the user is REMOTE_USER, which most servers do not set."
@@ -79,7 +78,7 @@ class RateLimitMiddleware:
         if self.routes is None:
             http_limiter.adopt_no_routes()
         else:
-            self.routes.adopt()
+            self.routes.read()
         if http_limiter.functions.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         warn_at_start(http_limiter)
@@ -87,7 +86,10 @@ class RateLimitMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
-        to = None if self.routes is None else self.routes.find(request)
+        to = None
+        if self.routes is not None:
+            to, request.path_params = self.routes.find(environ)
+            request.endpoint, request.view = to.endpoint, to.function
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = self.http_limiter.latest()
@@ -106,11 +108,11 @@ class RateLimitMiddleware:
 
 def _routes_of(
     http_limiter: HttpLimiter, url_map: Map | None, views: Mapping[str, Any] | None, server_name: str | None
-) -> MapRoutes | None:
+) -> MapViews | None:
     if url_map is not None:
-        from .url_map import MapRoutes  # Werkzeug is installed where its map is
+        from .url_map import MapViews  # Werkzeug is installed where its map is
 
-        return MapRoutes(http_limiter, url_map, views or {}, server_name)
+        return MapViews(http_limiter, url_map, views, server_name)
     if views is not None or server_name is not None:
         raise ConfigError("views and server_name are used only with url_map. Pass url_map=, or remove them")
     return None

@@ -1,8 +1,9 @@
 """The routes of a Werkzeug ``Map``: their templates, their views, and the route of each request."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,10 +14,9 @@ from ..errors import ConfigError
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import Route, ViewMarksByMethod, check_parameters, check_routes
 from ..keys.features import UNMATCHED
-from ..rules.marks import Destination, ViewMarks, destination
+from ..rules.marks import Destination, ViewMarks
 from ..rules.match import METHODS
 from ..rules.paths import deepen
-from .exchange import WSGIRequest
 
 # As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
 _PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
@@ -32,17 +32,6 @@ def route_template(rule: str) -> str:
     return _PARAMETER.sub(r"{\1}", rule)
 
 
-def routes_of(url_map: Map, marks_of: Callable[[Rule, str], ViewMarks | None]) -> Iterator[Route]:
-    """Yield the routes of a map whose rules have marks for their methods."""
-    for rule in url_map.iter_rules():
-        methods = sorted(rule.methods or METHODS)
-        by_method = {method: marks for method in methods if (marks := marks_of(rule, method)) is not None}
-        if by_method:
-            template = route_template(rule.rule)
-            deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
-            yield Route(template, by_method, rule.arguments, name_of(rule.endpoint), deepen(template, deep))
-
-
 def rule_of_path(urls: MapAdapter, error: MethodNotAllowed) -> tuple[Rule | None, Mapping[str, Any]]:
     """Return the rule of a path whose methods are others than that of the request, and the parameters in the path."""
     with suppress(HTTPException):
@@ -50,60 +39,109 @@ def rule_of_path(urls: MapAdapter, error: MethodNotAllowed) -> tuple[Rule | None
     return None, {}
 
 
-def name_of(endpoint: Any) -> str:
-    """Return the name of an endpoint for ``match.view``: itself, or that of the function that it is."""
-    return endpoint if isinstance(endpoint, str) else getattr(endpoint, "__name__", str(endpoint))
+class MapViews:
+    """The views of a map, and where requests go. They are read again when a rule has an endpoint that is not known.
 
-
-def check_map(routes: list[Route], limits: HttpLimits, may_have_more: bool = False) -> None:
-    """Raise ``ConfigError`` for a rule that no route has. Functions of Flask may add parameters to a route."""
-    if not may_have_more:
-        check_parameters(routes, limits.rules)
-    check_routes(routes, limits.rules, limits.functions.may_provide)
-
-
-class MapRoutes:
-    """The routes of a map. ``views`` are the views of its endpoints. An endpoint may be a view itself.
-
-    ``server_name`` is that of ``bind_to_environ``, which finds subdomains by it.
+    ``given`` are the views of the endpoints that are names. ``server_name`` is that of ``bind_to_environ``.
     """
 
     def __init__(
-        self, http_limiter: HttpLimiter, url_map: Map, views: Mapping[str, Any], server_name: str | None
+        self,
+        http_limiter: HttpLimiter,
+        url_map: Map,
+        given: Mapping[str, Any] | None = None,
+        server_name: str | None = None,
     ) -> None:
         if not isinstance(url_map, Map):
             raise ConfigError(f"expected a Map of werkzeug.routing; got {url_map!r}", "url_map")
-        self._http_limiter, self._map, self._given, self.server_name = http_limiter, url_map, views, server_name
-        self._views: dict[Any, ViewMarksByMethod] = {}
+        self.http_limiter, self._map, self._given, self.server_name = http_limiter, url_map, given or {}, server_name
+        self._views: dict[Any, ViewMarksByMethod | None] = {}
+        self.destinations: dict[tuple[int, str | None], Destination] = {}
+        """The results of ``destination``, by the identity of the rule."""
 
-    def adopt(self) -> list[Route]:
+    def bind(self, environ: dict[str, Any]) -> MapAdapter:
+        return self._map.bind_to_environ(environ, self.server_name)
+
+    def read(self) -> list[Route]:
         """Add the limits of all views, and return all routes. Raises ``ConfigError`` for limits that cannot apply."""
         rules = list(self._map.iter_rules())
-        for rule in rules if self.server_name is None and not self._map.host_matching else ():
-            if rule.subdomain:  # it would never be found
-                message = f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. Pass server_name="
-                raise ConfigError(f"{message}, as to bind_to_environ", "url_map")
-        views = {rule.endpoint: ViewMarksByMethod(self._given.get(rule.endpoint, rule.endpoint)) for rule in rules}
-        routes = list(routes_of(self._map, lambda rule, method: views[rule.endpoint].for_method(method)))
-        marked = (marks for view in views.values() for marks in view.all())
-        self._http_limiter.adopt(marked, check=lambda limits: check_map(routes, limits))
-        self._views = views
+        self._check_subdomains(rules)
+        views = {endpoint: self._read_view(endpoint) for endpoint in {rule.endpoint: None for rule in rules}}
+        routes = [_route(rule, view) for rule in rules if (view := views[rule.endpoint]) is not None]
+
+        def check(limits: HttpLimits) -> None:
+            if not self._adds_parameters():
+                check_parameters(routes, limits.rules)
+            check_routes(routes, limits.rules, limits.functions.may_provide)
+
+        marked = (marks for view in views.values() if view is not None for marks in view.all())
+        self.http_limiter.adopt(marked, check=check)
+        self._views, self.destinations = views, {}
         return routes
 
-    def find(self, request: WSGIRequest) -> Destination:
-        """Return where a request goes. The request then has its endpoint and its path parameters."""
-        rule: Rule | None = None
-        marks: ViewMarks | None = None
+    def find(self, environ: dict[str, Any]) -> tuple[Destination, Mapping[str, Any]]:
+        """Return where a request goes, and the parameters in its path."""
         with suppress(HTTPException):  # no route, or a redirect
-            urls = self._map.bind_to_environ(dict(request.native), self.server_name)
+            urls = self.bind(environ)
             try:
-                rule, request.path_params = urls.match(return_rule=True)
-                if rule.endpoint not in self._views:  # it was added later
-                    self.adopt()
-                marks = self._views[rule.endpoint].for_method(request.method)
-            except MethodNotAllowed as error:  # the marks of its view do not apply
-                rule, request.path_params = rule_of_path(urls, error)
-        request.endpoint = UNMATCHED if rule is None else route_template(rule.rule)
-        to = destination(request.endpoint, "" if rule is None else name_of(rule.endpoint), marks)
-        request.view = to.function
+                rule, params = urls.match(return_rule=True)
+                return self.destination(rule, environ["REQUEST_METHOD"]), params
+            except MethodNotAllowed as error:
+                there, params = rule_of_path(urls, error)
+                return self.destination(there, None), params
+        return self.destination(None, None), {}
+
+    def destination(self, rule: Rule | None, method: str | None) -> Destination:
+        """Return where a request to a rule goes. The method is None where the rule does not take it.
+
+        The marks of the view do not apply then.
+        """
+        to = self.destinations.get((id(rule), method))
+        if to is None:
+            if rule is None or rule.endpoint not in self._views:
+                self.read_again()
+            destinations = self.destinations
+            view = None if rule is None or method is None else self._views.get(rule.endpoint)
+            template, name = (UNMATCHED, "") if rule is None else (route_template(rule.rule), _name_of(rule.endpoint))
+            to = Destination(template, name, None if view is None or method is None else _marks_for(view, method, rule))
+            if method is None or method in METHODS:  # clients choose others
+                to = destinations.setdefault((id(rule), method), to)
         return to
+
+    def read_again(self) -> None:
+        """Read the views during a request."""
+        self.read()
+
+    def _read_view(self, endpoint: Any) -> ViewMarksByMethod | None:
+        """Return the marks of the view of an endpoint, which may be the view itself; None without a view."""
+        return ViewMarksByMethod(self._given.get(endpoint, endpoint))
+
+    def _adds_parameters(self) -> bool:
+        """Return whether functions of the application may add parameters to a route."""
+        return False
+
+    def _check_subdomains(self, rules: list[Rule]) -> None:
+        """Raise ``ConfigError`` for a rule that would never be found."""
+        if self.server_name is None and not self._map.host_matching:
+            for rule in filter(lambda rule: rule.subdomain, rules):
+                message = f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. Pass server_name="
+                raise ConfigError(f"{message}, as to bind_to_environ", "url_map")
+
+
+def _route(rule: Rule, view: ViewMarksByMethod) -> Route:
+    template, methods = route_template(rule.rule), sorted(rule.methods or METHODS)
+    deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
+    by_method = {method: _marks_for(view, method, rule) for method in methods}
+    return Route(template, by_method, rule.arguments, _name_of(rule.endpoint), deepen(template, deep))
+
+
+def _marks_for(view: ViewMarksByMethod, method: str, rule: Rule | None) -> ViewMarks:
+    """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` automatically."""
+    marks = view.for_method(method)
+    is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)
+    return replace(marks, answers_options=True) if is_automatic else marks
+
+
+def _name_of(endpoint: Any) -> str:
+    """Return the name of an endpoint for ``match.view``: itself, or that of the function that it is."""
+    return endpoint if isinstance(endpoint, str) else getattr(endpoint, "__name__", str(endpoint))

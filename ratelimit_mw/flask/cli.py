@@ -3,11 +3,12 @@
 from typing import Any
 
 import click
-from flask import current_app
+from flask import Flask, current_app
 from flask.cli import with_appcontext
 
 from ..cli import run_within
 from ..errors import MissingExtraError
+from .hooks import EXTENSION
 
 
 @click.command("ratelimit", add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -15,14 +16,17 @@ from ..errors import MissingExtraError
 @with_appcontext
 def commands(words: tuple[str, ...]) -> None:
     """Check, explain and operate the rate limits of this application."""
+    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
     try:
-        code = run_within("flask ratelimit", _open_current, words)
+        code = run_within("flask ratelimit", lambda: open_source(app, app.name), words)
     except MissingExtraError as error:
         raise click.UsageError(str(error)) from None
     raise click.exceptions.Exit(code)
 
 
-def _open_current() -> Any:
-    from .source import FlaskSource
+def open_source(app: Flask, title: str) -> Any:
+    """Return the rules of an application; None without the extension."""
+    from ..cli.source import MapSource
 
-    return FlaskSource(current_app._get_current_object(), current_app.name)  # type: ignore[attr-defined]
+    hooks = app.extensions.get(EXTENSION)
+    return hooks and MapSource(title, hooks.views, hooks.views.notes)
