@@ -29,16 +29,21 @@ def main() -> None:
 
 
 def run_within(program: str, open_app: "Callable[[], Source]", words: Sequence[str]) -> int:
-    """Run the commands of a framework's program, which knows the application, and return the exit code.
+    """Run the commands of a framework's program, which knows the application. Return the exit code."""
+    try:
+        require_extra(program)
+    except MissingExtraError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    from click import ClickException
 
-    Raises:
-        MissingExtraError: The extra is not installed.
-        click.ClickException: The command found something wrong, or is misused.
-    """
-    require_extra(program)
     from .group import group_within
 
-    return group_within(program, open_app).main(list(words), program, standalone_mode=False) or 0
+    try:
+        return group_within(program, open_app).main(list(words), program, standalone_mode=False) or 0
+    except ClickException as error:
+        error.show(sys.stderr)
+        return error.exit_code
 
 
 def require_extra(program: str) -> None:

@@ -8,9 +8,7 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
 from ..errors import ConfigError, RateLimitError
-from ..http.warnings import count_workers
 from ..settings.framework import SETTING
-from ..stores import redacted_url
 from .limits import project_limits
 from .middleware import BEFORE_USER, RateLimitMiddleware, is_before_user, positions_of
 
@@ -21,10 +19,6 @@ _WARNINGS: Final = {
     "W001": (
         "Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: these views raise an error.",
         _ADD,
-    ),
-    "W002": (
-        f"{SETTING} counts in the memory of each process: {{}} allow that many times each limit.",
-        'Set a store that the workers share: "redis://..." or "lmdb:///...". With one worker, silence this check.',
     ),
     "W003": BEFORE_USER,
     "W004": (
@@ -42,7 +36,6 @@ class RateLimitConfig(AppConfig):  # type: ignore[misc] # Django has no types
     def ready(self) -> None:
         """Register the checks. Raises ``ConfigError`` for rules without the middleware: servers run no checks."""
         checks.register(check_project, checks.Tags.compatibility)
-        checks.register(check_deployment, checks.Tags.security, deploy=True)
         if error := _unused_rules():
             raise error
 
@@ -66,18 +59,8 @@ def check_project(**_: Any) -> list[Any]:
     }
     unused = _unused_rules()
     errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
-    return [*errors, *(_warning(name) for name, applies in found.items() if applies)]
-
-
-def check_deployment(**_: Any) -> list[Any]:
-    """W002: each worker process counts for itself."""
-    try:
-        store = project_limits().http_limiter.limiter.settings.store
-    except RateLimitError:
-        return []  # reported as E001
-    count = count_workers()
-    workers = f"{count} workers (WEB_CONCURRENCY)" if count > 1 else "several workers"
-    return [_warning("W002", workers)] if redacted_url(store).startswith("memory:") else []
+    names = [name for name, applies in found.items() if applies]
+    return [*errors, *(checks.Warning(*_WARNINGS[name], id=f"ratelimit_mw.{name}") for name in names)]
 
 
 def _unused_rules() -> ConfigError | None:
@@ -93,8 +76,3 @@ def _unused_rules() -> ConfigError | None:
         return None
     message = f"MIDDLEWARE does not list RateLimitMiddleware, so the rule {names[0]!r} limits nothing. {_ADD}"
     return ConfigError(f"{message} For rules that only your own code uses, set unrouted = True", SETTING)
-
-
-def _warning(name: str, *values: str) -> Any:
-    message, hint = _WARNINGS[name]
-    return checks.Warning(message.format(*values), hint=hint, id=f"ratelimit_mw.{name}")

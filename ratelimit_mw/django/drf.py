@@ -248,18 +248,13 @@ _joint_plan: Final = lru_cache(1024)(_JointPlan)
 # -- at the start ------------------------------------------------------------------------------------------------------
 
 
-def marks_of(routes: Iterable[DjangoRoute]) -> list[RateMark]:
-    """Return the marks of all rates: those on views, and those that only ``get_throttles`` of a view may name.
-
-    Raises ``ConfigError`` for a rate on a view that cannot work. Another rate may be that of another package.
-    """
-    marks = dict.fromkeys(mark for route in routes for mark in marks_of_view(route.callback))
-    scopes = {mark.view for mark in marks}
+def default_marks() -> list[RateMark]:
+    """Return the marks of all rates in the settings. Those that cannot work may be of another package."""
+    marks: list[RateMark] = []
     for scope in api_settings.DEFAULT_THROTTLE_RATES or ():
         with suppress(ConfigError):
-            if scope not in scopes and (mark := _mark_of(UserRateThrottle, scope)):
-                marks[mark] = None
-    return list(marks)
+            marks += filter(None, [_mark_of(UserRateThrottle, scope)])
+    return marks
 
 
 def marks_of_view(callback: Any) -> list[RateMark]:

@@ -11,16 +11,16 @@ from ..errors import RateLimitError
 class APIRejection(RateLimitExceeded):
     """A rejection that is an error of REST framework, too."""
 
-    def __init__(self, verdict: Verdict, *args: Any) -> None:
-        super(RateLimitError, self).__init__(*args)  # that of REST framework
+    def __init__(self, verdict: Verdict, *wait: Any) -> None:
+        super(RateLimitError, self).__init__(*wait)  # that of REST framework
         self.verdict = verdict
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return api_error, (self.verdict,)
 
 
 class RequestThrottled(APIRejection, Throttled):  # type: ignore[misc] # REST framework has no types
     """A 429."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict, verdict.retry_after)
 
 
 class ClientDenied(APIRejection, PermissionDenied):  # type: ignore[misc]
@@ -36,10 +36,4 @@ class StoreUnavailable(APIRejection, APIException):  # type: ignore[misc]
 
 def api_error(verdict: Verdict) -> RateLimitExceeded:
     """Return the error for a rejection."""
-    if verdict.status == ClientDenied.status_code:
-        return ClientDenied(verdict)
-    return (
-        StoreUnavailable(verdict)
-        if verdict.status == StoreUnavailable.status_code
-        else RequestThrottled(verdict, verdict.retry_after)
-    )
+    return {403: ClientDenied, 503: StoreUnavailable}.get(verdict.status, RequestThrottled)(verdict)

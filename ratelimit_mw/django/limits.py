@@ -7,7 +7,6 @@ instead of the settings themselves.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
@@ -35,7 +34,7 @@ from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.framework import SETTING, check_slips
 from .request import SCOPE, THROTTLE, DjangoRequest, django_user, server_data
-from .routes import URLRoutes
+from .routes import URLRoutes, throttling
 
 _lock = threading.RLock()  # reentrant: importing the functions of the settings may ask for the limiter
 _current: list[tuple[object, ProjectLimits]] = []
@@ -125,8 +124,7 @@ class ProjectLimits:
     def middleware_needs(self) -> set[str]:
         """The features that the middleware reads. Throttles read those of their own rules."""
         rules = self.http_limiter.in_force.rules
-        of_throttles = {rules.rule_of(mark).name for mark in rules.marks if mark.source == "throttle"}
-        names = of_throttles.union(_of_throttles(rules))
+        names = _of_throttles(rules)
         return {
             *rules.lists.needs,
             *(need for rule in rules.rules if rule.name not in names for need in rule.source.needs),
@@ -144,7 +142,7 @@ class ProjectLimits:
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
         drf = throttling()
-        rates = drf.marks_of(routes.all) if drf else ()
+        rates = drf.default_marks() if drf else ()
         is_root = resolver is get_resolver(_root_urlconf())
 
         def check(rules: HttpLimits) -> None:
@@ -170,11 +168,6 @@ class ProjectLimits:
         request.to, request.path_params = found
         request.endpoint = request.to.endpoint
         return request
-
-
-def throttling() -> Any:
-    """Return the module of the throttles, where the project uses it: REST framework is optional."""
-    return sys.modules.get(f"{__package__}.drf")
 
 
 def _root_urlconf() -> Any:
@@ -208,4 +201,6 @@ def rules_by_scope(rules: RuleSet) -> dict[str, list[str]]:
 
 @lru_cache(4)
 def _of_throttles(rules: RuleSet) -> tuple[str, ...]:
-    return tuple({name: None for names in rules_by_scope(rules).values() for name in names})
+    scopes = [name for names in rules_by_scope(rules).values() for name in names]
+    rates = [rules.rule_of(mark).name for mark in rules.marks if mark.source == "throttle"]
+    return tuple(dict.fromkeys(scopes + rates))

@@ -22,7 +22,7 @@ from ..keys.features import INVALID
 from ..keys.forms import normalize_host
 from ..rules.marks import Destination
 from ..stores.blocking import is_on_event_loop
-from ..wsgi.exchange import WSGIRequest, environ_key
+from ..wsgi.exchange import WSGIRequest
 
 if TYPE_CHECKING:
     from ..http.limits import HttpLimits
@@ -53,6 +53,7 @@ class DjangoRequest(WSGIRequest):
     def __init__(self, framework_request: Any, may_await: bool = False) -> None:
         self.native = framework_request.META
         self.framework_request = framework_request
+        self._scope = getattr(framework_request, "scope", None)
         self.may_await = may_await
         """Whether features may be awaitable."""
         if getattr(framework_request, "_read_started", False) and not hasattr(framework_request, "_body"):
@@ -98,28 +99,14 @@ class DjangoRequest(WSGIRequest):
         return self.to.without_suffix(self.path, self.path_params)
 
     def header_lines(self, name: str) -> list[str]:
-        """Return the lines that arrived. Under ASGI, ``META`` joins them.
-
-        Old releases of Django take an underscore in a name for a dash. Cookies are read from the joined lines, as
-        Django reads them.
-        """
-        scope = getattr(self.framework_request, "scope", None)
-        value = self.native.get(environ_key(name))
-        in_meta = [] if value is None else [value]
-        if scope is None or name == "cookie":
-            return in_meta
-        sent = [
-            text.decode("latin-1") for other, text in scope["headers"] if other.replace(b"_", b"-") == name.encode()
-        ]
-        return sent if [",".join(sent)] == in_meta else ASGIRequest(scope).header_lines(name)
-
-    def proxy_lines(self, name: str) -> list[str]:
-        scope = getattr(self.framework_request, "scope", None)
-        return super().proxy_lines(name) if scope is None else ASGIRequest(scope).header_lines(name)
+        """Return the lines that arrived. Under ASGI, ``META`` joins them, and Django reads cookies from there."""
+        scope = self._scope
+        return (
+            super().header_lines(name) if scope is None or name == "cookie" else ASGIRequest(scope).header_lines(name)
+        )
 
     def header_names(self) -> list[str]:
-        scope = getattr(self.framework_request, "scope", None)
-        return super().header_names() if scope is None else ASGIRequest(scope).header_names()
+        return super().header_names() if self._scope is None else ASGIRequest(self._scope).header_names()
 
     def body(self, limit: int) -> object:
         """Read through Django, which keeps the body for the view."""

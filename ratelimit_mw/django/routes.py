@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType
@@ -19,9 +20,9 @@ from django.urls.resolvers import LocalePrefixPattern, RoutePattern
 from django.utils import translation
 from django.views import View
 
-from ..http.routes import Route, ViewMarksByMethod, ViewNames, handlers_of
+from ..http.routes import Route, ViewMarksByMethod, ViewNames
 from ..keys.features import UNMATCHED
-from ..rules.marks import Destination, ViewMarks, destination, marked_form, own_marks
+from ..rules.marks import Destination, ViewMarks, destination, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind, name_of
 from ..rules.paths import deepen
@@ -140,6 +141,11 @@ class URLRoutes:
         return known or replace(NO_ROUTE, template=template, callback=match.func, function=function)
 
 
+def throttling() -> Any:
+    """Return the module of the throttles, where the project uses it: REST framework is optional."""
+    return sys.modules.get(f"{__package__}.drf")
+
+
 def _ways(resolver: Any, outer: tuple[Any, ...] = ()) -> Iterator[_Way]:
     for pattern in resolver.url_patterns:
         way = (*outer, pattern)
@@ -162,7 +168,9 @@ def _read_route(way: _Way, names: ViewNames) -> DjangoRoute:
     patterns, includes, last = [part.pattern for part in way], way[:-1], way[-1]
     view = last.callback
     _name_marks(view)
-    marked = ViewMarksByMethod(view, marks=_marks_of, handlers=_handlers_of)
+    drf = throttling()
+    rates = [ViewMarks(tuple(drf.marks_of_view(view)))] if drf else []
+    marked = ViewMarksByMethod(view, rates, _marks_of)
     if getattr(class_behind(view), "options", None) is View.options:
         marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     namespaces = [include.namespace for include in includes if include.namespace]
@@ -266,17 +274,6 @@ def _regex_template(pattern: str) -> str:
     return template
 
 
-def _handlers_of(view: object, method: str) -> list[object]:
-    """Return the functions that handle a method: of a class-based view, or of Ninja's view of a path."""
-    paths = [part for part in _parts_of(view) if hasattr(part, "operations") and _is_of_ninja(type(part))]
-    operations = [operation for path in paths for operation in path.operations if method in operation.methods]
-    return [*handlers_of(view, method), *(marked_form(op.view_func) or op.view_func for op in operations)]
-
-
-def _is_of_ninja(cls: type) -> bool:
-    return any(base.__module__.startswith("ninja.") for base in cls.__mro__)
-
-
 def _marks_of(thing: Any) -> ViewMarks:
     """Return the marks of an object, else those of the one marked function behind a decorator that hides them."""
     marks = own_marks(thing)
@@ -287,13 +284,13 @@ def _marks_of(thing: Any) -> ViewMarks:
     return behind[0] if len(behind) == 1 else marks
 
 
-def _parts_of(function: Any) -> list[Any]:
-    """Return the objects that a view may call: its instance, its wrapped function, its ``__call__``, its closure."""
-    parts = [getattr(function, name, None) for name in ("__self__", "func")] + [type(function).__call__]
+def _parts_of(function: Any) -> Iterator[Any]:
+    """Yield what a view may call: its method, its wrapped function, its ``__call__``, and the values of its closure."""
+    yield from (getattr(function, name, None) for name in ("__func__", "func"))
+    yield type(function).__call__
     for cell in getattr(function, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # an empty cell
-            parts.append(cell.cell_contents)
-    return parts
+            yield cell.cell_contents
 
 
 def _name_marks(callback: Any) -> None:

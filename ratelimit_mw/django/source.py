@@ -1,7 +1,6 @@
 """The rules of a Django project, as the commands of ``cli/`` show them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from django.conf import settings
@@ -11,13 +10,12 @@ from django.utils import translation
 from ..asgi.request import ASGIRequest
 from ..cli.source import Routed, Source
 from ..http.needs import requires_user
-from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from .apps import check_project
-from .limits import project_limits, throttling
+from .limits import project_limits
 from .middleware import RateLimitMiddleware, positions_of
 from .request import SCOPE
-from .routes import DjangoRoute
+from .routes import throttling
 
 _WITHOUT_EFFECT: Final = ("ratelimit_mw.W001", "ratelimit_mw.W004")
 """Warnings about limits that raise errors, or that never apply."""
@@ -31,12 +29,8 @@ class DjangoSource(Source):
         project = project_limits()
         self._routes = project.routes()  # they add rules to the limiter
         http_limiter = project.http_limiter
-        routes = [
-            replace(route, views={method: self._with_rates(marks, route) for method, marks in route.views.items()})
-            for route in self._routes.all
-        ]
         limits = http_limiter.in_force
-        super().__init__(title, limits.settings, http_limiter.limiter.rules, routes, http_limiter)
+        super().__init__(title, limits.settings, http_limiter.limiter.rules, self._routes.all, http_limiter)
         self.is_limited = bool(
             self._routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)
         )
@@ -47,13 +41,8 @@ class DjangoSource(Source):
             route, params = self._routes.resolve(path, translation.get_language())
         drf, to = throttling(), route.destination(request.method)
         scopes = drf.scopes_of_view(route.callback) if drf else []
-        to = replace(to, marks=self._with_rates(to.marks or ViewMarks(), route))
         given = {"path": to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
         return Routed(path, to, params, given)
-
-    def _with_rates(self, marks: ViewMarks, route: DjangoRoute) -> ViewMarks:
-        drf = throttling()
-        return replace(marks, marks=(*marks.marks, *drf.marks_of_view(route.callback))) if drf else marks
 
     def problems(self) -> Iterator[str]:
         """Yield the errors of the system checks, and the warnings about limits without an effect."""

@@ -7,7 +7,6 @@ from flask import Flask, current_app
 from flask.cli import with_appcontext
 
 from ..cli import run_within
-from ..errors import MissingExtraError
 from .hooks import EXTENSION
 
 
@@ -17,11 +16,7 @@ from .hooks import EXTENSION
 def commands(words: tuple[str, ...]) -> None:
     """Check, explain and operate the rate limits of this application."""
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
-    try:
-        code = run_within("flask ratelimit", lambda: open_source(app, app.name), words)
-    except MissingExtraError as error:
-        raise click.UsageError(str(error)) from None
-    raise click.exceptions.Exit(code)
+    raise click.exceptions.Exit(run_within("flask ratelimit", lambda: open_source(app, app.name), words))
 
 
 def open_source(app: Flask, title: str) -> Any:

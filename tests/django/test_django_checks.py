@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.conf.urls.i18n import i18n_patterns
-from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.test import Client
@@ -26,14 +25,14 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit, usage
-from ratelimit_mw.django.apps import check_deployment, check_project
+from ratelimit_mw.django.apps import check_project
 from ratelimit_mw.http.warnings import warn
 from ratelimit_mw.testing import ManualClock
 
 
-def ids(deploy: bool = False) -> list[str]:
+def ids() -> list[str]:
     """Return the ids of the messages that the checks of this package report."""
-    return [message.id for check in [check_project] + [check_deployment] * deploy for message in check()]
+    return [message.id for message in check_project()]
 
 
 NO_MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
@@ -86,18 +85,6 @@ def test_the_start_names_the_missing_middleware() -> None:
         ready()
     with project(BY_USER, middleware=NO_MIDDLEWARE), pytest.raises(ConfigError, match="set unrouted = True"):
         ready()
-
-
-def test_a_memory_store_is_reported_before_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """check --deploy warns of counts in memory, with the number of workers if it is known."""
-    monkeypatch.setenv("WEB_CONCURRENCY", "4")
-    with project({}):
-        messages = [m for m in run_checks(include_deployment_checks=True) if m.id == "ratelimit_mw.W002"]
-        assert "4 workers (WEB_CONCURRENCY)" in messages[0].msg
-    with project({"store": "redis://127.0.0.1:1/0"}):
-        assert ids(deploy=True) == []
-    with project({"rules": [{"limits": "5/minit"}]}):
-        assert ids(deploy=True) == ["ratelimit_mw.E001"]
 
 
 def test_the_middleware_logs_w003(caplog: pytest.LogCaptureFixture) -> None:

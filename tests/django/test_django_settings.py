@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tables import each
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import limit, limiter
-from ratelimit_mw.django.request import DjangoRequest
 
 TWICE = {"rules": [{"name": "api", "limits": "2/minute", **LOG}]}
 
@@ -75,14 +73,6 @@ def test_a_misspelt_setting_stops_django() -> None:
             WSGIHandler()
         del settings.RATELIMIT_MV
         WSGIHandler()
-
-
-def test_lines_that_old_releases_of_django_join_are_read_alike() -> None:
-    """They take an underscore for a dash under ASGI, so the view sees both lines."""
-    headers = [(b"x-tier", b"e"), (b"x_tier", b"f")]
-    for seen, lines in (("e,f", ["e", "f"]), ("e", ["e"])):
-        native = SimpleNamespace(META={"HTTP_X_TIER": seen}, scope={"headers": headers})
-        assert DjangoRequest(native).header_lines("x-tier") == lines
 
 
 @both

@@ -10,7 +10,6 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from ....cli import run_within
-from ....errors import MissingExtraError
 
 
 class Command(BaseCommand):  # type: ignore[misc] # Django has no types
@@ -35,21 +34,10 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
     def handle(self, *words: str, **options: Any) -> None:
         messages = io.StringIO()
         with redirect_stdout(options.get("stdout") or sys.stdout), redirect_stderr(messages):
-            code = _run(words)
+            code = run_within("manage.py ratelimit", _open_project, words)
         if code:
             raise CommandError(messages.getvalue().strip() or "see the problems above", returncode=code)
         self.stderr.write(messages.getvalue(), ending="")
-
-
-def _run(words: tuple[str, ...]) -> int:
-    try:
-        return run_within("manage.py ratelimit", _open_project, words)
-    except MissingExtraError as error:
-        raise CommandError(str(error), returncode=2) from None
-    except Exception as error:
-        if hasattr(error, "format_message"):  # of click, which may not be installed
-            raise CommandError(error.format_message(), returncode=error.exit_code) from None  # type: ignore[attr-defined]
-        raise
 
 
 def _open_project() -> Any:
