@@ -17,7 +17,7 @@ import click
 
 from ..clock import SECOND, now_us
 from ..errors import MissingExtraError
-from ..limiter.observers.outcomes import Outcome
+from ..limiter.observers.events import Outcome
 from ..limiter.observers.traffic import event_of
 from ..operations import Answer, Line, Table
 from ..stores.url import redacted_url

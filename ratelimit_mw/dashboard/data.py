@@ -11,7 +11,7 @@ from ..clock import SECOND, now_us
 from ..errors import RateLimitError, StoreError
 from ..limiter.gates import EVERY
 from ..limiter.limiter import Limiter
-from ..limiter.observers.outcomes import REJECTED
+from ..limiter.observers.events import REJECTED
 from ..operations.forms import decision_json, override_json
 from ..operations.overview import Overview
 from ..operations.times import span_text, time_json

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
-from weakref import finalize, ref
 
 from ..clock import Clock, checked_clock, monotonic
 from ..decision import Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
@@ -118,19 +117,15 @@ class Limiter:
         reloads.follow(self._follower)
 
     def _observers(self, given: Sequence[Observer | str] | None) -> Observers:
-        """Build the observers. The traffic log is one of them."""
+        """Build the observers, and the traffic log that counts beside them."""
         with error_path("observers"):
             functions = self.settings.observers if given is None else checked_observers(given)
         with error_path("traffic_log"):
             feed = feed_of(self, self.settings, self.clocks.time)
         self.traffic_log = None if feed is None else feed.log
-        functions = (*functions, *filter(None, [feed]))
-        self.is_observed = bool(functions)
         kind = type(self.store).__name__.removesuffix("Store").lower()
-        observers = Observers(functions, self.settings.event_features, kind)
-        observers.gates = ref(self.gates)
-        finalize(self, observers.abandon).atexit = False
-        return observers
+        self.is_observed = bool(functions or feed)
+        return Observers(functions, feed, self.settings.event_features, kind, self.gates)
 
     def _follow(self, overrides: Overrides) -> RecordFollower | None:
         """Connect the parts in front of a store that processes share. Return what follows the overrides there."""
@@ -139,7 +134,7 @@ class Limiter:
             run_blocking(overrides.follow(blocking_call))  # those in the memory of this process
             return None
         remote.lose, remote.opened = self.slots.lose, self._note_opened
-        self.observers.breaker = ref(remote.breaker)
+        self.observers.breaker = remote.breaker
         if self.observers.readers:
             remote.timed = self.observers.measure_store
         if not keeps_records(self.store):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
+from collections.abc import Iterator
 from typing import Final
 
 from ..errors import MissingExtraError
+from ..forksafe import create_lock
 from ..heartbeat import Heartbeat
-from ..limiter.observers.events import Event
-from ..limiter.observers.outcomes import Labels
+from ..limiter.observers.events import Event, Labels, RequestOutcomes
 from ..limiter.observers.readers import OutcomeReader, reads
 from . import BUCKETS, DURATIONS, GAUGES, REQUESTS
 
@@ -73,19 +75,30 @@ class PrometheusMetrics(OutcomeReader):
                 for name, (full, mode) in _GAUGES.items()
             }
             self._shown = dict[str, dict[tuple[str, ...], int]]()
-            self._beat = Heartbeat(PrometheusMetrics.collect, _INTERVAL, "write metrics", "they are written at the end")
-            atexit.register(self.collect)
+            self._writing = create_lock(self, "_writing", threading.Lock)
+            self._beat = Heartbeat(PrometheusMetrics.write, _INTERVAL, "write metrics", "they are written at the end")
+            atexit.register(self.write)
         else:
             registry.register(_Collector(self))
 
-    def count(self, labels: Labels, number: int) -> None:
-        if self._counter is not None:
-            self._counter.labels(*labels).inc(number)  # a request with new labels reports an error of the file
-            self._beat.hold(self)
+    def start_over(self) -> None:
+        super().start_over()
+        self._written: dict[Labels, int] = {}
 
-    def collect(self) -> None:
-        super().collect()
+    def counter_of(self, outcomes: RequestOutcomes, _endpoint: str | None = None) -> Iterator[object]:
         if self._counter is not None:
+            for labels in outcomes.labels:
+                self._counter.labels(*labels)  # a request with new labels reports an error of the file
+            self._beat.hold(self)
+        return super().counter_of(outcomes)
+
+    def write(self) -> None:
+        if self._counter is None:
+            return
+        with self._writing:
+            for labels, number in self.totals().items():
+                self._counter.labels(*labels).inc(number - self._written.get(labels, 0))
+                self._written[labels] = number
             for name, gauge in self._gauges.items():
                 found = self.gauges(name)
                 for labels in (*self._shown.get(name, ()), *found):  # a series that has ended is 0

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from ..clock import SECOND
 from ..errors import ConfigError
 from ..limiter.limiter import Limiter
-from ..limiter.observers.outcomes import REJECTED, Outcome
+from ..limiter.observers.events import REJECTED, Outcome
 from ..limiter.observers.traffic import event_of, rule_in_log
 from ..quota import parse_duration
 from ..rules.ruleset import RuleSet

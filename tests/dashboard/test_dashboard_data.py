@@ -15,7 +15,7 @@ from tables import each
 
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.flask import RateLimiter, limit
-from ratelimit_mw.limiter.observers.outcomes import RequestOutcomes
+from ratelimit_mw.limiter.observers.events import RequestOutcomes
 from ratelimit_mw.limiter.observers.traffic import _events
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import re
@@ -17,9 +16,7 @@ from tables import each, expect_error
 
 from ratelimit_mw import Event, Limiter, Rule, load_settings
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
-from ratelimit_mw.limiter.observers.traffic import TrafficFeed
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog
 
 ANN = {"ip": "192.0.2.7"}
 
@@ -44,6 +41,7 @@ async def awaited(event: Event) -> None:
 
 
 _noted: list[str] = []
+LOG = {"traffic_log": "memory://", "traffic_clients": True}
 
 
 def test_an_event_has_the_outcome_of_a_hit() -> None:
@@ -169,15 +167,11 @@ def test_an_observer_that_raises_is_logged_once_a_minute(
 
 
 def test_a_traffic_log_is_an_observer(caplog: pytest.LogCaptureFixture) -> None:
-    """It counts an event that it is passed. When it cannot count, requests are not affected."""
-    rate, events = observed(Rule(name="api", limits="9/minute"))
-    rate.hit(ANN)
-    log = TrafficLog("memory://")
-    TrafficFeed(log, has_clients=False)(events[0])
-    assert list(log.events(0, 4e9)) == ["rule:api:allowed"]
-    log.record = lambda *_: 1 // 0  # type: ignore[assignment, method-assign]
-    assert Limiter([Rule(name="api", limits="9/minute")], observers=[TrafficFeed(log, has_clients=True)]).hit(ANN)
-    assert "raised ZeroDivisionError; requests are not affected" in caplog.text
+    """When it cannot count, requests are not affected."""
+    rate, _ = observed(Rule(name="api", limits="9/minute"), settings=settings(**LOG))
+    rate.traffic_log.record = lambda *_: 1 // 0  # type: ignore[assignment, method-assign, union-attr]
+    assert rate.hit(ANN)
+    assert "TrafficFeed raised ZeroDivisionError; requests are not affected" in caplog.text
 
 
 def test_an_observer_that_hits_the_limiter_causes_no_event() -> None:
@@ -284,7 +278,7 @@ def test_a_reader_that_cannot_count_fails_no_request(caplog: pytest.LogCaptureFi
     written = []
 
     class FullDisk(OutcomeReader):
-        def count(self, labels: Any, number: int) -> None:
+        def counter_of(self, outcomes: Any, endpoint: Any = None) -> Any:
             raise OSError("no space left")
 
         def write(self) -> None:
@@ -315,14 +309,3 @@ def test_aclose_lets_an_exporter_wait() -> None:
         await closing
 
     asyncio.run(scenario())
-
-
-def test_a_limiter_that_is_gone_has_no_gauges() -> None:
-    """Observers may outlive their limiter, as a registry of metrics keeps them."""
-    limiter = Limiter([Rule(limits="1/minute")], observers=[lambda event: None])
-    observers = limiter.observers
-    assert list(observers.gauges()) == []
-    del limiter
-    gc.collect()
-    assert observers.gates() is None
-    assert list(observers.gauges()) == []

@@ -20,7 +20,7 @@ from tables import each
 
 from ratelimit_mw import Event, Limiter, Rule
 from ratelimit_mw.limiter.observers import readers
-from ratelimit_mw.limiter.observers.outcomes import REJECTED, Outcome
+from ratelimit_mw.limiter.observers.events import REJECTED, Outcome
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
 from ratelimit_mw.metrics import opentelemetry, prometheus
 from ratelimit_mw.metrics.opentelemetry import OpenTelemetryMetrics, annotate
@@ -167,7 +167,7 @@ def test_a_limiter_that_is_gone_is_forgotten() -> None:
     gc.collect()
     for _ in range(2):
         assert sum(table.totals().values()) == 21
-        assert table._sources == []
+        assert list(table.limiters) == []
 
 
 def test_annotate_adds_attributes_to_the_span() -> None:

@@ -8,7 +8,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from inspect import iscoroutine
-from itertools import repeat, starmap
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -20,9 +20,8 @@ from ...settings.values import checked_observer
 from ...testmode import testmode
 from ..gates import Gates
 from ..remote.breaker import Breaker
-from .events import Event
-from .outcomes import RequestOutcomes, outcomes_of
-from .readers import MAX_SERIES, Number, OutcomeReader
+from .events import Event, RequestOutcomes, outcomes_of
+from .readers import MAX_SERIES, OutcomeReader
 
 Observer = Callable[[Event], object]
 
@@ -46,7 +45,6 @@ class _Row(NamedTuple):
 
     outcomes: RequestOutcomes
     endpoint: str | None
-    number: Number
     counter: Iterator[object]
     functions: Sequence[tuple[str, Observer]]
     feeds: Sequence[tuple[str, Any]]
@@ -58,44 +56,43 @@ class Observers:
     They run in the thread or on the event loop of the request. An event that an observer itself causes is not sent.
 
     An observer is a function. With ``needs_event``, it receives only the events whose outcomes it needs. With
-    ``reader``, it receives numbers of requests instead of events. With ``counter_of``, it is a feed, which counts
-    each request at once.
+    ``counter_of``, it counts requests without their events: an ``OutcomeReader``, and the feed of a traffic log.
 
     Attributes:
         store: The kind of the store.
         readers: The readers, each with the name of its observer.
-        breaker: The circuit breaker of the store.
+        breaker: The circuit breaker of the store, None for the memory store.
         gates: The adaptive limits.
-        is_abandoned: Whether the limiter is gone.
     """
 
-    def __init__(self, observers: Sequence[str | Observer], names: Sequence[str], store: str) -> None:
+    def __init__(
+        self, observers: Sequence[str | Observer], feed: Any, names: Sequence[str], store: str, gates: Gates
+    ) -> None:
         self.store, self._names = store, frozenset(names)
         self.readers: list[tuple[str, OutcomeReader]] = []
-        self.breaker: Callable[[], Breaker | None] = lambda: None
-        self.gates: Callable[[], Gates | None] = lambda: None
-        self.is_abandoned = False
+        self.breaker: Breaker | None = None
+        self.gates = gates
         self._functions: list[tuple[str, Observer]] = []
-        self._feeds: list[tuple[str, Any]] = []
+        self._feeds: list[tuple[str, Any]] = [] if feed is None else [(name_of(feed), feed)]
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
-        self._lock = create_lock(self, "_lock", threading.Lock, Observers.start_over)
-        self.start_over()
+        self._lock = create_lock(self, "_lock", threading.Lock, Observers._start_over)
+        self._start_over()
         for function in import_observers(observers):
             self._add(name_of(function), function)
 
     def _add(self, name: str, function: Any) -> None:
-        if (reader := getattr(function, "reader", None)) is not None:
-            self.readers.append((name, reader()))
-            self.readers[-1][1].attach(self)
-        elif hasattr(function, "counter_of"):
-            self._feeds.append((name, function))
+        if reader := getattr(function, "reader", None):
+            function = reader()
+        if isinstance(function, OutcomeReader):
+            self.readers.append((name, function))
+            function.limiters.add(self)
         else:
             self._functions.append((name, function))
 
-    def start_over(self, _intact: bool = True) -> None:
-        """Count from zero. A forked child does so, because the parent counts its own requests."""
+    def _start_over(self, _intact: bool = True) -> None:
+        """Forget the rows. In a forked child, the counters are those of its parent."""
         self._rows: dict[tuple[RequestOutcomes, str | None], _Row] = {}
         self._allowed: dict[object, _Row] = {}
         self._rejected: dict[object, _Row] = {}
@@ -103,16 +100,11 @@ class Observers:
 
     def gauges(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
         """Yield the numbers of this moment, each with its name and its labels."""
-        if (breaker := self.breaker()) is not None:
-            yield "breaker", (self.store,), int(breaker.open)
-        if (gates := self.gates()) is not None:
-            for rule, level in gates.levels().items():
-                yield "limit", (rule, level.reason), level.limit
-                yield "in_flight", (rule,), level.in_flight
-
-    def abandon(self) -> None:
-        """Note that the limiter is gone. A finalizer may call this, because it takes no lock."""
-        self.is_abandoned = True
+        if self.breaker is not None:
+            yield "breaker", (self.store,), int(self.breaker.open)
+        for rule, level in self.gates.levels().items():
+            yield "limit", (rule, level.reason), level.limit
+            yield "in_flight", (rule,), level.in_flight
 
     def report_one(self, verdict: Verdict, endpoint: str | None = None, method: str | None = None) -> None:
         """Report a request with one verdict."""
@@ -155,15 +147,7 @@ class Observers:
         method: str | None = None,
         is_again: bool = False,
     ) -> None:
-        """Report a request.
-
-        Args:
-            verdicts: Its verdicts.
-            final: The verdict of the request, which may be a rejection of another limiter. Default: none.
-            endpoint: The template of the route. Default: unknown.
-            method: The HTTP method. Default: unknown.
-            is_again: Whether an earlier report has counted the request for its endpoint.
-        """
+        """Report a request. ``is_again``: an earlier report has counted it for its endpoint."""
         outcomes = outcomes_of(verdicts, final, self.store)
         row = self._row(outcomes, None if is_again else endpoint)
         next(row.counter)
@@ -179,35 +163,29 @@ class Observers:
             check_process()
             row = self._build_row(*key)
             with self._lock:
-                is_kept = len(self._rows) < MAX_SERIES
-                row = self._rows.setdefault(key, row) if is_kept else row
-            self._give("add", outcomes, int(not is_kept))
+                if len(self._rows) < MAX_SERIES:
+                    row = self._rows.setdefault(key, row)
         return row
 
     def _build_row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
-        number = Number()
         feeds: list[tuple[str, Any]] = []
-        counters: list[Iterator[object]] = [number.counter]
-        for name, feed in self._feeds:
-            if (count := feed.counter_of(outcomes, endpoint)) is None:
+        counters: list[Iterator[object]] = []
+        for name, feed in [*self.readers, *self._feeds]:
+            try:
+                counter = feed.counter_of(outcomes, endpoint)
+            except Exception as error:
+                self._log(name, error)
+                continue
+            if counter is None:
                 feeds.append((name, feed))
             else:
-                counters.append(starmap(count, repeat(())))
-        counter = zip(*counters, strict=True) if len(counters) > 1 else counters[0]
+                counters.append(counter)
+        counter = counters[0] if len(counters) == 1 else zip(*counters, strict=True) if counters else repeat(None)
         functions = [each for each in self._functions if getattr(each[1], "needs_event", _always)(outcomes)]
-        return _Row(outcomes, endpoint, number, counter, functions, feeds)
-
-    def collect(self) -> None:
-        """Add the numbers since the last call to each reader."""
-        with self._lock:
-            numbers = [(row.outcomes, row.number.take()) for row in self._rows.values()]
-        for outcomes, number in numbers:
-            if number:
-                self._give("add", outcomes, number)
+        return _Row(outcomes, endpoint, counter, functions, feeds)
 
     def write(self) -> None:
         """Let the readers write what they have counted, because the process may end now."""
-        self.collect()
         self._give("write")
 
     def measure_store(self, seconds: float, result: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from ...clock import monotonic
 from ...forksafe import create_lock
-from .events import Event
-from .outcomes import RequestOutcomes
+from .events import Event, RequestOutcomes
 
 _LINES: Final = 10
 _LONG: Final = 100.0  # seconds, from which the log leaves out their fraction
@@ -87,5 +86,4 @@ def log_rejections(event: Event) -> None:
     _of_process(event)
 
 
-_attributes: dict[str, Any] = vars(log_rejections)
-_attributes["needs_event"] = _is_logged
+vars(log_rejections).update(needs_event=_is_logged)

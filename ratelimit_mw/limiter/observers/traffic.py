@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import repeat, starmap
 from typing import Final
 from weakref import finalize
 
@@ -15,8 +16,7 @@ from ...stores.background import run_once
 from ...traffic import TrafficLog
 from ...traffic.address import FAMILIES
 from ...traffic.pending import name_of
-from .events import Event
-from .outcomes import RequestOutcomes
+from .events import RequestOutcomes
 
 _SAFE: Final = "noeviction"
 _MAY_EVICT: Final = (
@@ -69,17 +69,16 @@ class TrafficFeed:
         self.log = log
         self._has_clients = has_clients
 
-    def counter_of(self, outcomes: RequestOutcomes, endpoint: str | None) -> Callable[[], None] | None:
-        """Return a function that counts a request; None when its clients count, too."""
-        return None if self._has_clients else self.log.counter_of(*(event for event, _ in _events(outcomes, endpoint)))
+    def counter_of(self, outcomes: RequestOutcomes, endpoint: str | None) -> Iterator[object] | None:
+        """Return an iterator whose every step counts a request; None when its clients count, too."""
+        if self._has_clients:
+            return None
+        return starmap(self.log.counter_of(*(event for event, _ in _events(outcomes, endpoint))), repeat(()))
 
     def record(self, outcomes: RequestOutcomes, endpoint: str | None, clients: Mapping[str, str]) -> None:
         """Count a request for its clients, which are those of its rules."""
         for event, rule in _events(outcomes, endpoint):
             self.log.record(event, clients.get(rule))
-
-    def __call__(self, event: Event) -> None:
-        self.record(RequestOutcomes(event.outcome, tuple(event.outcomes.items()), event.store), event.endpoint, {})
 
 
 def _events(outcomes: RequestOutcomes, endpoint: str | None) -> Iterator[tuple[str, str]]:
