@@ -58,8 +58,8 @@ class HttpLimits:
         self.settings = http = settings.replaced(**http_limiter.options)
         """The settings of the limiter with the arguments of the middleware."""
         self.is_observed = self.limiter.is_observed
-        self.watch = self.limiter.reloads.watch_of(settings)
-        """Looks for changed settings; None if the settings are not watched."""
+        self.watch = self.limiter.reloads.watch
+        """Looks for changed settings; None where nothing changes."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.rejections = PreparedRejections(self.writer)
         self.functions = functions = http_limiter.functions

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
-from typing import Final
+import threading
+import time
+from asyncio import wait_for, wrap_future
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
 
-from ..clock import monotonic
+from ..clock import SECOND, machine, monotonic
+from ..errors import ConfigError, RateLimitError
 from ..forksafe import run_in_child
+from ..settings import Settings, missing_parts
+from ..settings.files import FileState, Identity, identity_of, recording
+from ..stores.background import run_once
 from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 
 _EARLY: Final = 0.75
 """The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""
 _RUNNING: Final = 0.05
 """The part of the interval after which a request asks whether a look has ended."""
+NEVER: Final = -1e9
+"""The time of a look that was not made yet."""
+
+_QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
+_LOST_AFTER: Final = 2  # intervals without a change before something disappears, because a writer may pause
+_PATIENCE: Final = 1.0
+"""The longest time in seconds that requests wait for settings that changed while their worker was idle."""
+_MAX_TRIES: Final = 60
+_RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
+_FEWER: Final = (
+    "the settings no longer have all of %s. They take effect once their files have stayed the same for %g s."
+    " To apply them at once, call limiter.reload()"
+)
+_log = logging.getLogger("ratelimit_mw")
+Identities = Mapping[Path, Identity | None]
 
 
 class Follower:
     """Looks for changes that another process, or an operator, has made. Times are those of ``time.monotonic``."""
 
-    _begun_at = -math.inf
+    _begun_at = NEVER
     """When the last look began that no request waits for."""
-    _seen_at = -math.inf
+    _seen_at = NEVER
     """When the last look began that has ended: later changes are not known."""
 
     @property
     def interval(self) -> float:
-        """The seconds after which a look is stale."""
+        """The seconds after which a look is stale; infinity where nothing changes."""
         raise NotImplementedError
 
     @property
@@ -59,10 +85,11 @@ class Watch:
 
     def __init__(self, followers: Sequence[Follower]) -> None:
         self._followers = followers
-        self._start_over()
-        run_in_child(self, Watch._start_over)
+        self.start_over()
+        run_in_child(self, Watch.start_over)
 
-    def _start_over(self) -> None:
+    def start_over(self) -> None:
+        """Ask the followers at the next request, because the settings have changed."""
         self.due_at = 0.0
 
     def look(self) -> None:
@@ -81,3 +108,172 @@ class Watch:
             elif now >= min(each.due_at, each.stale_at):
                 each.begin()
         self.due_at = min(each.due_at for each in self._followers)
+
+
+class Renewed(Protocol):
+    """The settings of a limiter, which are read again."""
+
+    settings: Settings
+
+    def load_again(self) -> tuple[Settings, Collection[str]]:
+        """Read the settings, and change nothing. Return them, and the names of those that need a restart."""
+
+    def replace(self, settings: Settings, unchanged: Collection[str]) -> None:
+        """Check all that depends on settings, and put them into effect."""
+
+
+class FileFollower(Follower):
+    """Reads the settings of a limiter again after a change of their files.
+
+    A request only compares the identity of the files, once per ``reload_interval``. A thread of its own reads and
+    checks files that have changed.
+    """
+
+    def __init__(self, reloads: Renewed, files: Mapping[Path, FileState]) -> None:
+        self._reloads = reloads
+        self._known = _identities(files)
+        self._rejected: dict[Path, bytes | None] | None = None
+        self._seen_at = monotonic()
+        self._again_at = math.inf
+        """When to look again at files that had changed too recently."""
+        self._tries = 0
+        self._awaited: tuple[Future[None] | None, float] = None, 0.0
+        """The thread that requests have waited for, and the time until which they do."""
+        self._changed: tuple[Identities, float] = {}, 0.0
+        """The identities of the changed files, and when they were first found."""
+        self._lost: Set[str] = frozenset()
+        """The parts that are missing in settings that wait for a second look."""
+        self._start_over()
+        run_in_child(self, FileFollower._start_over)
+
+    def _start_over(self) -> None:
+        self._reading = threading.Lock()  # no fork waits for it, because a file may take long
+
+    @property
+    def interval(self) -> float:
+        return self._reloads.settings.reload_interval / SECOND or math.inf
+
+    @property
+    def due_at(self) -> float:
+        return min(super().due_at, self._again_at)
+
+    def begin(self) -> None:
+        """Compare the identity of the files, and start a thread if it has changed. It reads no file."""
+        self._begun_at = monotonic()
+        if self._must_read():
+            run_once(self, self._follow)
+
+    async def catch_up(self, call: Call) -> None:
+        now = monotonic()
+        if self._must_read():
+            reading = run_once(self, self._follow)
+            if reading is not self._awaited[0]:
+                self._awaited = reading, now + _PATIENCE
+            with suppress(OSError):  # it is late, or the machine has no thread left
+                await call(self, "join", reading, self._awaited[1] - now)
+            self._seen_at = max(self._seen_at, now)
+
+    @staticmethod
+    def join(reading: Future[None], timeout: float) -> None:
+        """Wait for a thread."""
+        reading.result(timeout)
+
+    @staticmethod
+    async def ajoin(reading: Future[None], timeout: float) -> None:
+        """Async form of ``join``."""
+        await wait_for(wrap_future(reading), timeout)
+
+    def reload(self) -> None:
+        """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""
+        for _ in range(_MAX_TRIES):
+            if not (pause := self._read(is_manual=True)):
+                return
+            time.sleep(pause)
+        raise ConfigError(_RESTLESS)
+
+    def _must_read(self) -> bool:
+        """Return whether the files have changed, and then have stayed the same for a while."""
+        now, identities = monotonic(), _identities_now(self._known)
+        pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
+        if identities != self._known and pause <= 0:
+            return True
+        self._note(now, pause)
+        return False
+
+    def _follow(self) -> None:
+        """Read the settings again. Log a mistake, once for each content."""
+        now, pause, rejected = monotonic(), 0.0, self._rejected
+        try:
+            pause = self._read(is_manual=False)
+            if not pause:
+                _log.info("the settings were read again, and are in effect")
+        except Exception as error:
+            if self._rejected != rejected:
+                trace = None if isinstance(error, RateLimitError) else error
+                _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
+        self._note(now, pause)
+
+    def _note(self, now: float, pause: float) -> None:
+        """Note a look, and the seconds until changed files may be read. Log files that never rest, now and then."""
+        self._seen_at, self._again_at = now, now + pause if pause else math.inf
+        self._tries = self._tries + 1 if pause else 0
+        if self._tries >= _MAX_TRIES:
+            self._tries = 0
+            _log.error("%s (the earlier settings stay in effect)", _RESTLESS)
+
+    @property
+    def _quiet(self) -> float:
+        return min(_QUIET, self.interval)
+
+    def _age(self, identities: Identities) -> float:
+        """Return the seconds since the last change: since it was found, or longer, by the times of the files."""
+        now = monotonic()
+        if self._changed[0] != identities:
+            self._changed = identities, now
+        times = [max(each.modified_ns, each.changed_ns) for each in identities.values() if each is not None]
+        of_files = machine.time_ns() / 1e9 - max(times) / 1e9 if len(times) == len(identities) else 0.0
+        return max(now - self._changed[1], of_files)
+
+    def _read(self, is_manual: bool) -> float:
+        """Read the settings, check them, and put them into effect. Return 0, or the seconds until another try."""
+        with self._reading:
+            loaded = error = None
+            with recording() as files:
+                try:
+                    loaded = self._reloads.load_again()
+                except Exception as found:
+                    error = found
+            identities = _identities_now((*self._known, *files))
+            if any(identities[path] != state.identity for path, state in files.items()):
+                return self._quiet
+            if loaded is not None and not is_manual and (pause := self._wait_for_lost(loaded[0])) > 0:
+                return pause
+            try:
+                if loaded is None:
+                    raise error  # type: ignore[misc] # one of the two is there
+                self._reloads.replace(*loaded)
+            except Exception:
+                self._known, self._rejected = identities, {path: state.digest for path, state in files.items()}
+                raise
+            self._rejected, self._lost = None, frozenset()
+            # This comes last: a request that finds no change does not wait for this thread.
+            self._known = _identities(files)
+            return 0.0
+
+    def _wait_for_lost(self, later: Settings) -> float:
+        """Return how long settings wait that lack something, because their writer may pause."""
+        if not (lost := missing_parts(self._reloads.settings, later)):
+            return 0.0
+        pause = _LOST_AFTER * self.interval - self._age(_identities_now(self._known))
+        if pause > 0 and lost != self._lost:
+            self._lost = frozenset(lost)
+            _log.warning(_FEWER, ", ".join(sorted(lost)), _LOST_AFTER * self.interval)
+        return pause
+
+
+def _identities(files: Mapping[Path, FileState]) -> Identities:
+    return {path: state.identity for path, state in files.items()}
+
+
+def _identities_now(paths: Iterable[Path]) -> Identities:
+    return {path: identity_of(path) for path in paths}

@@ -454,9 +454,9 @@ class Limiter:
     async def _reload(self, call: Call) -> None:
         """Read the settings again, and use them from the next request on. Requests that have begun keep theirs.
 
-        The rules of decorators stay, and the ``overrides`` of the settings are applied to them anew. All limiters of
-        this process with the same settings file are reloaded. A change of the store, of ``on_store_error`` or of the
-        secret needs a restart. Such a change is logged, and all other changes take effect.
+        The rules of decorators stay, and the ``overrides`` of the settings are applied to them anew. A change of the
+        store, of ``on_store_error`` or of the secret needs a restart. Such a change is logged, and all other changes
+        take effect.
 
         Raises:
             ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in effect.

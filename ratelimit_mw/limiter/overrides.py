@@ -23,7 +23,7 @@ from ..stores.base import MAX_RECORD
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from ..stores.url import redacted_url
 from .clocks import Clocks
-from .follower import Follower
+from .follower import NEVER, Follower
 from .registry import Registry
 from .reloads import Reloads
 from .remote.store import RemoteStore
@@ -203,12 +203,15 @@ class RecordFollower(Follower):
         self._problem: type[Exception] | None = None
         self._thread: Future[None] | None = None
         self._task: asyncio.Future[None] | None = None
-        self._begun_at = self._seen_at = -math.inf
+        self._begun_at = self._seen_at = NEVER
 
     @property
     def interval(self) -> float:
         """Without ``reload_interval``, it is short until a read has succeeded, and then without end."""
-        return self._reloads.settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
+        settings = self._reloads.settings
+        if not settings.enabled:
+            return math.inf
+        return settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
 
     def begin(self) -> None:
         """Read the overrides in a task or a thread. The first request of a process waits until they are active."""

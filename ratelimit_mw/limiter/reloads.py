@@ -19,8 +19,7 @@ from ..rules.named_rules import checked_rules
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, loaded_again
-from .file_follower import follower_of
-from .follower import Follower, Watch
+from .follower import FileFollower, Follower, Watch
 from .observers.observers import import_observers
 
 _log = logging.getLogger("ratelimit_mw")
@@ -37,11 +36,7 @@ class RulesUser(Protocol):
 
 
 class Reloads:
-    """The rules of a limiter.
-
-    Args:
-        rules: The rules of your code; None for those of the settings.
-        settings: The settings; None for the defaults.
+    """The rules of a limiter: those of your code, or those of the settings.
 
     Attributes:
         settings: The settings.
@@ -49,8 +44,6 @@ class Reloads:
         checks: Each is called with new rules before they are used, and raises ``ConfigError`` for a mistake.
         users: The middlewares that use the rules.
         lock: Held while rules are added or replaced.
-        files: Reads the settings again; None for settings that your code has built.
-        store: Looks for changes of the overrides in a store; None for a store that no other process can change.
         watch: Looks for changes when a request finds it due; None where nothing changes.
     """
 
@@ -69,29 +62,17 @@ class Reloads:
         self.users = WeakSet[RulesUser]()
         self.lock = create_lock(self, "lock", threading.RLock)
         self.rules = RuleSet(self._own_rules, **self.settings.of_rule_set)
-        self.store: Follower | None = None
+        origin = self.settings.origin
+        self._files = None if origin is None else FileFollower(self, origin.files)
+        """Reads the settings again; None for settings that your code has built."""
+        self.watch: Watch | None = None
 
     def follow(self, store: Follower | None) -> None:
         """Begin to look for changes of the settings, and of the overrides in a store."""
-        self.store = store
-        self.files = follower_of(self)
-        self.watch = self.watch_of(self.settings)
-
-    def watch_of(self, settings: Settings) -> Watch | None:
-        """Return what looks for changes of these settings, and of overrides in the store; None where nothing changes.
-
-        Args:
-            settings: The settings of this limiter.
-        """
-        followers = [self.store] if self.store is not None and settings.enabled else []
-        if (
-            self.files is not None
-            and settings.origin is not None
-            and settings.origin.files
-            and settings.reload_interval
-        ):
-            followers.append(self.files)
-        return Watch(followers) if followers else None
+        origin = self.settings.origin
+        followers = [store, self._files if origin is not None and origin.files else None]
+        if followed := [each for each in followers if each is not None]:
+            self.watch = Watch(followed)
 
     def adopt(self, marks: Iterable[Mark], prepare: Callable[[RuleSet], object] = lambda _: None) -> None:
         """Add the rules of decorators. Adapters call it at the start, once they know the views.
@@ -119,21 +100,16 @@ class Reloads:
     def located(self, *arguments: str, settings: Settings | None = None) -> AbstractContextManager[None]:
         """Prefix a ``ConfigError`` that a block raises about a setting of the file with its file and line.
 
-        Args:
-            arguments: The settings that arguments replace.
-            settings: The settings that are about to replace those of the limiter.
-
-        Returns:
-            The context manager.
+        ``arguments`` are the settings that arguments replace. The ``settings`` may be those of a reload.
         """
         own = () if self._is_from_settings else ("rules", "limits")
         return (settings or self.settings).located(*own, *arguments)
 
     def reload(self) -> None:
-        """Read the settings again. All limiters of this process with the same settings file are reloaded."""
-        if self.files is None:
+        """Read the settings again now."""
+        if self._files is None:
             raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
-        self.files.reload()
+        self._files.reload()
 
     async def areload(self) -> None:
         """Async form of ``reload``."""
@@ -155,47 +131,33 @@ class Reloads:
     def load_again(self) -> tuple[Settings, Collection[str]]:
         """Read the settings again, and change nothing; ``FileFollower`` uses it.
 
-        Returns:
-            The settings, and the names of those that keep their earlier values until a restart.
-
-        Raises:
-            ConfigError: The settings have a mistake.
+        Return them, and the names of those that keep their earlier values until a restart.
         """
         settings, unchanged = loaded_again(self.settings)
         with settings.located():  # a start with these settings would find it, too
             import_observers(unchanged.get("observers", ()))
         return settings, unchanged
 
-    def renew(self, settings: Settings, unchanged: Collection[str]) -> Callable[[], None]:
-        """Build and check all that depends on settings that were loaded again; ``FileFollower`` uses it.
+    def replace(self, settings: Settings, unchanged: Collection[str]) -> None:
+        """Check all that depends on settings, and put them into effect; ``FileFollower`` uses it.
 
-        Args:
-            settings: The settings.
-            unchanged: The names of the settings that keep their earlier values until a restart.
-
-        Returns:
-            The function that puts them into effect.
-
-        Raises:
-            ConfigError: The settings have a mistake.
+        After an error, the earlier settings stay. Those that are ``unchanged`` need a restart.
         """
         own = checked_rules(settings.rules) if self._is_from_settings else self._own_rules
-        with self.located(settings=settings):
-            rules = self._compile(own, self._marks, settings)
-            self.check(rules.require_complete() if self._has_adopted else rules)
-            renewals = [user.renew(rules, settings) for user in tuple(self.users)]
-
-        def use() -> None:
+        with self.lock:
+            with self.located(settings=settings):
+                rules = self._compile(own, self._marks, settings)
+                self.check(rules.require_complete() if self._has_adopted else rules)
+                renewals = [user.renew(rules, settings) for user in tuple(self.users)]
             self._own_rules, self.settings, self.rules = own, settings, rules
-            self.watch = self.watch_of(settings)
             for renewal in renewals:
                 renewal()
-            if unchanged:
-                it = "it" if len(unchanged) == 1 else "them"
-                message = "%s changed: restart to apply %s. All other changes are in effect."
-                _log.warning(message, ", ".join(unchanged), it)
-
-        return use
+        if self.watch is not None:
+            self.watch.start_over()
+        if unchanged:
+            it = "it" if len(unchanged) == 1 else "them"
+            message = "%s changed: restart to apply %s. All other changes are in effect."
+            _log.warning(message, ", ".join(unchanged), it)
 
     def renew_users(self) -> None:
         """Let the middlewares derive what they need from the rules anew, because the limits of clients have changed."""

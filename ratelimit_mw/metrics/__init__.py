@@ -18,9 +18,6 @@ GAUGES: Final = {
     "limit": Instrument("The amount of an adaptive limit of this process.", ("rule", "reason")),
     "in_flight": Instrument("The requests in flight of an adaptive limit of this process.", ("rule",)),
 }
-DURATIONS: Final = {
-    "delay": Instrument("The time that an allowed request waits in a leaky-bucket queue.", ("rule", "store")),
-    "store": Instrument("The time of a call of the store.", ("store", "result")),
-}
+STORE: Final = Instrument("The time of a call of the store.", ("store", "result"))
 BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The bounds of durations, in seconds."""
+"""The bounds of that time, in seconds."""

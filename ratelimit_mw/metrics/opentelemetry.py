@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..errors import MissingExtraError
 from ..limiter.observers.events import Event
 from ..limiter.observers.readers import OutcomeReader, reads
-from . import BUCKETS, DURATIONS, GAUGES, REQUESTS, Instrument
+from . import BUCKETS, GAUGES, REQUESTS, STORE, Instrument
 
 try:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
@@ -20,8 +20,6 @@ except ImportError:
 __all__ = ["OpenTelemetryMetrics", "annotate", "count"]
 
 _NAMES: Final = {
-    "delay": "ratelimit.delay",
-    "store": "ratelimit.store.duration",
     "breaker": "ratelimit.store.breaker_open",
     "limit": "ratelimit.adaptive.limit",
     "in_flight": "ratelimit.adaptive.in_flight",
@@ -30,11 +28,11 @@ _ATTRIBUTES: Final = ("outcome", "store", "rules", "limited_by", "endpoint", "me
 
 
 class OpenTelemetryMetrics(OutcomeReader):
-    """Count the outcomes of rules, and measure queues and the store. It is an observer.
+    """Count the outcomes of rules, and measure the store. It is an observer.
 
-    The instruments are ``ratelimit.requests``, ``ratelimit.delay``, ``ratelimit.store.duration``,
-    ``ratelimit.store.breaker_open``, ``ratelimit.adaptive.limit`` and ``ratelimit.adaptive.in_flight``. A request only
-    adds to a number in memory. The SDK reads the numbers when it exports, and when a limiter is closed.
+    The instruments are ``ratelimit.requests``, ``ratelimit.store.duration``, ``ratelimit.store.breaker_open``,
+    ``ratelimit.adaptive.limit`` and ``ratelimit.adaptive.in_flight``. A request only adds to a number in memory. The
+    SDK reads the numbers when it exports, and when a limiter is closed.
 
     Args:
         provider: The provider of the meter. Default: the global one.
@@ -49,11 +47,12 @@ class OpenTelemetryMetrics(OutcomeReader):
         for name, each in GAUGES.items():
             read = partial(_observe, each, partial(self.gauges, name))
             meter.create_observable_gauge(_NAMES[name], [read], "1", each.description)
-        create = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=BUCKETS)
-        self._durations = {key: create(_NAMES[key], description=each.description) for key, each in DURATIONS.items()}
+        self._store = meter.create_histogram(
+            "ratelimit.store.duration", "s", STORE.description, explicit_bucket_boundaries_advisory=BUCKETS
+        )
 
-    def measure(self, name: str, seconds: float, *labels: str) -> None:
-        self._durations[name].record(seconds, _attributes(DURATIONS[name], labels))
+    def measure_store(self, seconds: float, store: str, result: str) -> None:
+        self._store.record(seconds, _attributes(STORE, (store, result)))
 
     def write(self) -> None:
         """Let the SDK export now. uvicorn ends its processes with a signal, so the SDK does not notice their end."""

@@ -13,7 +13,7 @@ from ..forksafe import create_lock
 from ..heartbeat import Heartbeat
 from ..limiter.observers.events import Event, Labels, RequestOutcomes
 from ..limiter.observers.readers import OutcomeReader, reads
-from . import BUCKETS, DURATIONS, GAUGES, REQUESTS
+from . import BUCKETS, GAUGES, REQUESTS, STORE
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -37,7 +37,7 @@ _INTERVAL: Final = 1.0  # seconds
 
 
 class PrometheusMetrics(OutcomeReader):
-    """Count the outcomes of rules, and measure queues and the store. It is an observer.
+    """Count the outcomes of rules, and measure the store. It is an observer.
 
     With ``PROMETHEUS_MULTIPROC_DIR``, all processes count together, as in every counter of ``prometheus_client``. Each
     process writes its counts to its file once a second and at its end.
@@ -62,10 +62,7 @@ class PrometheusMetrics(OutcomeReader):
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         super().__init__()
-        self._durations = {
-            name: Histogram(f"ratelimit_mw_{name}_seconds", *each, registry=registry, buckets=BUCKETS)
-            for name, each in DURATIONS.items()
-        }
+        self._store = Histogram("ratelimit_mw_store_seconds", *STORE, registry=registry, buckets=BUCKETS)
         self._counter: Counter | None = None
         if _SEVERAL & os.environ.keys():
             # Each access to the file takes long, so a thread adds to it.
@@ -105,8 +102,8 @@ class PrometheusMetrics(OutcomeReader):
                     gauge.labels(*labels).set(found.get(labels, 0))
                 self._shown[name] = found
 
-    def measure(self, name: str, seconds: float, *labels: str) -> None:
-        self._durations[name].labels(*labels).observe(seconds)
+    def measure_store(self, seconds: float, store: str, result: str) -> None:
+        self._store.labels(store, result).observe(seconds)
 
 
 class _Collector(Collector):

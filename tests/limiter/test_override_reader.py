@@ -142,7 +142,7 @@ def test_closing_waits_for_a_thread_that_reads(way: Any) -> None:
 
 def follower_of(limiter: Limiter) -> Any:
     """Return the part of a limiter that reads the overrides in its store."""
-    return limiter.reloads.store
+    return limiter._follower
 
 
 def hit_and_block_a_loop(limiter: Limiter) -> list[Any]:

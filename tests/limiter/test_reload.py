@@ -16,7 +16,7 @@ from servers import wait_for
 from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.limiter import file_follower
+from ratelimit_mw.limiter import follower
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
 from ratelimit_mw.rules.places import place_of
@@ -171,7 +171,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(file: Path) -> None:
 def test_a_file_that_never_rests_is_an_error(
     file: Path, later: Later, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(file_follower, "_MAX_TRIES", 2)
+    monkeypatch.setattr(follower, "_MAX_TRIES", 2)
     limiter = limiter_of(file)
     load_instead(limiter, lambda load: (load(), later.write(file, toml("5/minute")))[0])
     file.write_text(toml("4/minute"))
@@ -250,14 +250,14 @@ def test_a_changed_file_of_clients_is_followed(tmp_path: Path, file: Path, later
 def test_an_interval_of_zero_looks_never(file: Path, later: Later) -> None:
     file.write_text(toml().replace('"10s"', "0"))
     limiter = limiter_of(file)
-    assert limiter.reloads.watch is None
     file.write_text(toml("5/minute"))
+    assert rest_later(limiter, later) == (3, 3)
     limiter.reload()
     assert rest(limiter) == (5, 5)
-    assert limiter.reloads.watch is not None
     file.write_text(toml("6/minute").replace('"10s"', "0"))
     assert rest_later(limiter, later) == (6, 6)
-    assert limiter.reloads.watch is None
+    file.write_text(toml("7/minute"))
+    assert rest_later(limiter, later) == (6, 6)
 
 
 def test_what_needs_a_restart_is_named_and_the_rest_applies(file: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -273,20 +273,19 @@ def test_what_needs_a_restart_is_named_and_the_rest_applies(file: Path, caplog: 
     assert "restart" not in caplog.text
 
 
-def test_all_limiters_of_a_file_are_reloaded_together_or_not_at_all(file: Path) -> None:
-    """Two middlewares with the same settings decide each request once, so their rules must be equal."""
-    first, second = limiter_of(file), limiter_of(file)
-    file.write_text(toml("5/minute"))
-    first.reload()
-    assert (rest(first), rest(second)) == ((5, 5), (5, 5))
-    with_own = Limiter([Rule(name="own", limits="1/minute")], settings=load_settings(file))
-    file.write_text(toml("9/minute", name="own"))
-    first.reload()
-    assert (rest(first)[0], rest(second)[0], rest(with_own)[0]) == (9, 9, 1)
-    second.reloads.adopt(marks_of(limit("1/minute", name="other")(lambda: None)).marks)
+def test_a_reload_that_decorators_contradict_changes_nothing(file: Path) -> None:
+    limiter = limiter_of(file)
+    limiter.reloads.adopt(marks_of(limit("1/minute", name="other")(lambda: None)).marks)
     file.write_text(toml("7/minute", name="other"))
-    expect_error("the name 'other' is already used", first.reload)
-    assert (rest(first)[0], rest(second)[0]) == (9, 9)
+    expect_error("the name 'other' is already used", limiter.reload)
+    assert rest(limiter)[0] == 3
+
+
+def test_rules_of_your_code_stay(file: Path) -> None:
+    limiter = Limiter([Rule(name="own", limits="1/minute")], settings=load_settings(file))
+    file.write_text(toml("9/minute", name="own"))
+    limiter.reload()
+    assert rest(limiter) == (1, 1)
 
 
 def test_rules_of_decorators_stay_and_overrides_apply_anew(file: Path) -> None:
@@ -331,20 +330,14 @@ def test_a_change_counts_as_known_once_it_is_in_effect(
 ) -> None:
     """A request that arrives while a thread replaces the rules waits for that thread."""
     limiter = limiter_of(file)
-    renew, meanwhile = limiter.reloads.renew, []
+    replace, meanwhile = limiter.reloads.replace, []
 
-    def renew_slowly(*arguments: Any) -> Callable[[], None]:
-        use = renew(*arguments)
+    def replace_slowly(*arguments: Any) -> None:
+        meanwhile.append(pool.submit(rest, limiter))
+        assert wait(meanwhile, 0.05).not_done
+        replace(*arguments)
 
-        def wait_and_use() -> None:
-            request = pool.submit(rest, limiter)
-            meanwhile.append(request)
-            assert wait([request], 0.05).not_done
-            use()
-
-        return wait_and_use
-
-    monkeypatch.setattr(limiter.reloads, "renew", renew_slowly)
+    monkeypatch.setattr(limiter.reloads, "replace", replace_slowly)
     file.write_text(toml("5/minute"))
     later.passed += 11
     with ThreadPoolExecutor(1) as pool:

@@ -26,7 +26,7 @@ from servers import wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.limiter import file_follower
+from ratelimit_mw.limiter import follower
 
 SECONDS = 3600.0
 FILE = 'reload_interval = "1h"\n{}\n[[rules]]\nname = "api"\nkey = ["user"]\nlimits = "{}/minute"\n'
@@ -120,13 +120,13 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     file: Path, later: Later, hits: Callable[[Limiter], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a network file system that hangs. Later requests, new limiters and adopted rules do not wait for it."""
-    monkeypatch.setattr(file_follower, "_PATIENCE", 0.01)
+    monkeypatch.setattr(follower, "_PATIENCE", 0.01)
     worker, may_end = Limiter.from_settings(str(file)), threading.Event()
     load_instead(worker, lambda load: may_end.wait(60) and load())
     file.write_text(FILE.format("", 7))
     later.passed = SECONDS
     assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
-    monkeypatch.setattr(file_follower, "_PATIENCE", 60.0)
+    monkeypatch.setattr(follower, "_PATIENCE", 60.0)
     for intervals in (1, 2, 3):
         later.passed = intervals * SECONDS
         assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
@@ -168,10 +168,9 @@ def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later
 
 def test_a_look_at_an_unchanged_file_starts_no_thread(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request compares the identity of the file only."""
-    files = Limiter.from_settings(str(file)).reloads.files
-    assert files is not None
+    files: Any = Limiter.from_settings(str(file)).reloads._files
     started: list[Any] = []
-    monkeypatch.setattr(file_follower, "run_once", lambda *work: started.append(work))
+    monkeypatch.setattr(follower, "run_once", lambda *work: started.append(work))
     files.begin()
     assert not started
 
@@ -186,7 +185,6 @@ def test_a_store_without_records_is_opened_by_the_first_request() -> None:
 
 def test_what_never_changes_is_not_watched(recording: Recording) -> None:
     """Rules of your code, and limits that are off."""
-    for limiter in Limiter([API]), limiter_of(store=recording, enabled=False):
-        limiter.hit(ACME)
-        assert limiter.reloads.watch is None
+    assert Limiter([API]).reloads.watch is None
+    limiter_of(store=recording, enabled=False).hit(ACME)
     assert recording.starts == 0

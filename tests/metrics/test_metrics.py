@@ -94,24 +94,6 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     return {metric.name: list(metric.data.data_points) for metric in every}
 
 
-def test_the_time_in_a_queue_is_measured() -> None:
-    """Only that of requests that wait, and only for the rule of the queue."""
-    reader, registry = InMemoryMetricReader(), CollectorRegistry()
-    queue: Any = {"name": "leaky-bucket", "mode": "queue"}
-    rate = Limiter(
-        [Rule(name="calls", limits="60/minute burst 5", algorithm=queue), Rule(name="api", limits="9/minute")],
-        clock=ManualClock(1_000_000.0),
-        observers=[OpenTelemetryMetrics(MeterProvider([reader])), PrometheusMetrics(registry)],
-    )
-    for _ in range(2):
-        rate.hit(ANN)
-    (point,) = points(reader)["ratelimit.delay"]
-    assert (point.count, point.sum) == (1, 1.0)
-    assert point.attributes == {"ratelimit.rule": "calls", "ratelimit.store": "memory"}
-    labels = {"rule": "calls", "store": "memory"}
-    assert registry.get_sample_value("ratelimit_mw_delay_seconds_sum", labels) == 1.0
-
-
 def test_adaptive_limits_are_shown_with_the_reason_of_their_last_change() -> None:
     """Of several keys, the lowest limit and its requests in flight. They end with the limiter."""
     reader, registry = InMemoryMetricReader(), CollectorRegistry()

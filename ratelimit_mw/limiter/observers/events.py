@@ -25,13 +25,11 @@ class RequestOutcomes(NamedTuple):
         outcome: The outcome of the request.
         of_rules: The name of each rule that applied, with its outcome.
         store: The kind of store, or ``LOCAL``.
-        is_delayed: Whether the request is allowed, and waits in a leaky-bucket queue.
     """
 
     outcome: Outcome
     of_rules: tuple[tuple[str, Outcome], ...]
     store: str
-    is_delayed: bool = False
 
     @property
     def labels(self) -> list[Labels]:
@@ -207,14 +205,13 @@ def outcomes_of(verdicts: Sequence[Verdict], final: Verdict | None, store: str) 
     ``final`` is the verdict of the request, which may be a rejection of another limiter.
     """
     of_rules: dict[str, Outcome] = {}
-    is_allowed, is_delayed = final is None or final.allowed, False
+    is_allowed = final is None or final.allowed
     for verdict in verdicts:
         is_allowed = is_allowed and verdict.allowed
         for decision in verdict.decisions:
             limit = decision.hit[0]
             if decision.allowed:
                 of_rules.setdefault(limit.rule, "allowed")
-                is_delayed = is_delayed or decision.delay_us > 0
             else:
                 of_rules[limit.rule] = outcome_of_rejection(decision)
             if limit.local or decision.unavailable:
@@ -223,7 +220,7 @@ def outcomes_of(verdicts: Sequence[Verdict], final: Verdict | None, store: str) 
         outcome: Outcome = "shadow" if "shadow" in of_rules.values() else "allowed"
     else:
         outcome = _outcome_of(verdict for verdict in (*verdicts, final) if verdict is not None and not verdict.allowed)
-    return RequestOutcomes(outcome, tuple(of_rules.items()), store, is_delayed and is_allowed)
+    return RequestOutcomes(outcome, tuple(of_rules.items()), store)
 
 
 def outcome_of_rejection(rejection: Decision) -> Outcome:

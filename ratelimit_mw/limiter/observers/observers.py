@@ -113,7 +113,7 @@ class Observers:
         if len(decisions) == 1:  # most requests: without a loop
             decision = decisions[0]
             rows = self._allowed if decision.allowed else self._rejected
-            if not (decision.why or decision.delay_us):  # neither "banned" nor "unavailable"
+            if not decision.why:  # neither "banned" nor "unavailable"
                 key = (decision.hit[0], endpoint) if self._feeds else decision.hit[0]
         elif verdict.allowed:
             rows = self._allowed
@@ -134,7 +134,7 @@ class Observers:
         """Return the limits and the endpoint of an allowed request, which determine its row. None for others."""
         limits: list[object] = [endpoint if self._feeds else None]
         for decision in decisions:
-            if not decision.allowed or decision.delay_us:
+            if not decision.allowed:
                 return None
             limits.append(decision.hit[0])
         return tuple(limits)
@@ -151,8 +151,6 @@ class Observers:
         outcomes = outcomes_of(verdicts, final, self.store)
         row = self._row(outcomes, None if is_again else endpoint)
         next(row.counter)
-        if outcomes.is_delayed:
-            self._measure_delays(verdicts)
         if row.functions or row.feeds:
             self._send(row, verdicts, endpoint, method)
 
@@ -190,7 +188,7 @@ class Observers:
 
     def measure_store(self, seconds: float, result: str) -> None:
         """Report how long a call of the store took, and its result: "ok" or "error"."""
-        self._give("measure", "store", seconds, self.store, result)
+        self._give("measure_store", seconds, self.store, result)
 
     def _give(self, method: str, *arguments: object) -> None:
         for name, reader in self.readers:
@@ -198,12 +196,6 @@ class Observers:
                 getattr(reader, method)(*arguments)
             except Exception as error:
                 self._log(name, error)
-
-    def _measure_delays(self, verdicts: Sequence[Verdict]) -> None:
-        wait = max(verdict.delay for verdict in verdicts)
-        rules = dict.fromkeys(each.rule for verdict in verdicts for each in verdict.decisions if each.delay_us)
-        for rule in rules if wait else ():
-            self._give("measure", "delay", wait, rule, self.store)
 
     def _send(self, row: _Row, verdicts: Sequence[Verdict], endpoint: str | None, method: str | None) -> None:
         """Call the functions with the event of a request, and the feeds with its clients."""

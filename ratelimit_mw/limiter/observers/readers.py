@@ -71,8 +71,8 @@ class OutcomeReader:
                     found[labels] = max(number, found.get(labels, 0))
         return found
 
-    def measure(self, name: str, seconds: float, *labels: str) -> None:
-        """Add a duration: a "delay", or the time of a call of the "store"."""
+    def measure_store(self, seconds: float, store: str, result: str) -> None:
+        """Add the time of a call of a store, and its result: "ok" or "error"."""
 
     def write(self) -> None:
         """Write the numbers now, because the process may end. A thread that is not an event loop calls this."""
