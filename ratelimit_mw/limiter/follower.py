@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import threading
 import time
-from asyncio import wait_for, wrap_future
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import suppress
@@ -181,7 +181,8 @@ class FileFollower(Follower):
     @staticmethod
     async def ajoin(reading: Future[None], timeout: float) -> None:
         """Async form of ``join``."""
-        await wait_for(wrap_future(reading), timeout)
+        async with asyncio.timeout(timeout):
+            await asyncio.wrap_future(reading)
 
     def reload(self) -> None:
         """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""

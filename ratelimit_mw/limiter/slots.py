@@ -6,12 +6,15 @@ Corrections go to the store through it, because each one may free a slot, or lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
 from ..algorithms.concurrency import SLOT_LIFE
-from ..clock import SECOND, now_us
+from ..clock import SECOND, monotonic, now_us
 from ..decision import (
     Correction,
     Decision,
@@ -20,39 +23,35 @@ from ..decision import (
     Receipt,
     SlotCost,
     Verdict,
-    bans_of,
     build_verdict,
     name_slots,
 )
 from ..errors import StoreError
+from ..forksafe import create_lock
 from ..heartbeat import Heartbeat
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..stores import MemoryStore
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 from .clocks import Clocks
 from .remote.breaker import NotAskedError
 from .remote.store import RemoteStore
-from .slot_queues import SlotQueues
 from .tasks import Tasks
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _CHECK_EVERY: Final = 1.0  # seconds between two checks for slots that were held too long
+_ASK_EVERY: Final = 0.1  # seconds between two calls for a slot that other processes may return
 _MAX_UNRETURNED: Final = 10_000
 
 Counts = MemoryStore | RemoteStore
 """The store that requests ask."""
+Ask = Callable[[bool], Awaitable[Verdict]]
+"""Returns the verdict of the store on a request that waits. It consumes when the argument is True."""
 
 
 class Slots:
-    """The slots of the requests that run in this process.
-
-    Args:
-        counts: The store.
-        clocks: The times of the limiter.
-        tasks: The tasks of the limiter.
-    """
+    """The slots of the requests that run in this process."""
 
     def __init__(self, counts: Counts, clocks: Clocks, tasks: Tasks) -> None:
         self._counts, self._clocks, self._tasks = counts, clocks, tasks
@@ -108,15 +107,21 @@ class Slots:
 
     async def decide_in_turn(self, call: Call, plan: Plan, hits: Sequence[Hit]) -> Verdict:
         """Decide hits, and wait for their slots as long as their rules allow."""
-        request = WaitingRequest(plan, hits, self._tasks.waits)
+        rules = {rule.name: rule.source for rule in plan.rules if rule.source.wait_us}
+        names = {hit.key: hit.limit.rule for hit in hits if hit.limit.quota.concurrent}
 
         async def ask(consume: bool) -> Verdict:
-            asked = request.hits_of_call(consume), self._clocks.now(), consume
+            asked = [hit if consume else hit._replace(cost=0) for hit in hits]
+            if consume and self._tasks.waits:
+                asked = name_slots(asked)  # new ids for each call
+            arguments = asked, self._clocks.now(), consume
             if call is blocking_call:
-                return request.verdict(self._counts.apply(*asked), consume)
-            return request.verdict(await self.keep(self._counts.aapply(*asked)), consume)
+                decisions = self._counts.apply(*arguments)
+            else:
+                decisions = await self.keep(self._counts.aapply(*arguments))
+            return build_verdict(decisions, consume, plan.adds_hits)
 
-        return await self.queues.decide(call, _waiting_rules(plan, hits), ask)
+        return await self.queues.decide(call, {key: rules[name] for key, name in names.items() if name in rules}, ask)
 
     async def keep(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
         """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""
@@ -166,49 +171,138 @@ class Slots:
         self.unreturned.release(slot)
 
 
-class WaitingRequest:
-    """The hits of a request that may ask the store several times, because it waits for a slot.
+class Waiter:
+    """A request that waits for a slot, in its thread or on an event loop."""
 
-    A limit in shadow mode that has rejected the request is not decided again: its rejection counts once for a ban.
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget that the request was woken."""
+        self._woken: Future[None] = Future()
+        self._woken.set_running_or_notify_cancel()  # a task that is cancelled does not cancel it
+
+    def wake(self) -> None:
+        """Wake the request. The caller holds the lock of the queue."""
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait until the request is woken."""
+        with suppress(TimeoutError):
+            self._woken.result(seconds)
+
+    async def asleep(self, seconds: float) -> None:
+        """Async form of ``sleep``."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):  # ``wait_for`` may lose a cancellation before Python 3.12
+                await asyncio.wrap_future(self._woken)
+
+
+class SlotQueues:
+    """Queues of requests that wait for a slot, first come, first served: one for each key in this process.
+
+    Only the first request of a queue asks the store: when this process returns a slot, and at an interval, because
+    other processes return slots too. ``now`` returns the time of the limiter's own clock; None without one.
     """
 
-    def __init__(self, plan: Plan, hits: Sequence[Hit], names: bool) -> None:
-        """``names``: whether slots need an id, because the store is not in this process."""
-        self._names = names
-        self._adds_hits = plan.adds_hits
-        self._hits = hits
-        self._decided: list[Decision] = []
+    def __init__(self, now: Callable[[], int | None]) -> None:
+        self._now = now
+        self._queues: dict[str, deque[Waiter]] = {}
+        self._lock = create_lock(self, "_lock", threading.Lock, SlotQueues._after_fork)
 
-    def hits_of_call(self, consume: bool) -> list[Hit]:
-        """Return the hits of the next call of the store: with new ids of slots, or without a cost to consume."""
-        decided = {decision.hit[1] for decision in self._decided}
-        hits = [hit for hit in self._hits if hit.key not in decided]
-        if not consume:
-            return [hit._replace(cost=0) for hit in hits]
-        return name_slots(hits) if self._names else hits
+    def _after_fork(self, _intact: bool) -> None:
+        self._queues = {}  # the requests wait in the parent
 
-    def verdict(self, decisions: Sequence[Decision], consume: bool) -> Verdict:
-        """Return the verdict after a call of the store."""
-        every = [*self._decided, *decisions]
-        if consume:
-            self._decided = _shadow_rejections(every)
-        return build_verdict(every, consume, self._adds_hits)
+    def free(self, corrections: Iterable[Correction]) -> None:
+        """Wake the first request for each key that was corrected: a slot may be free."""
+        if self._queues:
+            with self._lock:
+                for correction in corrections:
+                    if queue := self._queues.get(correction.key):
+                        queue[0].wake()
+
+    async def decide(self, call: Call, rules: Mapping[str, Rule], ask: Ask) -> Verdict:
+        """Decide a request, and wait for a slot where one of its rules has ``wait``.
+
+        A blocking call on an event loop does not wait. A request that is cancelled leaves its queue. The ``rules`` with
+        ``wait`` are by the keys of their slots.
+        """
+        may_wait, passed = call is not blocking_call or not is_on_event_loop(), self._stopwatch()
+        key = next((key for key in rules if key in self._queues), "")  # a new request does not overtake
+        if not (key and may_wait):
+            verdict = await ask(True)
+            key = next(iter(_blocking(verdict, rules)), "")
+            if not (key and may_wait):
+                return verdict
+        waiter = Waiter()
+        if not self._join(key, waiter, rules[key]):
+            return _reject(await ask(False), key)
+        try:
+            while True:
+                is_first, seconds = self._queues[key][0] is waiter, rules[key].wait_us / SECOND
+                if is_first or passed() >= seconds:
+                    waiter.clear()
+                    verdict = await ask(True)
+                    blocking = _blocking(verdict, rules)
+                    if not blocking or passed() >= min(rules[each].wait_us for each in blocking) / SECOND:
+                        return verdict
+                    if key not in blocking:
+                        self._leave(key, waiter)
+                        if not self._join(key := blocking[0], waiter, rules[key]):
+                            return verdict
+                        continue  # a slot may have been returned since
+                left = seconds - passed()
+                await call(waiter, "sleep", min(left, _ASK_EVERY) if is_first else left)
+        finally:
+            self._leave(key, waiter)
+
+    def _join(self, key: str, waiter: Waiter, rule: Rule) -> bool:
+        """Add a request to a queue. Return False when the queue is full."""
+        with self._lock:
+            queue = self._queues.setdefault(key, deque())
+            if len(queue) < rule.max_waiting:
+                queue.append(waiter)
+                return True
+            return False
+
+    def _leave(self, key: str, waiter: Waiter) -> None:
+        """Remove a request from its queue, if it is in it. Then the next one is the first."""
+        with self._lock:
+            queue = self._queues.get(key)
+            if queue is None or waiter not in queue:
+                return
+            was_first = queue[0] is waiter
+            queue.remove(waiter)
+            if not queue:
+                del self._queues[key]
+            elif was_first:
+                queue[0].wake()
+
+    def _stopwatch(self) -> Callable[[], float]:
+        """Return a function that returns the seconds since now, by the real time or by the limiter's own clock."""
+        began, began_us = monotonic(), self._now()
+
+        def passed() -> float:
+            now = self._now()
+            by_clock = 0.0 if now is None or began_us is None else (now - began_us) / SECOND
+            return max(monotonic() - began, by_clock)
+
+        return passed
 
 
-def _shadow_rejections(decisions: Iterable[Decision]) -> list[Decision]:
-    """Return the rejections by limits in shadow mode, with the decisions of the bans that counted them.
-
-    A rejection by a ban is left out: it is not counted, and the next call must include it, so that the rule consumes
-    nothing.
-    """
-    bans = bans_of(decisions)
-    rejections = [decision for decision in decisions if not decision.allowed and decision.source.shadow]
-    counted = [each for each in rejections if each.rule not in bans or bans[each.rule].allowed]
-    return [*{each.rule: bans[each.rule] for each in counted if each.rule in bans}.values(), *counted]
+def _blocking(verdict: Verdict, rules: Mapping[str, Rule]) -> list[str]:
+    """Return the keys of the slots to wait for; none where another limit rejects too, or a wait does not help."""
+    rejecting = verdict.rejected_by
+    if all(d.hit[1] in rules and d.retry_us is not None and not (d.unavailable or d.banned) for d in rejecting):
+        return [decision.hit[1] for decision in rejecting]
+    return []
 
 
-def _waiting_rules(plan: Plan, hits: Sequence[Hit]) -> dict[str, Rule]:
-    """Return the rules with ``wait``, each by the key of its slots."""
-    rules = {rule.name: rule.source for rule in plan.rules if rule.source.wait_us}
-    names = {hit.key: hit.limit.rule for hit in hits if hit.limit.quota.concurrent}
-    return {key: rules[name] for key, name in names.items() if name in rules}
+def _reject(verdict: Verdict, key: str) -> Verdict:
+    """Return the verdict of a peek as the rejection of a request whose queue is full."""
+    for decision in verdict.decisions:
+        if decision.hit[1] == key:
+            decision.allowed, decision.remaining, decision.retry_us = False, 0, SECOND
+    verdict.allowed = False
+    return verdict

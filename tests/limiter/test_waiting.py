@@ -15,9 +15,9 @@ from tables import expect_error
 
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.limiter import slot_queues
+from ratelimit_mw.limiter import slots
 from ratelimit_mw.stores import MemoryStore, Store
-from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.stores.blocking import blocking_call, run_blocking
 from ratelimit_mw.testing import ManualClock
 
 ANN, BOB = {"user": "ann"}, {"user": "bob"}
@@ -127,15 +127,16 @@ def test_a_real_wait_ends_by_the_real_time() -> None:
             assert not asyncio.run(limiter.ahit(ANN))
 
 
-def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(clock: ManualClock) -> None:
+def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its verdict is as fresh as the one of the first."""
     limiter = build("1 concurrent", clock=clock)
     rules = {"key": limiter.rules.rules[0].source}
-    first, second = slot_queues._Waiter(), slot_queues._Waiter()
-    queues, allowed = limiter.slots.queues, Verdict()
+    queues, allowed, first = limiter.slots.queues, Verdict(), slots.Waiter()
     steps: list[object] = []
 
-    async def wait(seconds: float) -> None:
+    def sleep(_: object, seconds: float) -> None:
         steps.append(seconds > 1.0)
         clock.advance(HOUR)
 
@@ -143,9 +144,9 @@ def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(clock:
         steps.append("consume" if consume else "peek")
         return allowed
 
-    second.wait = wait  # type: ignore[method-assign]
+    monkeypatch.setattr(slots.Waiter, "sleep", sleep)
     assert queues._join("key", first, rules["key"])
-    assert run_blocking(queues._decide(rules, ask, second)) is allowed
+    assert run_blocking(queues.decide(blocking_call, rules, ask)) is allowed
     assert steps == [True, "consume"]
     assert list(queues._queues["key"]) == [first]
 
@@ -255,7 +256,7 @@ def test_a_task_that_is_cancelled_with_a_slot_returns_it(store: Store) -> None:
 
 def test_slots_of_another_process_are_noticed(monkeypatch: pytest.MonkeyPatch, shared: SharedStore) -> None:
     """No process learns from another that a slot is free, so the first request asks again and again."""
-    monkeypatch.setattr(slot_queues, "_ASK_EVERY", 0.001)
+    monkeypatch.setattr(slots, "_ASK_EVERY", 0.001)
     here, there = build(store=shared), build(store=shared)
     verdict = there.hit(ANN)
     with ThreadPoolExecutor(1) as pool:
@@ -280,11 +281,14 @@ def test_a_blocking_call_on_an_event_loop_and_a_peek_do_not_wait(limiter: Limite
 
 def test_a_task_whose_loop_has_ended_is_passed_over() -> None:
     """A slot that is returned later finds its waiter gone."""
+    waiter = slots.Waiter()
 
-    async def scenario() -> slot_queues._AsyncWaiter:
-        return slot_queues._AsyncWaiter()
+    async def scenario() -> None:
+        asyncio.ensure_future(waiter.asleep(HOUR))  # noqa: RUF006 - the end of the loop cancels it
+        await asyncio.sleep(0)
 
-    asyncio.run(scenario()).wake()
+    asyncio.run(scenario())
+    waiter.wake()
 
 
 def test_a_store_that_cannot_be_reached_ends_the_wait(clock: ManualClock, shared: SharedStore) -> None:
@@ -301,7 +305,7 @@ def test_a_store_that_cannot_be_reached_ends_the_wait(clock: ManualClock, shared
 
 def test_a_forked_child_has_no_waiting_requests(limiter: Limiter) -> None:
     """They belong to threads of the parent."""
-    limiter.slots.queues._join("key", slot_queues._Waiter(), limiter.rules.rules[0].source)
+    limiter.slots.queues._join("key", slots.Waiter(), limiter.rules.rules[0].source)
     limiter.slots.queues._after_fork(True)
     assert waiting(limiter) == 0
 

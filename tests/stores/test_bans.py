@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import reference
-from limiter_ways import WAYS, Blocking
 from reference_bans import BanReference
-from servers import wait_for
 from traces import SPECS
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms import register
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
-from ratelimit_mw.decision import Decision, Hit, Verdict
-from ratelimit_mw.limiter import slot_queues
-from ratelimit_mw.limiter.slots import WaitingRequest
 from ratelimit_mw.quota import Quota
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.testing import ManualClock
@@ -130,57 +123,3 @@ def test_several_rules_are_decided_as_in_memory(each_store: Store) -> None:
                 for each, verdict in zip((expected, limiter), verdicts, strict=True):
                     each.refund(verdict)
             clock.advance(chance.choice((0, 0, 0, 0.5, 2, verdicts[0].retry_after or 0)))
-
-
-@pytest.mark.parametrize("each_url", ["memory", "redis", "memcached"], indirect=True)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("is_in_time", [True, False])
-def test_a_request_that_waits_for_a_slot_counts_once(
-    each_store: Store, way: type[Blocking], is_in_time: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asks the store several times, but a rule in shadow mode counts one rejection, even if no slot gets free."""
-    asked: list[bool] = []
-
-    def hits_of_call(request: WaitingRequest, consume: bool) -> list[Hit]:
-        asked.append(consume)
-        return original(request, consume)
-
-    original = WaitingRequest.hits_of_call
-    monkeypatch.setattr(WaitingRequest, "hits_of_call", hits_of_call)
-    monkeypatch.setattr(slot_queues, "_ASK_EVERY", 0.01)
-    clock, name = ManualClock(START), uuid4().hex
-    rules = [
-        Rule(name=f"new-{name}", limits="1/hour; 50/day", mode="shadow", ban={"after": 3, "within": "1h", "for": "1h"}),
-        Rule(name=f"jobs-{name}", limits="1 concurrent", wait="40s"),
-    ]
-    limiter = Limiter(rules, each_store, clock)
-
-    async def hit_on_a_loop() -> Verdict:
-        try:
-            return await limiter.ahit(WHO)
-        finally:
-            await each_store.aclose()
-
-    def hit() -> Verdict:
-        return limiter.hit(WHO) if way is Blocking else asyncio.run(hit_on_a_loop())
-
-    with ThreadPoolExecutor(1) as pool:
-        with limiter.slot(WHO):
-            job = pool.submit(hit)
-            wait_for(lambda: len(asked) > 5, "some calls of the store")
-            if not is_in_time:
-                clock.advance(40)
-                assert not job.result()
-        verdict = job.result()
-    assert verdict.allowed == is_in_time
-    limiter.refund(verdict)
-    assert [(d.limit, d.allowed, d.banned) for d in shadow(verdict)] == [(1, False, False), (50, True, False)]
-    banned = []
-    for _ in range(3):
-        with limiter.slot(WHO) as verdict:
-            banned.append(shadow(verdict)[0].banned)
-    assert banned == [False, False, True]
-
-
-def shadow(verdict: Verdict) -> list[Decision]:
-    return sorted((each for each in verdict.decisions if each.shadow), key=lambda decision: decision.limit)
