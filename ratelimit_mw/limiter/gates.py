@@ -36,11 +36,6 @@ class GatePlace:
     """A request in flight, at one adaptive limit.
 
     A place that is never left, because the application has dropped its verdict, ends with this object.
-
-    Args:
-        gates: The limits of the process.
-        state: The limit.
-        began: When the request began.
     """
 
     __slots__ = ("_gates", "_has_left", "_has_responded", "_state", "began")
@@ -117,9 +112,7 @@ class Level(NamedTuple):
 class Gates:
     """The adaptive limits of a process, one for each key.
 
-    Args:
-        clock: The clock of the limiter. By default, the time of the machine that never goes back.
-        names: Returns the names of the current rules.
+    Without a clock of the limiter, they follow the time of the machine that never goes back.
 
     Attributes:
         lost: The limits of places whose verdict was dropped.
@@ -142,12 +135,7 @@ class Gates:
         self._chance = Random(CHANCE.random()).random  # noqa: S311 - a wait is no secret
 
     def enter(self, hits: Sequence[Hit], features: Features) -> Verdict:
-        """Decide adaptive limits of requests in flight. If none of them rejects, the request takes a place of each.
-
-        Args:
-            hits: The hits of the request on them.
-            features: Its features.
-        """
+        """Decide adaptive limits of requests in flight. If none of them rejects, the request takes a place of each."""
         now, at, allowed = self._clock(), now_us(), True
         decisions: list[AdaptiveDecision] = []
         states: list[Aimd] = []
@@ -202,12 +190,7 @@ class Gates:
         return self._clock() - self._waited(features)
 
     def note(self, verdict: Verdict, began: int) -> None:
-        """Note a verdict of the store, for the rates that follow the load.
-
-        Args:
-            verdict: The verdict.
-            began: When the request began.
-        """
+        """Note a verdict of the store on a request, for the rates that follow the load."""
         now, decisions = self._clock(), [*verdict.decisions]
         with self._lock:
             for number, d in enumerate(decisions):
@@ -245,9 +228,7 @@ class Gates:
     async def look(self, hits: Sequence[Hit], ask: Callable[[list[Hit]], Awaitable[list[Decision]]]) -> list[Decision]:
         """Return the decisions on some hits, with the current amounts. Nothing is consumed.
 
-        Args:
-            hits: The hits. Those on limits of requests in flight that are not known are left out.
-            ask: Returns the decisions of the store.
+        Hits on limits of requests in flight that are not known are left out. ``ask`` asks the store about rates.
         """
         decisions: list[Decision] = []
         others: list[Hit] = []

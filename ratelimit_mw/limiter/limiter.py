@@ -96,14 +96,13 @@ class Limiter:
             self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
         memory = self.store if isinstance(self.store, MemoryStore) else None
         self.waits = memory is None
-        # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
-        options = (self.settings, clocks.time, clocks.now, self._policies, clock is None)
-        self.remote = None if memory is not None else RemoteStore(self.store, *options)
-        self._counts: Counts = self.remote or cast(MemoryStore, memory)
         self._tasks = Tasks(self.waits)
+        parts = (self.settings, clocks, self._tasks, self._policies)
+        self.remote = None if memory is not None else RemoteStore(self.store, *parts)
+        self._counts: Counts = self.remote or cast(MemoryStore, memory)
         self.slots = Slots(self._counts, clocks, self._tasks)
         self.gates = Gates(clocks.own, lambda: reloads.rules.by_name)
-        self._programs = Programs(memory, None if self.remote is None else self.remote.leases, self.gates, clocks)
+        self._programs = Programs(self._counts, self.gates, clocks)
         self.settlement = Settlement(self._counts, clocks, self._tasks, self.slots, reloads)
         self.settle_stated, self.forget = self.settlement.settle_stated, self.settlement.forget
         with reloads.located(*arguments):

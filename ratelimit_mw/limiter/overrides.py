@@ -43,20 +43,12 @@ def keeps_records(store: Store) -> bool:
 
 
 class Overrides:
-    """The overrides of a limiter, as far as this process knows them. A change replaces the tables of the rules.
-
-    Args:
-        store: The store that has the record.
-        clocks: The times of the limiter.
-        reloads: The rules of the limiter.
-
-    Attributes:
-        record: The record that is active.
-    """
+    """The overrides of a limiter, as far as this process knows them. A change replaces the tables of the rules."""
 
     def __init__(self, store: Store, clocks: Clocks, reloads: Reloads) -> None:
         self._store, self._clocks, self._reloads = store, clocks, reloads
         self.record: bytes | None = None
+        """The record that is active."""
         self._active: tuple[ClientOverride, ...] = ()
         self._reported: frozenset[tuple[str, str]] = frozenset()
         self._is_shared = keeps_records(store)
@@ -79,17 +71,9 @@ class Overrides:
         return partial(self.use, record, known) if has_ended or record != known else None
 
     def use(self, record: bytes | None, before: bytes | None) -> bool:
-        """Put a record into effect.
+        """Put a record into effect. Return False if it is no longer ``before`` that was active before the read.
 
-        Args:
-            record: The record, as the store has it.
-            before: The record that was active before it was read.
-
-        Returns:
-            Whether it is active. False if another record was put into effect since.
-
-        Raises:
-            ValueError: The record is damaged.
+        A damaged record raises ``ValueError``.
         """
         with self._reloads.lock:
             if self.record is not before:

@@ -8,50 +8,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from ..decision import Limit, Verdict, build_verdict, make_hit, with_added_hits
+from ..decision import Decision, Limit, Verdict, build_verdict, make_hit, with_added_hits
 from ..keys.features import Features
 from ..rules.lookup import Found, LimitsCall
 from ..rules.plan import Plan, Program, Step
 from ..stores import MemoryStore
 from .clocks import Clocks
 from .gates import Gates
-from .remote.leases import Leases
+from .slots import Counts
 
 
 class Programs:
-    """Binds the plans of a limiter. One limit needs no list of hits.
+    """Binds the plans of a limiter. One limit needs no list of hits."""
 
-    Args:
-        store: The memory store; None for a store that makes calls.
-        leases: The leases of that store; None for the memory store.
-        gates: The adaptive limits.
-        clocks: The times of the limiter.
-    """
-
-    def __init__(self, store: MemoryStore | None, leases: Leases | None, gates: Gates, clocks: Clocks) -> None:
-        self._memory, self._leases, self._gates = store, leases, gates
-        self._own_clock, self._clock = clocks.own, clocks.time
+    def __init__(self, counts: Counts, gates: Gates, clocks: Clocks) -> None:
+        self._gates, self._own_clock, self._clock = gates, clocks.own, clocks.time
+        self._memory = counts if isinstance(counts, MemoryStore) else None
+        self._decide_one: Callable[[Limit, str, int], Decision | None]
+        """Decides a limit that is alone; None where another store has to."""
+        if not isinstance(counts, MemoryStore):
+            self._decide_one = counts.leases.serve
+        elif (own_clock := clocks.own) is None:
+            self._decide_one = counts._apply_one
+        else:
+            self._decide_one = lambda limit, key, cost: counts._apply_one(limit, key, cost, own_clock())
 
     def bind(self, plan: Plan) -> Program:
         """Give a plan its program, and return it."""
         step = plan.alone
-        if step is not None and (limit := step.shed) is not None:
-            plan.program = self._of_gate(step, limit)
-        elif self._leases is not None and step is not None and (limit := step.leased) is not None:
-            plan.program = self._of_lease(self._leases, step, limit)
-        elif self._memory is None or not plan.decides_at_once:
+        if step is not None and step.shed is not None:
+            plan.program = self._of_gate(step, step.shed)
+        elif self._memory is None:
+            leased = None if step is None else step.leased
+            plan.program = _wait if step is None or leased is None else self._of_limit(step, leased)
+        elif not plan.decides_at_once:
             plan.program = _wait
         elif step is None or (step.limits is not None and len(step.limits) != 1):
-            plan.program = self._of_hits(plan)
+            plan.program = self._of_hits(plan, self._memory)
         elif step.limits is None:
-            plan.program = self._of_client(plan, step)
+            plan.program = self._of_client(plan, step, self._memory)
         else:
             plan.program = self._of_limit(step, *step.limits)
         return plan.program
-
-    @property
-    def _store(self) -> MemoryStore:
-        return cast(MemoryStore, self._memory)
 
     def _of_gate(self, step: Step, limit: Limit) -> Program:
         """For one adaptive limit."""
@@ -67,37 +65,24 @@ class Programs:
 
         return decide
 
-    def _of_lease(self, leases: Leases, step: Step, limit: Limit) -> Program:
-        """For one limit with leases. The store is asked where none serves the request."""
-        serve, own_cost = leases.serve, step.cost or 0
+    def _of_limit(self, step: Step, limit: Limit) -> Program:
+        """For one limit of all clients, in memory or with leases."""
+        decide_one, own_cost = self._decide_one, step.cost or 0
         key_of = step.rule.key.with_prefix(limit.prefix)
 
         def decide(features: Features, cost: int | None, _: Any) -> Verdict | None:
             if (key := key_of(features)) is None:
                 return Verdict()
-            decision = serve(limit, key, own_cost if cost is None else cost)
+            decision = decide_one(limit, key, own_cost if cost is None else cost)
             return None if decision is None else Verdict((decision,), decision.allowed)
 
         return decide
 
-    def _of_limit(self, step: Step, limit: Limit) -> Program:
-        apply_one, own_clock, own_cost = self._store._apply_one, self._own_clock, step.cost or 0
-        key_of = step.rule.key.with_prefix(limit.prefix)
-
-        def decide(features: Features, cost: int | None, _: Any) -> Verdict:
-            if (key := key_of(features)) is None:
-                return Verdict()
-            used = own_cost if cost is None else cost
-            decision = apply_one(limit, key, used, None if own_clock is None else own_clock())
-            return Verdict((decision,), decision.allowed)
-
-        return decide
-
-    def _of_client(self, plan: Plan, step: Step) -> Program:
+    def _of_client(self, plan: Plan, step: Step, store: MemoryStore) -> Program:
         """For limits that differ between clients or times."""
-        apply_one, own_clock, clock, looks_up = self._store._apply_one, self._own_clock, self._clock, plan.looks_up
+        decide_one, clock, looks_up = self._decide_one, self._clock, plan.looks_up
         key_of, choose, choosers, own_cost = step.key_of, step.choose, step.choosers, step.cost or 0
-        decide_hits = self._of_hits(plan)
+        decide_hits = self._of_hits(plan, store)
 
         def decide(features: Features, cost: int | None, request: Any, found: Found | None = None) -> Verdict:
             if (key := key_of(features)) is None:
@@ -106,8 +91,8 @@ class Programs:
                 found = Found(clock)
             limits = choose(features, key, found, choosers)
             if type(limits) is tuple and len(limits) == 1:
-                limit, used = limits[0], own_cost if cost is None else cost
-                decision = apply_one(limit, limit.prefix + key, used, None if own_clock is None else own_clock())
+                limit = limits[0]
+                decision: Any = decide_one(limit, limit.prefix + key, own_cost if cost is None else cost)
                 return Verdict((decision,), decision.allowed)
             if isinstance(limits, LimitsCall) and found is not None:
                 found.known[limits.lookup] = limits.result()
@@ -116,8 +101,8 @@ class Programs:
 
         return decide
 
-    def _of_hits(self, plan: Plan) -> Callable[..., Verdict]:
-        apply, own_clock, clock = self._store.apply, self._own_clock, self._clock
+    def _of_hits(self, plan: Plan, store: MemoryStore) -> Callable[..., Verdict]:
+        apply, own_clock, clock = store.apply, self._own_clock, self._clock
         hits_of, looks_up, adds_hits = plan.hits, plan.looks_up, plan.adds_hits
 
         def decide(features: Features, cost: int | None, request: Any, found: Found | None = None) -> Verdict:

@@ -31,15 +31,7 @@ Undo = Sequence[Callable[[], None]]
 
 
 class Settlement:
-    """Settles the verdicts of a limiter.
-
-    Args:
-        counts: The store.
-        clocks: The times of the limiter.
-        tasks: The tasks of the limiter.
-        slots: The slots of the limiter, which send the corrections.
-        reloads: The rules of the limiter.
-    """
+    """Settles the verdicts of a limiter. Its slots send the corrections."""
 
     def __init__(self, counts: Counts, clocks: Clocks, tasks: Tasks, slots: Slots, reloads: Reloads) -> None:
         self._counts, self._clocks, self._tasks, self._slots, self._reloads = counts, clocks, tasks, slots, reloads
@@ -83,11 +75,7 @@ class Settlement:
         await self._correct(call, verdict)
 
     def settle_stated(self, verdict: Verdict) -> None:
-        """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them.
-
-        Args:
-            verdict: A verdict of this limiter.
-        """
+        """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them."""
         if self._tasks.must_not_wait:
             self._tasks.start(self._send(async_call, self._record(verdict)))
         else:
@@ -114,10 +102,6 @@ class Settlement:
 
         A key with an invalid feature stays: many clients share it, so one of them could reset the counts of the others.
         On an event loop, a task does it.
-
-        Args:
-            verdict: A verdict of this limiter.
-            rule: The name of the rule.
         """
         keys = _own(verdict.receipt.keys(rule), self._reloads.rules.by_name.get(rule))
         work = partial(self._forget, keys=keys, rule=rule, verdict=verdict, undo=_drop(verdict, rule, keys))

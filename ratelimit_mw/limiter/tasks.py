@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from ..stores.blocking import is_on_event_loop
+
+Result = TypeVar("Result")
 
 
 class Tasks:
@@ -22,14 +24,12 @@ class Tasks:
         return self.waits and is_on_event_loop()
 
     def start(
-        self, work: Coroutine[Any, Any, None], if_cancelled: Callable[[], object] | None = None
-    ) -> asyncio.Future[None]:
+        self, work: Coroutine[Any, Any, Result], if_cancelled: Callable[[], object] | None = None
+    ) -> asyncio.Future[Result]:
         """Start a task.
 
-        Args:
-            work: The work.
-            if_cancelled: Does the work instead when the task is cancelled. An async view of Flask, or of Django under
-                WSGI, has an event loop of its own. That event loop cancels tasks at its end.
+        ``if_cancelled`` does the work instead when the task is cancelled. An async view of Flask, or of Django under
+        WSGI, has an event loop of its own. That event loop cancels tasks at its end.
         """
         task = asyncio.ensure_future(work)
         self.running.add(task)  # an event loop holds its tasks weakly

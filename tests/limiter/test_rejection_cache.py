@@ -118,19 +118,6 @@ def test_an_allowed_hit_updates_the_cached_remaining() -> None:
     assert limiter.hit(WHO, cost=7).decisions[0].remaining == 3
 
 
-def test_a_refund_clears_the_caches_of_all_limiters_in_the_process() -> None:
-    """Two limiters at one store: a reset or refund by either frees the key for both."""
-    limiter, store = setup([Rule(name="api", limits="1/hour")])
-    other = Limiter([Rule(name="api", limits="1/hour")], store)
-    consumed = limiter.hit(WHO)
-    assert not other.hit(WHO)
-    limiter.refund(consumed)
-    assert other.hit(WHO)
-    assert not other.hit(WHO)
-    limiter.reset("api", WHO)
-    assert other.hit(WHO)
-
-
 @each(
     "free",
     [

@@ -29,8 +29,6 @@ class Breaker:
     interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
 
     Attributes:
-        name: The name of the store.
-        open: Whether the breaker is open.
         openings: How often the breaker has opened.
         failures: The number of failures in a row so far.
         epoch: Changes with each failure that counts and each recovery. Note it before a call and pass it to

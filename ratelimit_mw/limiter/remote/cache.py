@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from ...algorithms.window_log import RejectionCountingLog
 from ...decision import Ban, BanLimit, Charge, Correction, Decision, Hit, Limit
 from ...stores import MemoryStore
-from ..registry import Registry
 
 _MAX_KEYS: Final = 50_000
 
@@ -47,7 +46,6 @@ class Rejections:
         self._span = span_us
         self._young: dict[str, _Rejection] = {}
         self._old: dict[str, _Rejection] = {}
-        _everywhere.add(self)
 
     def recall(self, hits: Sequence[tuple[Limit, str, int]], at: int) -> list[Decision]:
         """Return the cached rejections at a time in microseconds; an empty list when the store must decide."""
@@ -71,7 +69,7 @@ class Rejections:
                     return decisions
             if self._young or self._old:
                 # The cached decisions of these keys hold an outdated ``remaining``.
-                self._drop(decision.hit[1] for decision in decisions if not decision.local)
+                self.drop(decision.hit[1] for decision in decisions if not decision.local)
         return decisions
 
     def _remember(self, decisions: Sequence[Decision], at: int) -> None:
@@ -84,19 +82,11 @@ class Rejections:
                 until = at + min(decision.retry_us or 0, self._span)
                 self._young[decision.hit[1]] = _Rejection(decision, at, until)
 
-    def _drop(self, keys: Iterable[str]) -> None:
+    def drop(self, keys: Iterable[str]) -> None:
+        """Forget the rejections of keys that have changed."""
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
-
-
-_everywhere: Final = Registry[Rejections]()
-
-
-def forget_rejections(keys: Iterable[str]) -> None:
-    """Drop keys from the caches of all limiters in this process."""
-    for rejections in _everywhere:
-        rejections._drop(keys)
 
 
 def _may_be_cached(decision: Decision) -> bool:

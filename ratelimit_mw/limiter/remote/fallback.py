@@ -27,17 +27,8 @@ _log = logging.getLogger("ratelimit_mw")
 class Fallback:
     """The decisions of this process without its store. It makes no calls.
 
-    Args:
-        name: The name of the store, for the log.
-        policy: The ``on_store_error`` of limits that have none of their own.
-        max_keys: The maximum number of keys that are counted here, and of decisions that are remembered.
-        clock: The clock of the limiter.
-        fleet: The processes that share a limit.
-
-    Attributes:
-        local: The states that this process counts on its own.
-        last: The last decisions of the store.
-        local_decisions: The number of decisions so far.
+    ``policy`` is the ``on_store_error`` of limits that have none of their own. At most ``max_keys`` keys are counted
+    here, and as many last decisions of the store are remembered.
     """
 
     def __init__(self, name: str, policy: str, max_keys: int, clock: Clock, fleet: Fleet) -> None:

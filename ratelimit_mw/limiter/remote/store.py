@@ -12,27 +12,27 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from ... import clock as process
-from ...clock import Clock, machine, monotonic, now_us
+from ...clock import machine, monotonic, now_us
 from ...decision import Correction, Decision, Hit, Limit
 from ...errors import RateLimitError, StateError, StoreError
 from ...forksafe import create_lock, run_in_child
+from ...settings import Settings
 from ...stores import Store
 from ...stores.blocking import Call, async_call, blocking_call, run_blocking, twins
 from ...stores.per_loop import PerLoop
 from ...stores.url import redacted_url
 from ...testmode import testmode
+from ..clocks import Clocks
 from ..registry import Registry
+from ..tasks import Tasks
 from .breaker import Breaker, NotAskedError
-from .cache import Rejections, forget_rejections
+from .cache import Rejections
 from .fallback import Fallback
 from .fleet import Fleet
 from .leases import LeasedRequest, Leases
-
-if TYPE_CHECKING:
-    from ...settings import Settings
 
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
@@ -48,38 +48,25 @@ class RecordReader(Protocol):
 class RemoteStore:
     """A store that processes share, and the parts of this process in front of it.
 
-    The decisions may be fewer than the hits. Each decision has its own hit.
-
-    Args:
-        store: The store.
-        settings: The settings of the limiter.
-        clock: The clock of the limiter.
-        now: Returns the time to pass to the store, or None.
-        policies: Returns the ``on_store_error`` of each rule.
-        caches: Whether rejections may be cached: not with a clock of your own.
+    The decisions may be fewer than the hits. Each decision has its own hit. ``policies`` returns the ``on_store_error``
+    of each rule.
     """
 
     def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        clock: Clock,
-        now: Callable[[], int | None],
-        policies: Callable[[], Iterable[str]],
-        caches: bool,
+        self, store: Store, settings: Settings, clocks: Clocks, tasks: Tasks, policies: Callable[[], Iterable[str]]
     ) -> None:
-        self.store = store
-        self._now = now
+        self.store, self._now, self._tasks = store, clocks.now, tasks
         self.lose: Callable[[Sequence[Hit]], None] = lambda _: None
         """Receives the hits that the store may have counted although it sent no reply."""
         name = redacted_url(store)
-        self.rejections = Rejections(settings.rejection_cache if caches else 0)
-        self.leases = Leases(_process_us if caches else clock)
+        # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
+        self.rejections = Rejections(settings.rejection_cache if clocks.own is None else 0)
+        self.leases = Leases(clocks.own or _process_us)
         self.uses_leases = False
         """Whether a rule may have leases."""
         self.breaker = Breaker(name, policies)
         self.fleet = Fleet(store, settings.fleet_size)
-        self.fallback = Fallback(name, settings.on_store_error, settings.fallback_keys, clock, self.fleet)
+        self.fallback = Fallback(name, settings.on_store_error, settings.fallback_keys, clocks.time, self.fleet)
         self._last = self.fallback.last
         self.is_open = False
         """Whether this process has opened the store. The next decision opens it."""
@@ -90,7 +77,6 @@ class RemoteStore:
         """Receives the seconds of a call that decides, and its result: "ok" or "error"."""
         self._opening = create_lock(self, "_opening", threading.Lock)
         self._turns = PerLoop(asyncio.Lock)
-        self._calls: set[asyncio.Future[StoreError | None]] = set()
         self._logs_state_at = 0.0
         run_in_child(self, RemoteStore._start_over)
         _open_stores.add(self)
@@ -100,7 +86,6 @@ class RemoteStore:
     def _start_over(self) -> None:
         self.is_open = False
         self._turns.values.clear()
-        self._calls = set()
 
     def start(self) -> None:
         """Open the store. If it is open, read the overrides again when that is due."""
@@ -182,10 +167,7 @@ class RemoteStore:
 
     async def _complete(self, asking: Coroutine[Any, Any, None]) -> None:
         """Await a call in a task of its own: no share is lost when the caller is cancelled."""
-        task = asyncio.ensure_future(_error_of(asking))
-        self._calls.add(task)  # an event loop holds its tasks weakly
-        task.add_done_callback(self._calls.discard)
-        if error := await asyncio.shield(task):
+        if error := await asyncio.shield(self._tasks.start(_error_of(asking))):
             raise error
 
     async def _ask(self, call: Call, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
@@ -223,7 +205,7 @@ class RemoteStore:
                 return self.fallback.local.correct(changes, now)
             return await self._correct_there(call, changes, now)
         finally:
-            forget_rejections([change.key for change in changes])
+            self.rejections.drop(change.key for change in changes)
 
     correct, acorrect = twins(_correct)
 
@@ -250,7 +232,7 @@ class RemoteStore:
         finally:
             self.leases.forget(keys)
             self.fallback.forget(keys)
-            forget_rejections(keys)
+            self.rejections.drop(keys)
 
     forget, aforget = twins(_forget)
 
