@@ -41,13 +41,14 @@ from .tasks import Tasks
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _CHECK_EVERY: Final = 1.0  # seconds between two checks for slots that were held too long
-_ASK_EVERY: Final = 0.1  # seconds between two calls for a slot that other processes may return
 _MAX_UNRETURNED: Final = 10_000
+_ASK_EVERY: Final = 0.1
+"""The seconds between two calls for a slot, because other processes return slots, too."""
 
 Counts = MemoryStore | RemoteStore
 """The store that requests ask."""
 Ask = Callable[[bool], Awaitable[Verdict]]
-"""Returns the verdict of the store on a request that waits. It consumes when the argument is True."""
+"""Asks the store about a request that waits. The call consumes if the argument is True."""
 
 
 class Slots:

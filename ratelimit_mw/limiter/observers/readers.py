@@ -46,8 +46,13 @@ class OutcomeReader:
         """Count from zero. A forked child does so, because the parent counts its own requests."""
         self._numbers: dict[Labels, Number] = {}
 
-    def counter_of(self, outcomes: RequestOutcomes, _endpoint: str | None = None) -> Iterator[object]:
-        """Return an iterator whose every step counts a request with these outcomes."""
+    def counter_of(self, outcomes: RequestOutcomes, endpoint: str | None = None) -> Iterator[object]:
+        """Return an iterator whose every step counts a request.
+
+        Args:
+            outcomes: The outcomes of the request.
+            endpoint: Its endpoint, which no metric has.
+        """
         with self._lock:
             counters = [self._number(labels).counter for labels in outcomes.labels]
         return zip(*counters, strict=True) if len(counters) > 1 else counters[0]
@@ -63,7 +68,11 @@ class OutcomeReader:
             return {labels: number.read() for labels, number in self._numbers.items()}
 
     def gauges(self, wanted: str) -> dict[tuple[str, ...], int]:
-        """Return the numbers of a gauge at this moment, by their labels: of several limiters, the largest."""
+        """Return the numbers of a gauge at this moment, by their labels: of several limiters, the largest.
+
+        Args:
+            wanted: Its name: "breaker", "limit" or "in_flight".
+        """
         found: dict[tuple[str, ...], int] = {}
         for limiter in self.limiters:
             for name, labels, number in limiter.gauges():
@@ -72,7 +81,13 @@ class OutcomeReader:
         return found
 
     def measure_store(self, seconds: float, store: str, result: str) -> None:
-        """Add the time of a call of a store, and its result: "ok" or "error"."""
+        """Add the time of a call of a store.
+
+        Args:
+            seconds: The time.
+            store: The kind of the store.
+            result: "ok" or "error".
+        """
 
     def write(self) -> None:
         """Write the numbers now, because the process may end. A thread that is not an event loop calls this."""
