@@ -1,15 +1,15 @@
 """Reads what FastAPI knows of a view: the functions it calls before, and the types of its parameters."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
-from typing import Annotated, Any, Final, get_type_hints
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Annotated, Any, Final
 
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError, FeatureTypeError, error_path
 from ..http.functions import types_in
-from ..keys.features import checked_name
+from ..keys.features import INVALID, checked_name
 from ..keys.parts import part_of
-from ..keys.values import Conversion, Conversions
+from ..keys.values import Conversions, text_of
 from ..rules.marks import Mark
 from ..rules.rule import Rule
 
@@ -23,10 +23,6 @@ _PLACES: Final = {
     "field": "body_params",
 }
 """The list of parameters that has the features of a family."""
-_COLLECTIONS: Final = (list, set, frozenset, tuple, Sequence)
-"""Types of a parameter that a client may send several times, and that it may send once."""
-_CUSTOM: Final = "__get_pydantic_core_schema__"
-"""The method of types that convert in their own way: ``ByteSize`` reads "1 KB", for example."""
 
 
 class DependencyObject:
@@ -74,7 +70,7 @@ def calls_before(dependant: Any) -> Iterator[object]:
 
 
 class ParameterTypes(Conversions):
-    """The types of the parameters of a view and its dependencies, by which FastAPI converts what a client sends."""
+    """The parameters of a view and its dependencies. Pydantic converts what a client sends, as FastAPI lets it."""
 
     def __init__(self, dependant: Any) -> None:
         every = list(_with_dependencies(dependant))
@@ -83,28 +79,65 @@ class ParameterTypes(Conversions):
         bodies = self._lists["body_params"]
         names = {parameter.name for parameter in bodies}
         self._is_embedded = len(names) > 1 or any(getattr(each.field_info, "embed", None) for each in bodies)
-        self._found: dict[str, list[list[type]]] = {}
+        self._found: dict[str, list[Callable[[str], Any]]] = {}
 
-    def of(self, feature: str) -> Conversion | None:
-        return next(filter(None, map(Conversion.to, self._types_of(feature))), None)
+    def apply(self, feature: str, value: Any) -> Any:
+        for convert in self._conversions(feature) if value and isinstance(value, str) else ():
+            value = value if value is INVALID else convert(value)
+        return value
 
     def declares(self, feature: str) -> bool:
-        return bool(self._types_of(feature))
+        return bool(self._conversions(feature))
 
-    def _types_of(self, feature: str) -> list[list[type]]:
-        """Return the types of each parameter and field of a model that has a feature."""
+    def _conversions(self, feature: str) -> list[Callable[[str], Any]]:
+        """Return the conversions to the types of each parameter and field of a model that has a feature."""
         if feature not in self._found:  # few are asked for: those of rules
             family, _, path = feature.partition(":")
             place = _PLACES.get(family, "")
             found = (self._types(each, path, place) for each in self._lists.get(place, ()))
-            self._found[feature] = [types for each in found for types in each]
+            self._found[feature] = [_conversion(*types) for each in found for types in each]
         return self._found[feature]
 
-    def _types(self, parameter: Any, path: str, place: str) -> Iterator[list[type]]:
+    def _types(self, parameter: Any, path: str, place: str) -> Iterator[tuple[Any, bool]]:
         info = parameter.field_info
         is_form = any(cls.__name__ == "Form" for cls in type(info).__mro__)
         is_inside = place == "body_params" and self._is_embedded and not is_form
         return _types_at(path.split("."), parameter.name, info, is_inside)
+
+
+def _conversion(annotation: Any, keeps_others: bool) -> Callable[[str], Any]:
+    """Return a function that converts a text to the text of the value, or to ``INVALID`` for no value.
+
+    ``keeps_others``: such a text is kept, because a validator of the model reads it first.
+    """
+    from pydantic import PydanticUserError, TypeAdapter  # FastAPI has imported it
+
+    try:
+        adapter = TypeAdapter(annotation)
+    except PydanticUserError:  # of a class that Pydantic does not know
+        return str
+    # A list that is sent once, and true as a number in JSON.
+    ways = (adapter.validate_python, lambda text, **_: adapter.validate_python([text]), adapter.validate_json)
+
+    def convert(text: str) -> Any:
+        for way in ways:
+            with suppress(Exception):  # your validators may raise any error
+                return _text(way(text, strict=False), text)
+        return text if keeps_others else INVALID
+
+    return convert
+
+
+def _text(value: Any, sent: str) -> Any:
+    """Return the text of a value; the one that was ``sent`` for a value without a stable text."""
+    if isinstance(value, Collection) and not isinstance(value, str | bytes):
+        (value,) = value
+    if isinstance(value, float):
+        return repr(value or 0.0)
+    try:
+        return text_of("", value)
+    except FeatureTypeError:
+        return sent
 
 
 def _with_dependencies(dependant: Any) -> Iterator[Any]:
@@ -113,54 +146,29 @@ def _with_dependencies(dependant: Any) -> Iterator[Any]:
         yield from _with_dependencies(inner)
 
 
-def _types_at(path: list[str], name: str, info: Any, is_inside: bool = True) -> Iterator[list[type]]:
-    """Yield the types of a parameter or field, where the path leads to it; else those of the fields of its model.
+def _types_at(path: list[str], name: str, info: Any, is_inside: bool = True) -> Iterator[tuple[Any, bool]]:
+    """Yield the type of a parameter or field, where the path leads to it; else those of the fields of its model.
 
-    ``is_inside``: the fields of its model are below its name, not beside it.
+    With each type, yield whether a validator of the model may read the field first. ``is_inside``: the fields of its
+    model are below its name, not beside it.
     """
-    annotation = getattr(info, "annotation", info)
-    if validators := getattr(info, "metadata", ()):
-        annotation = Annotated[(annotation, *validators)]
-    types = types_in(annotation, inside=_COLLECTIONS)
-    models = [kind for kind in types if _is_model(kind)]
+    models = [kind for kind in types_in(info.annotation) if hasattr(kind, "model_fields")]
     if is_inside or not models:
         if path[0] not in _names(name, info):
             return
         path = path[1:]
-    if any(getattr(kind, "__pydantic_root_model__", False) for kind in models):
-        path = ["root", *path]  # the field that is the whole value of the model
     if not path:
-        yield [*types, *(object for kind in types if hasattr(kind, _CUSTOM))]
+        yield Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation, False
     elif len(models) == 1:  # the models of a union may have different types
-        validated = _validated_fields(models[0])
-        for inner, inside in _fields_of(models[0]).items():
-            custom = [object] if validated.intersection((inner, "*")) else []
-            yield from ([*found, *custom] for found in _types_at(path, inner, inside))
-
-
-def _is_model(kind: Any) -> bool:
-    return hasattr(kind, "model_fields") or is_dataclass(kind) or hasattr(kind, "__total__")
-
-
-def _fields_of(kind: Any) -> Mapping[str, Any]:
-    """Return the fields of a Pydantic model, or the annotations of a dataclass or ``TypedDict``."""
-    if (fields := getattr(kind, "model_fields", None)) is not None:
-        return fields  # type: ignore[no-any-return]
-    try:
-        return get_type_hints(kind, include_extras=True)
-    except Exception:  # a name in an annotation may exist for type checkers only
-        return {}
-
-
-def _validated_fields(kind: Any) -> set[str]:
-    """Return the fields of a model that a validator sees before they are converted; "*" for all."""
-    validators = getattr(getattr(kind, "__pydantic_decorators__", None), "field_validators", {})
-    return {name for each in validators.values() if each.info.mode != "after" for name in each.info.fields}
+        model: Any = models[0]
+        validators = model.__pydantic_decorators__.field_validators.values()
+        is_validated = any(each.info.mode != "after" for each in validators)
+        for inner, inside in model.model_fields.items():
+            yield from ((kind, kept or is_validated) for kind, kept in _types_at(path, inner, inside))
 
 
 def _names(name: str, info: Any) -> set[str]:
     """Return the names that a request may use. Those of headers are in lower case, with dashes."""
-    validation = getattr(info, "validation_alias", None)
-    choices = getattr(validation, "choices", (validation,))
-    names = {text for text in (name, getattr(info, "alias", None), *choices) if isinstance(text, str)}
+    choices = getattr(info.validation_alias, "choices", (info.validation_alias,))
+    names = {text for text in (name, info.alias, *choices) if isinstance(text, str)}
     return names | {text.replace("_", "-").lower() for text in names}

@@ -1,12 +1,11 @@
 """The types that values of features may have, and the text of each value. Pure."""
 
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 from decimal import MAX_PREC, Context, Decimal
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, Final, Self
+from typing import Any, Final
 from uuid import UUID
 
 from ..errors import FeatureTypeError
@@ -15,8 +14,7 @@ from .forms import comparison_form
 
 _WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0*)?")
 _TRUTHS: Final = {"true": "1", "false": "0"}
-"""The truth values of JSON, which pydantic and Python convert to numbers."""
-_SPELLINGS: Final = ("true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0")
+"""The truth values of JSON, which are numbers in Python."""
 _UNROUNDED: Final = Context(prec=MAX_PREC)
 """The context of the thread rounds to 28 digits, so that two long numbers would be one."""
 EXPECTED: Final = "Return a str, int, bool, UUID, Enum, Decimal or bytes"
@@ -47,49 +45,17 @@ def canonical(kind: type, text: str) -> Any:
     """
     form = comparison_form(text)
     try:
-        return INVALID if form is INVALID else CANONICAL[kind](form)
-    except (ValueError, ArithmeticError):
+        return INVALID if form is INVALID else _CANONICAL[kind](form)
+    except ValueError:
         return INVALID
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """Returns a text as the canonical text of the value that a framework makes of it, by the types of a parameter.
-
-    >>> Conversion.to([int, type(None)]).convert("007"), Conversion.to([int, str])
-    ('7', None)
-    """
-
-    kinds: tuple[type, ...]
-    keeps_others: bool = False
-    """Whether a text of none of the types is kept, because a validator of the application may read it."""
-
-    @classmethod
-    def to(cls, types: Collection[type]) -> Self | None:
-        """Return the conversion to one of some types; None where one of them has no canonical text, as text has.
-
-        ``object`` is for what a validator of the application reads.
-        """
-        others = [kind for kind in types if kind not in (type(None), object)]
-        kinds = [next((known for known in CANONICAL if issubclass(kind, known)), None) for kind in others]
-        known = tuple(kind for kind in kinds if kind is not None)
-        return cls(known, object in types) if known and len(known) == len(kinds) else None
-
-    def convert(self, text: str) -> Any:
-        forms = (canonical(kind, text) for kind in self.kinds)
-        return next((form for form in forms if form is not INVALID), text if self.keeps_others else INVALID)
 
 
 class Conversions:
     """How a framework converts the texts of requests to a view, by feature. Frameworks without types convert none."""
 
-    def of(self, feature: str) -> Conversion | None:
-        return None
-
     def apply(self, feature: str, value: Any) -> Any:
         """Return the value of a feature as the framework converts it; one that is missing or invalid as it is."""
-        conversion = self.of(feature)
-        return conversion.convert(value) if conversion and value and isinstance(value, str) else value
+        return value
 
     def declares(self, feature: str) -> bool:
         """Return whether the view declares the type of a feature, which may be text."""
@@ -147,13 +113,6 @@ def _whole(text: str) -> str:
     return str(int(match[1]))
 
 
-def _truth(text: str) -> str:
-    """Read the spellings that pydantic reads."""
-    if text not in _SPELLINGS:
-        raise ValueError(text)
-    return "true" if _SPELLINGS.index(text) % 2 == 0 else "false"
-
-
 _TEXTS: Final[dict[type, Callable[[Any], Any]]] = {
     Enum: _enum,
     bool: lambda value: "true" if value else "false",
@@ -165,11 +124,4 @@ _TEXTS: Final[dict[type, Callable[[Any], Any]]] = {
     Decimal: _decimal,
     bytes: _bytes,
 }
-CANONICAL: Final[dict[type, Callable[[str], Any]]] = {
-    bool: _truth,
-    int: _whole,
-    UUID: lambda text: str(UUID(text)),
-    float: lambda text: repr(float(_TRUTHS.get(text, text)) or 0.0),
-    Decimal: lambda text: _decimal(Decimal(text)),
-}
-"""The types of parameters of which one value has many spellings."""
+_CANONICAL: Final[dict[type, Callable[[str], str]]] = {int: _whole, UUID: lambda text: str(UUID(text))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 from typing import Annotated, Any, NewType
@@ -13,9 +12,8 @@ from uuid import UUID
 from calls import aask, ask
 from fastapi import Body, Cookie, Depends, FastAPI, Form, Header, Path, Query, Request
 from fastapi_apps import limited, statuses
-from pydantic import BaseModel, BeforeValidator, ByteSize, RootModel, field_validator
+from pydantic import BaseModel, BeforeValidator, ByteSize, field_validator
 from tables import each
-from typing_extensions import TypedDict
 
 from ratelimit_mw import Rule
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
@@ -91,23 +89,6 @@ class Named(BaseModel):
     item: str
 
 
-@dataclass
-class Plain:
-    item: int
-
-
-@dataclass
-class Unknown:
-    item: int
-
-
-Unknown.__annotations__["item"] = "Nowhere"  # as below TYPE_CHECKING
-
-
-class Typed(TypedDict):
-    item: int
-
-
 class Camel(BaseModel, alias_generator=lambda name: name.replace("the_", "")):
     the_item: int
 
@@ -117,10 +98,6 @@ Serial = NewType("Serial", NewType("Number", int))
 
 class Wide(BaseModel):
     x_item: int
-
-
-class Order(BaseModel):
-    item: RootModel[int] | None = None
 
 
 def without_prefix(value: Any) -> Any:
@@ -158,12 +135,8 @@ def by_optional_model(account: Account | None = None) -> None: ...
 def by_field(item: Annotated[int, Body(embed=True)]) -> None: ...
 def by_two(account: Account, item: Annotated[str, Body()] = "") -> None: ...
 def by_list(item: Annotated[list[int] | None, Query()] = None) -> None: ...
-def by_dataclass(account: Plain) -> None: ...
-def by_typed_dict(account: Typed) -> None: ...
 def by_camel(account: Camel) -> None: ...
 def by_new_type(item: Serial) -> None: ...
-def by_root_model(order: Order) -> None: ...
-def by_account_as_root(account: RootModel[Account]) -> None: ...
 def untyped(request: Request) -> None: ...
 
 
@@ -189,11 +162,7 @@ def untyped(request: Request) -> None: ...
         ("json:item", by_field, in_json),
         ("json:account.item", by_two, in_account),
         ("json:owner.id", by_model, in_owner),
-        ("json:item", by_dataclass, in_json),
-        ("json:item", by_typed_dict, in_json),
         ("json:item", by_camel, in_json),
-        ("json:item", by_root_model, in_json),
-        ("json:item", by_account_as_root, in_json),
     ],
 )
 def test_a_number_has_one_count_wherever_a_client_sends_it(part: str, view: Any, send: Any) -> None:
@@ -235,7 +204,9 @@ def view_of(kind: Any) -> Any:
     return view
 
 
-ACCOUNTS: Any = (["acc-7", "acc-8", "acc-8", "7", "07", "8"], [200, 200, 429, 200, 429, 200])
+NUMBERS = ["acc-7", "acc-8", "acc-8", "7", "07", "8"]
+ACCOUNTS: Any = (NUMBERS, [200, 200, 429, 429, 429, 429])
+APART: Any = (NUMBERS, [200, 200, 429, 200, 429, 200])
 TEXTS: Any = (["a", "b", "7", "07", "7"], [200] * 4 + [429])
 
 
@@ -252,20 +223,19 @@ TEXTS: Any = (["a", "b", "7", "07", "7"], [200] * 4 + [429])
         ("query:item", view_of(int | str), in_query, TEXTS),
         ("query:item", view_of(str), in_query, TEXTS),
         ("query:item", untyped, in_query, TEXTS),
-        # What a validator before the conversion reads is known to FastAPI only: two accounts share no count.
+        # A validator may read the text before it is converted. That of a model is not called, so all texts are apart.
         ("query:item", view_of(Prefixed), in_query, ACCOUNTS),
         ("query:item", view_of(Annotated[Prefixed | None, Query()]), in_query, ACCOUNTS),
-        ("query:item", view_of(Annotated[WithValidator, Query()]), in_query, ACCOUNTS),
-        ("form:item", view_of(Annotated[WithValidator, Form()]), in_form, ACCOUNTS),
-        ("json:item", view_of(WithValidator), in_json, ACCOUNTS),
+        ("query:item", view_of(Annotated[WithValidator, Query()]), in_query, APART),
+        ("form:item", view_of(Annotated[WithValidator, Form()]), in_form, APART),
+        ("json:item", view_of(WithValidator), in_json, APART),
         ("json:item", view_of(Optionally), in_json, ACCOUNTS),
         # Pydantic reads units in a size. Decimal keeps all digits. Two types are tried in their order.
         ("query:item", view_of(ByteSize), in_query, (["1KB", "2KB", "2KB", "7", "07"], [200, 200, 429, 200, 429])),
         ("query:item", view_of(Decimal), in_query, ([ONE, TWO, f"{TWO}.0"], [200, 200, 429])),
         ("query:item", view_of(int | UUID), in_query, (["7", "07", ID, ID.upper()], [200, 429, 200, 429])),
-        # Which model of a union FastAPI takes is not known, and neither is a type for type checkers only.
+        # Which model of a union FastAPI takes is not known.
         ("json:item", view_of(Annotated[Account | Named, Body()]), in_json, (["a", "b", "a"], [200, 200, 429])),
-        ("json:item", view_of(Unknown), in_json, (["7", "07", "7"], [200, 200, 429])),
     ],
 )
 def test_values_have_the_counts_that_the_view_can_tell_apart(part: str, view: Any, send: Any, table: Any) -> None:
