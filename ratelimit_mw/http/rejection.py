@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ..clock import SECOND
 from ..decision import BannedVerdict, Decision, Verdict
-from .headers import Header, HeaderWriter, TextHeader, as_text, wait_of
+from .headers import Header, HeaderWriter, TextHeader, as_text, wait_for, wait_of
 
 # The title and the problem type of each status.
 _PROBLEMS: Final = {
@@ -48,23 +48,6 @@ class Rejection:
         return _REASONS.get(self.status, "Rejected")
 
 
-class RejectionTemplate(NamedTuple):
-    """The response of this package to rejections by the same limits, in one media type: all but the seconds to wait."""
-
-    status: int
-    media: str
-    parts: tuple[bytes, ...]
-    """The body, split where the seconds are."""
-
-    def prepare(self, limits: list[Header]) -> PreparedRejection:
-        """Return the response with these rate limit headers."""
-        wait = wait_of(limits)
-        body = self.parts[0] if wait is None else (b"%d" % wait).join(self.parts)
-        headers = [("Content-Type", self.media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-        lines = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
-        return PreparedRejection(Rejection(self.status, headers, body), lines, limits, as_text(limits))
-
-
 class PreparedRejection(NamedTuple):
     """The response of this package to a rejection."""
 
@@ -86,34 +69,20 @@ class PreparedRejections:
 
     def __init__(self, writer: HeaderWriter) -> None:
         self._writer = writer
-        self._templates: dict[tuple[object, ...], RejectionTemplate] = {}
         self._prepared: dict[tuple[object, ...], PreparedRejection] = {}
 
     def find(self, verdict: Verdict, accept: str) -> PreparedRejection:
         """Return the response to a rejection, in the media type that its ``Accept`` header prefers."""
         form = _preferred(accept) if len(accept) <= _MAX_ACCEPT else 0
         if self._writer.varies:
-            return self.prepare(verdict, form)
+            return _prepare(verdict, form, self._writer.headers(verdict))
         key = _key_of(form, verdict)
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _MAX_KEPT:
                 self._prepared.clear()
-            prepared = self._prepared[key] = self.prepare(verdict, form)
+            prepared = self._prepared[key] = _prepare(verdict, form, self._writer.headers(verdict))
         return prepared
-
-    def prepare(self, verdict: Verdict, form: int) -> PreparedRejection:
-        """Prepare the response to a rejection in one media type."""
-        headers = self._writer.headers(verdict)
-        wait = wait_of(headers)
-        rejecting = (each for decision in verdict.rejected_by for each in (decision.why, decision.hit[0]))
-        key = (form, wait and min(wait, 2), type(verdict), *rejecting)
-        template = self._templates.get(key)
-        if template is None:
-            if len(self._templates) >= _MAX_KEPT:
-                self._templates.clear()
-            template = self._templates[key] = build_template(verdict, form, wait)
-        return template.prepare(headers)
 
 
 def _key_of(form: int, verdict: Verdict) -> tuple[object, ...]:
@@ -126,18 +95,9 @@ def _key_of(form: int, verdict: Verdict) -> tuple[object, ...]:
     if not decisions:  # of a list, or of a client that is banned from all rules
         wait = verdict.retry_after
         return form, type(verdict), None if wait is None else math.ceil(wait)
-    key: tuple[object, ...] = ()
-    longest, position = -1.0, 0
-    for decision in decisions:
-        limit = decision.hit[0]
-        if decision.allowed:
-            key += (limit,)
-            continue
-        microseconds = math.inf if decision.retry_us is None else decision.retry_us
-        if not limit.hidden and microseconds > longest:
-            longest, position = microseconds, len(key)
-        key += _key_of_decision(decision)
-    return form, position, *key
+    shown = [decision for decision in decisions if not (decision.allowed or decision.hit[0].hidden)]
+    longest = max(shown, key=wait_for).hit[0] if shown else None
+    return form, longest, *(one.hit[0] if one.allowed else _key_of_decision(one) for one in decisions)
 
 
 def _key_of_decision(decision: Decision) -> tuple[object, ...]:
@@ -145,33 +105,28 @@ def _key_of_decision(decision: Decision) -> tuple[object, ...]:
     return decision.why, decision.hit[0], decision.remaining, -(-decision.reset_us // SECOND), seconds
 
 
-def build_template(verdict: Verdict, form: int, wait: int | None) -> RejectionTemplate:
-    """Return the template for all rejections by the same limits. Of ``wait`` only the number of the noun is used.
-
-    Args:
-        verdict: One of the rejections.
-        form: The index of the media type.
-        wait: The seconds to wait, None where waiting does not help.
-    """
-    status = verdict.status
+def _prepare(verdict: Verdict, form: int, limits: list[Header]) -> PreparedRejection:
+    """Prepare the response to a rejection in one media type, with these rate limit headers."""
+    status, wait = verdict.status, wait_of(limits)
     title, kind = _PROBLEMS[status]
-    before, after = ("Retry after ", f" second{'' if wait == 1 else 's'}.") if wait else (_NEVER, "")
+    detail = _NEVER if wait is None else f"Retry after {wait} second{'' if wait == 1 else 's'}."
     if verdict.banned and status != HTTPStatus.SERVICE_UNAVAILABLE:
         reason = "You are banned." if isinstance(verdict, BannedVerdict) else "Too many of your requests were rejected."
-        kind, before = _BANNED, f"{reason} {before}"
+        kind, detail = _BANNED, f"{reason} {detail}"
     elif verdict.shed:
-        before = f"The service is busy. {before}"
-    before = _concurrency(verdict) + before
+        detail = f"The service is busy. {detail}"
+    detail = _concurrency(verdict) + detail
     media, page, _ = _FORMS[form]
     if page is None:
-        start = json.dumps({"type": kind, "title": title, "status": status, "detail": before})[:-2]
-        violated = json.dumps([decision.hit[0].policy for decision in verdict.rejected_by])
-        end = f', "violated-policies": {violated}}}'
-        texts = [start, f'{after}", "retry-after": ', end] if wait else [f'{start}"{end}']
+        problem: dict[str, object] = {"type": kind, "title": title, "status": status, "detail": detail}
+        problem |= {} if wait is None else {"retry-after": wait}
+        text = json.dumps(problem | {"violated-policies": [each.hit[0].policy for each in verdict.rejected_by]})
     else:
-        start, end = page.format(title=title, detail="\0").split("\0")
-        texts = [start + before, after + end] if wait else [start + before + end]
-    return RejectionTemplate(status, media, tuple(text.encode() for text in texts))
+        text = page.format(title=title, detail=detail)
+    body = text.encode()
+    headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+    lines = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
+    return PreparedRejection(Rejection(status, headers, body), lines, limits, as_text(limits))
 
 
 def _concurrency(verdict: Verdict) -> str:
