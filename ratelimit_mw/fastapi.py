@@ -16,9 +16,8 @@ from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_path
-from .http.in_view import of_request, on_loops, verdict_by
+from .http.in_view import LimitUsage, of_request, on_loops, verdict_by
 from .http.limits import ADMISSION
-from .http.named import LimitUsage
 from .keys.features import checked_name
 from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions

@@ -28,6 +28,6 @@ __all__ = [
 _find = of_request(data_of)
 verdict = verdict_by(server_data)
 check, usage = in_threads(_find)
-acheck, ausage = on_loops(_find, ("acheck", "ausage"), lambda _, work: work)
+acheck, ausage = on_loops(_find, lambda work: work)
 for _call in (acheck, ausage):
     markcoroutinefunction(_call)  # ``async_to_sync`` asks

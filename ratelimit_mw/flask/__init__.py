@@ -5,8 +5,7 @@ from typing import Any
 import flask
 
 from ..decision import Verdict
-from ..http.in_view import Asked, in_threads
-from ..http.named import verdict_of
+from ..http.in_view import Asked, in_threads, verdict_of
 from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
 from .extension import RateLimiter

@@ -1,17 +1,29 @@
-"""The functions ``check``, ``usage`` and ``verdict`` of all frameworks, each of which only finds its request."""
+"""The functions ``check``, ``usage`` and ``verdict`` of all frameworks, each of which only finds its request.
+
+Each is one coroutine, which a thread runs and an event loop awaits.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from difflib import get_close_matches
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, cast
 
-from ..decision import Verdict
-from ..errors import ConfigError
+from ..decision import Decision, Verdict
+from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
+from ..keys.features import checked_name, is_email
+from ..keys.forms import normalized_email
+from ..rules.compiled import CompiledRule
 from ..rules.names import printable
+from ..rules.plan import Plan
 from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
-from . import named
-from .named import Usages, Values, verdict_of
+from ..testmode import testmode
+from .admission import Admission, admissions_of
+from .body import UnreadBodyError
+from .features import FeatureReader
+from .limits import ADMISSION, HttpLimits
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -19,111 +31,48 @@ T = TypeVar("T")
 V = TypeVar("V")
 N = TypeVar("N")
 Work = Coroutine[Any, Any, T]
+Values = Mapping[str, Any]
 Asked = tuple[Values, tuple[str, ...], Values]
 """The ASGI scope or WSGI environ of a request, names of rules, and features."""
+_SIMILAR: Final = 0.75
 
 
-class _InView(Generic[P]):
-    """A call in a view. ``find`` returns where its request is, and ``run`` runs the coroutine or returns it."""
+class LimitUsage(TypedDict):
+    """The rest of one rule for a client: of the limit with the smallest share left, where the rule has several.
 
-    def __init__(self, name: str, find: Callable[P, Asked], call: Call, run: Callable[[str, Any], Any]) -> None:
-        self.__name__ = name
+    ``limit`` and ``remaining`` are in units of the limit. ``reset_after`` is in seconds, until all of it is left again.
+    """
+
+    limit: int
+    remaining: int
+    reset_after: float
+
+
+Usages = dict[str, LimitUsage]
+
+
+class InView(Generic[P, V]):
+    """A public function for views. ``work`` does its work, and documents it.
+
+    ``find`` returns where its request is, and ``run`` runs the coroutine or returns it.
+    """
+
+    def __init__(
+        self, work: Callable[..., Work[Any]], find: Callable[P, Asked], call: Call, run: Callable[[Any], Any]
+    ) -> None:
+        self.__name__, self.__doc__ = work.__name__, work.__doc__
         self.__signature__ = inspect.signature(find).replace(return_annotation=inspect.Signature.empty)
-        self._find, self._call, self._start = find, call, run
-
-    def _run(self, work: Callable[..., Work[Any]], asked: Asked) -> Any:
-        scope, rules, features = asked
-        return self._start(self.__name__, work(self._call, scope, tuple(map(printable, rules)), features))
-
-
-class Check(_InView[P], Generic[P, V, N]):
-    """Decide a rule of the settings by its name, in a view.
-
-    The features of its key are those of the request, and those that you pass. Of its ``match``, only features are
-    compared. Headers and verdict of the request show the decision too. A rule that is only for ``check`` has
-    ``match = {view = ""}``. Await it in Starlette and FastAPI, and as ``acheck`` of Django.
-
-    Args:
-        request: The request of the framework. Flask finds it without this argument.
-        rule: The name of the rule.
-        **features: Features that only your view knows, such as ``email="ann@example.com"``.
-
-    Returns:
-        The verdict on this rule.
-
-    Raises:
-        RateLimitExceeded: The rule rejects. The client receives a 429, unless your view catches the error.
-        ConfigError: There is no such rule, or nothing provides a feature of its key.
-        MissingMiddlewareError: No middleware handles the request.
-
-    Example:
-        check(request, "forum-post", thread=7)
-    """
-
-    def __call__(self, *request_and_rule: P.args, **features: P.kwargs) -> V:
-        return cast(V, self._run(named.check, self._find(*request_and_rule, **features)))
-
-    def reset(self, *request_and_rule: P.args, **features: P.kwargs) -> N:
-        """Reset the counts of this client under the rule. An unreachable store is logged.
-
-        Args:
-            *request_and_rule: The request of the framework, but in Flask, and the name of the rule.
-            **features: Features that only your view knows.
-
-        Raises:
-            ConfigError: There is no such rule, or a feature of its key is missing.
-        """
-        return cast(N, self._run(named.reset, self._find(*request_and_rule, **features)))
-
-
-class UsageReader(_InView[P], Generic[P, V]):
-    """Return how much is left of each rule for the client of the request. Consume nothing.
-
-    Await it in Starlette and FastAPI, and as ``ausage`` of Django.
-
-    Args:
-        request: The request of the framework. Flask finds it without this argument.
-        *rules: The names of rules, those of decorators too. Without any: all rules that have a key in this request.
-        **features: Features that only your view knows, such as ``email="ann@example.com"``.
-
-    Returns:
-        By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
-        Without names of rules, a rule has the name that clients see in the headers.
-        A rule without a key in this request, or in shadow mode, is not included.
-
-    Raises:
-        ConfigError: There is no such rule, or nothing provides a feature of its key.
-        MissingMiddlewareError: No middleware handles the request.
-
-    Example:
-        usage(request, "tokens")["tokens"]["remaining"]
-    """
+        self._work, self._find, self._call, self._run = work, find, call, run
 
     def __call__(self, *request_and_rules: P.args, **features: P.kwargs) -> V:
-        return cast(V, self._run(named.usage, self._find(*request_and_rules, **features)))
+        scope, rules, given = self._find(*request_and_rules, **features)
+        return cast(V, self._run(self._work(self._call, scope, tuple(map(printable, rules)), given)))
 
 
-def verdict_by(scope_of: Callable[[Any], Values]) -> Callable[[Any], Verdict]:
-    """Return the function ``verdict``, which finds a request by its argument."""
+class Check(InView[P, V], Generic[P, V, N]):
+    """The function ``check``, with ``check.reset``."""
 
-    def verdict(request: Any) -> Verdict:
-        """Return the verdict of the middleware on a request, with what your view has decided since.
-
-        Args:
-            request: The request of the framework.
-
-        Returns:
-            The verdict. It has no decisions when no rule applies, or while limits are off.
-
-        Raises:
-            MissingMiddlewareError: No middleware handles the request.
-
-        Example:
-            verdict(request)["tokens"].settle(150)
-        """
-        return verdict_of(scope_of(request))
-
-    return verdict
+    reset: InView[P, N]
 
 
 class RuleOfRequest(Protocol):
@@ -152,29 +101,235 @@ def of_request(scope_of: Callable[[Any], Values]) -> tuple[RuleOfRequest, RulesO
 
 def in_threads(
     find: tuple[Callable[P, Asked], Callable[Q, Asked]],
-) -> tuple[Check[P, Verdict, None], UsageReader[Q, Usages]]:
+) -> tuple[Check[P, Verdict, None], InView[Q, Usages]]:
     """Return ``check`` and ``usage`` for views that wait in their thread."""
-
-    def run(_: str, work: Work[T]) -> T:
-        return run_blocking(work)
-
-    return Check("check", find[0], blocking_call, run), UsageReader("usage", find[1], blocking_call, run)
+    return _functions(find, blocking_call, run_blocking)
 
 
 def on_loops(
-    find: tuple[Callable[P, Asked], Callable[Q, Asked]],
-    names: tuple[str, str] = ("check", "usage"),
-    start: Callable[[str, Any], Any] | None = None,
-) -> tuple[Check[P, Work[Verdict], Work[None]], UsageReader[Q, Work[Usages]]]:
+    find: tuple[Callable[P, Asked], Callable[Q, Asked]], start: Callable[[Any], Any] | None = None
+) -> tuple[Check[P, Work[Verdict], Work[None]], InView[Q, Work[Usages]]]:
     """Return ``check`` and ``usage`` for async views. ``start`` returns the coroutine that the view awaits."""
-    start = start or _require_loop
-    return Check(names[0], find[0], async_call, start), UsageReader(names[1], find[1], async_call, start)
+    return _functions(find, async_call, start or _require_loop)
 
 
-def _require_loop(name: str, work: Work[T]) -> Work[T]:
+def _functions(find: tuple[Any, Any], call: Call, run: Callable[[Any], Any]) -> tuple[Any, Any]:
+    checking: Check[Any, Any, Any] = Check(check, find[0], call, run)
+    checking.reset = InView(reset, find[0], call, run)
+    return checking, InView(usage, find[1], call, run)
+
+
+def _require_loop(work: Any) -> Any:
     """Raise ``ConfigError`` in a thread without an event loop, where nothing awaits the coroutine."""
     if not is_on_event_loop():
         work.close()
-        blocking = f"anyio.from_thread.run({name}, request, RULE)"
-        raise ConfigError(f"the function that calls it is not async. Write async def, or call {blocking}", name)
+        blocking = f"anyio.from_thread.run({work.__name__}, request, RULE)"
+        raise ConfigError(
+            f"the function that calls it is not async. Write async def, or call {blocking}", work.__name__
+        )
     return work
+
+
+def verdict_by(scope_of: Callable[[Any], Values]) -> Callable[[Any], Verdict]:
+    """Return the function ``verdict``, which finds a request by its argument."""
+
+    def verdict(request: Any) -> Verdict:
+        """Return the verdict of the middleware on a request, with what your view has decided since.
+
+        Args:
+            request: The request of the framework.
+
+        Returns:
+            The verdict. It has no decisions when no rule applies, or while limits are off.
+
+        Raises:
+            MissingMiddlewareError: No middleware handles the request.
+
+        Example:
+            verdict(request)["tokens"].settle(150)
+        """
+        return verdict_of(scope_of(request))
+
+    return verdict
+
+
+def verdict_of(scope: Values) -> Verdict:
+    """Return the verdict on a request, by its ASGI scope or WSGI environ."""
+    innermost: Admission | None = scope.get(ADMISSION)
+    if innermost is None and not testmode.off:
+        raise MissingMiddlewareError("verdict()", "returns the verdict of the middleware")
+    return Verdict() if innermost is None else innermost.shown
+
+
+async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> Verdict:
+    """Decide a rule of the settings by its name, in a view.
+
+    The features of its key are those of the request, and those that you pass. Of its ``match``, only features are
+    compared. Headers and verdict of the request show the decision too. A rule that is only for ``check`` has
+    ``match = {view = ""}``. Await it in Starlette and FastAPI, and as ``acheck`` of Django.
+
+    Args:
+        request: The request of the framework. Flask finds it without this argument.
+        rule: The name of the rule.
+        **features: Features that only your view knows, such as ``email="ann@example.com"``.
+
+    Returns:
+        The verdict on this rule.
+
+    Raises:
+        RateLimitExceeded: The rule rejects. The client receives a 429, unless your view catches the error.
+        ConfigError: There is no such rule, or nothing provides a feature of its key.
+        MissingMiddlewareError: No middleware handles the request.
+
+    Example:
+        check(request, "forum-post", thread=7)
+    """
+    for admission, _ in _find_admissions(scope, rules, "check"):
+        plan = admission.limits.rules.plan_named(rules[0], admission.lists)
+        with _placed("check", rules):
+            given = _checked(features, plan, admission.limits.reader)
+            return cast(Verdict, await call(admission, "check", plan, given))
+    return Verdict()  # while limits are off
+
+
+async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> None:
+    """Reset the counts of this client under the rule. An unreachable store is logged.
+
+    Args:
+        request: The request of the framework. Flask finds it without this argument.
+        rule: The name of the rule.
+        **features: Features that only your view knows.
+
+    Raises:
+        ConfigError: There is no such rule, or a feature of its key is missing.
+    """
+    for admission, _ in _find_admissions(scope, rules, "check"):
+        limits = admission.limits
+        plan = limits.rules.plan_named(rules[0], admission.lists).without_costs
+        with _placed("check", rules):
+            given = _checked(features, plan, limits.reader)
+            read = await call(limits, "read", plan, admission.now, given, admission.resolve)
+        await call(limits.limiter, "forget_key", admission.verdict, *rules, read, limits.rules)
+
+
+async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> Usages:
+    """Return how much is left of each rule for the client of the request. Consume nothing.
+
+    Await it in Starlette and FastAPI, and as ``ausage`` of Django.
+
+    Args:
+        request: The request of the framework. Flask finds it without this argument.
+        *rules: The names of rules, those of decorators too. Without any: all rules that have a key in this request.
+        **features: Features that only your view knows, such as ``email="ann@example.com"``.
+
+    Returns:
+        By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
+        Without names of rules, a rule has the name that clients see in the headers.
+        A rule without a key in this request, or in shadow mode, is not included.
+
+    Raises:
+        ConfigError: There is no such rule, or nothing provides a feature of its key.
+        MissingMiddlewareError: No middleware handles the request.
+
+    Example:
+        usage(request, "tokens")["tokens"]["remaining"]
+    """
+    verdicts: list[Verdict] = []
+    for admission, names in _find_admissions(scope, rules, "usage"):
+        limits, request, found = admission.limits, admission.now, []
+        compiled = (limits.rules.by_name[name] for name in names)
+        shown = [rule for rule in compiled if not rule.shadow]
+        if not rules:
+            shown = [rule for rule in shown if limits.reader.can_read(rule.source.needs_without_cost, features)]
+        with _placed("usage", rules):
+            read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
+        for rule in shown:
+            with _leaving_out(is_named=bool(rules)):
+                read = await call(limits, "read", limits.peek_plan((rule,)), request, read, admission.resolve)
+                found.append(rule)
+        plans = _keyed_plans(limits, found, read)
+        verdicts += [await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans]
+    return _in_order(verdicts, rules)
+
+
+def _keyed_plans(limits: HttpLimits, rules: Iterable[CompiledRule], features: Values) -> list[Plan]:
+    """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
+    keyed = [rule for rule in rules if rule.key_of(features) is not None]
+    alone = [(rule,) for rule in keyed if rule.lookups]
+    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.lookups), *alone]))
+
+
+def _in_order(verdicts: Iterable[Verdict], rules: Iterable[str]) -> Usages:
+    found: dict[str, Decision] = {}
+    for decision in (decision for verdict in verdicts for decision in verdict.decisions):
+        other = found.get(decision.rule)
+        if other is None or decision.remaining * other.limit < other.remaining * decision.limit:
+            found[decision.rule] = decision
+    shown = {rule: decision.hit[0].shown_rule for rule, decision in found.items()}  # as in the headers
+    names = {rule: rule for rule in rules} or shown
+    return {
+        names[rule]: {"limit": of.limit, "remaining": of.remaining, "reset_after": of.reset_after}
+        for rule in names
+        if (of := found.get(rule)) is not None
+    }
+
+
+@contextmanager
+def _leaving_out(is_named: bool) -> Iterator[None]:
+    """Leave out a rule by a field of a body that was not read.
+
+    Without names, leave out a rule by a feature whose function raises an error, too: it may need its own routes.
+    """
+    try:
+        yield
+    except UnreadBodyError:
+        pass
+    except ConfigError:
+        raise
+    except Exception:
+        if is_named:
+            raise
+
+
+def _find_admissions(scope: Values, rules: tuple[str, ...], called: str) -> list[tuple[Admission, list[str]]]:
+    """Return the admissions of a request whose limiters have the rules, each with its rules; none while limits are off.
+
+    The admission that has decided a rule has it, else the innermost one with the rule. Without names, all admissions
+    have all their rules.
+    """
+    admissions = admissions_of(scope)
+    if not admissions:
+        if testmode.off:
+            return []
+        raise MissingMiddlewareError(f"{called}({', '.join(map(repr, rules))})", "reads rules of the middleware")
+    known = dict.fromkeys(name for each in admissions for name in each.limits.rules.by_name)
+    found: dict[Admission, list[str]] = {}
+    for name in rules or known:
+        having = [each for each in admissions if name in each.limits.rules.by_name]
+        if not having:
+            raise ConfigError(f"unknown rule {name!r}{suggestion(name, known)}", f"{called}({name!r})")
+        admission = next((each for each in having if name in each.decided_rules), having[-1])
+        if rules:
+            admission.limits.named.add(name)
+        if admission.limits.rules.enabled and not testmode.off:
+            found.setdefault(admission, []).append(name)
+    return list(found.items())
+
+
+def _placed(called: str, rules: Iterable[str]) -> AbstractContextManager[None]:
+    """Name the call in an error."""
+    return error_path(f"{called}({', '.join(map(repr, rules))})")
+
+
+def _checked(given: Values, plan: Plan, reader: FeatureReader) -> dict[str, Any]:
+    """Return features by canonical name; ``ConfigError`` for one that a rule needs and that has another name here."""
+    features = {checked_name(name): value for name, value in given.items()}
+    for name in plan.required:
+        close = [] if name in features else get_close_matches(name, features.keys() - {*plan.needs}, 1, _SIMILAR)
+        if close or not (name in features or reader.provides(name)):
+            hint = f"Did you mean {name}= for {close[0]}=?" if close else f"Pass {name}=VALUE"
+            raise ConfigError(f"the rule uses the feature {name!r}, but nothing provides it. {hint}")
+    return {
+        name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
+        for name, value in features.items()
+    }
