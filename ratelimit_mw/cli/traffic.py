@@ -14,7 +14,7 @@ from ..quota import parse_duration
 from ..settings import Settings
 from ..testmode import process_clock
 from ..traffic import TrafficLog
-from ..traffic.address import parse_log_url
+from ..traffic.store import parse_log_url
 from .access_log import LogEntry
 from .clients import open_log
 from .log_formats import LineParser

@@ -14,8 +14,8 @@ from ...settings import Settings
 from ...stores import Store, check_store_url
 from ...stores.background import run_once
 from ...traffic import TrafficLog
-from ...traffic.address import FAMILIES
-from ...traffic.pending import name_of
+from ...traffic.store import FAMILIES
+from ...traffic.writer import name_of
 from .events import RequestOutcomes
 
 _SAFE: Final = "noeviction"
