@@ -8,7 +8,7 @@ import click
 from ..clock import SECOND
 from ..errors import ConfigError, suggestion
 from ..operations import Answer, Cell, Table
-from ..operations.times import minute_text, seconds_of
+from ..operations.answer import minute_text, seconds_of
 from ..operations.traffic import missing_text
 from ..quota import parse_duration
 from ..settings import Settings

@@ -10,8 +10,8 @@ from ...errors import ConfigError, error_path
 from ...http.headers import as_text
 from ...http.request import parse_pairs
 from ...operations import OPERATIONS, AdminOperation, read_features
+from ...operations.answer import decision_json
 from ...operations.arguments import Arguments, arguments_of, decode, of_texts
-from ...operations.forms import decision_json
 from ...quota import checked_cost
 from ...stores.blocking import async_call
 from .gateway import ProblemError
