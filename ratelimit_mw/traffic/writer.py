@@ -46,7 +46,6 @@ class CountWriter:
         self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
         self._beat = Heartbeat(CountWriter._flush_due, INTERVAL, "write the traffic log", "it is written at exit")
         self._store = open_counts(address)
-        self._is_abandoned = False
         self._start_over()
         if address.family == "sqlite":  # a server may be unreachable, so its log is checked when it is first used
             with suppress(StoreError):  # so is a damaged file, or one that is locked
@@ -160,13 +159,6 @@ class CountWriter:
         self._flush_or_log()
         self._store.close()
 
-    def abandon(self) -> None:
-        """End the thread after its next write, even if that fails: the application is gone.
-
-        A finalizer may call this, because it takes no lock.
-        """
-        self._is_abandoned = True
-
     def _now(self) -> int:
         return self._clock() // SECOND
 
@@ -236,22 +228,18 @@ class CountWriter:
             raise ConfigError(f"{message}. Use that of the log, or start a new log")
 
     def _flush_due(self) -> None:
-        """Write the counts, at an interval. The thread ends when there are none, or when the log is abandoned."""
-        is_last = self._is_abandoned
-        try:
-            self._flush_or_log()
-        finally:
-            with self._lock:
-                if is_last or not (self._records or self._batch or self._unwritten):
-                    self._beat.release(self)
+        """Write the counts, at an interval. The thread ends when there are none."""
+        self._flush_or_log()
+        with self._lock:
+            if not (self._records or self._batch or self._unwritten):
+                self._beat.release(self)
 
     def _flush_or_log(self) -> None:
         try:
             self.flush()
         except RateLimitError as error:
             if not self._has_failed:
-                effect = "are lost" if self._is_abandoned else "wait in memory"
-                _log.warning("the traffic log is not written (%s). Its counts %s", error, effect)
+                _log.warning("the traffic log is not written (%s). Its counts wait in memory", error)
             self._has_failed = True
 
 
