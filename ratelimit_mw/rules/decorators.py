@@ -80,7 +80,7 @@ def messages(
 
     A message over the limit closes the connection with code 1013 ("try again later"). With ``over="drop"``, or an
     async function, the message is dropped. ``cost`` may be a function of the message, a ``str`` or ``bytes``. The other
-    options are those of ``limit``, except for ``count_when``, ``count_unless``, ``cost_from`` and concurrency limits.
+    options are those of ``limit``, except for ``count_when``, ``count_unless`` and concurrency limits.
 
     Returns:
         A decorator. The view that it returns has the same signature.
@@ -97,8 +97,6 @@ def messages(
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
         raise ConfigError("count_when, count_unless and concurrency limits cannot be used for messages", of=place)
-    if rule.true_cost is not None:
-        raise ConfigError("messages have no response with a header. Remove cost_from", "cost_from", place)
 
     def mark(view: AnyView) -> AnyView:
         mark = MessageMark(rule, _checked_name(view, name_of(view), place), over)

@@ -192,7 +192,6 @@ NO_OUTCOME = "count_when, count_unless and concurrency limits cannot be used for
         ({"over": echo}, r"over: expected a function of the WebSocket and the verdict; got echo\("),
         ({"limits": "5 concurrent"}, rf"@messages at .*py:\d+: {NO_OUTCOME}"),
         ({"count_when": {"status": 500}}, NO_OUTCOME),
-        ({"cost_from": {"header": "x-used"}}, r"@messages at .*py:\d+: cost_from: messages have no response"),
         ({"limits": "1/fortnight"}, r"@messages at .*py:\d+: limits"),
     ],
 )
