@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Mapping
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.admission import Admission
@@ -29,20 +29,11 @@ _STARTS: Final = {"http.response.start", "websocket.accept", "websocket.http.res
 _PLACE: Final = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
 
 
-class KnownRoutes(Protocol):
-    """The routes of the application that a request goes to."""
-
-    handlers: ErrorHandlers | None
-
-    def params(self, request: "ASGIRequest") -> Mapping[str, Any]:
-        """Return the path parameters of a request."""
-
-
 class ASGIRequest(Request):
     """A request over an ASGI scope."""
 
-    index: KnownRoutes | None
-    """The routes of the application, where they are known."""
+    index: Any
+    """The ``RouteIndex`` of the application; None where its routes are not known."""
     match: RouteMatch
     """The route of this request."""
     ahead: ReadAhead | None
