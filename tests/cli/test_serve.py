@@ -246,28 +246,19 @@ def test_a_client_gets_other_limits() -> None:
     assert asked.nginx().headers["x-ratelimit-limit"] == "3"
 
 
-def test_health_and_readiness(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Both are open to all clients, so the reason of a failure is in the log only."""
-    asked, calls = Asked(API), []
+def test_health_and_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are open to all clients, so the reason of a failure is not shown."""
+    asked = Asked(API)
     asked.peer = "198.51.100.7"
     assert [asked.ask("GET", path, "http://any.example").status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
     async def aping() -> None:
-        calls.append(1)
         raise StoreError("timeout after 50 ms")
 
     monkeypatch.setattr(asked.limiter.store, "aping", aping)
-    readiness = asked.service.rules.readiness
-    for _ in range(2):
-        readiness._due_at = 0.0
-        responses = [asked.ask("GET", "/readyz") for _ in range(5)]
     assert asked.ask("GET", "/healthz").status_code == 200
-    assert {response.status_code for response in responses} == {503}
-    assert "timeout" not in responses[0].text
-    assert len(calls) < 10
-    assert [record.message for record in caplog.records] == [
-        "/readyz: store memory:// unreachable (timeout after 50 ms)"
-    ]
+    response = asked.ask("GET", "/readyz")
+    assert (response.status_code, "timeout" in response.text) == (503, False)
 
 
 def test_an_unknown_path_names_the_known_ones() -> None:
@@ -296,7 +287,6 @@ NO_TOKEN = "expected a token of at least 16 ASCII characters, without spaces"
     [
         ("--workers", "2", "each worker would count on its own"),
         ("--gateway", "nginx", 'Set trusted_proxies = ["127.0.0.1"]'),
-        ("--user-header", "x-user", "--user-header needs --gateway"),
         ("--gateway", "apache", "'apache' is not one of"),
         ("--admin-token-file", "open", "open: other users can read or write this file. Run: chmod 600 open"),
         ("--admin-token-file", "short", "Write one with: openssl rand -hex 16 > short"),

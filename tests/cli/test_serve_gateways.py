@@ -200,16 +200,11 @@ def test_the_headers_of_another_gateway_change_nothing() -> None:
 
 
 def test_a_user_is_read_from_the_header_of_the_gateway() -> None:
-    """Without the option, no header names a user."""
-    rule = {**API, "key": ["user|ip"]}
-    asked = Asked(rule, service={**NGINX, "user_header": "X-User"})
+    """An empty header names no user."""
+    asked = Asked({**API, "key": ["header:x-user|ip"]}, service=NGINX)
     for _ in range(3):
         asked.nginx(x_user="ann")
     assert [asked.nginx(x_user=user).status_code for user in ("ann", "bob", "")] == [403, 204, 204]
-    without = Asked(rule, service=NGINX)
-    without.nginx(x_user="ann")
-    (key,) = without.limiter.clients.inspect().decisions
-    assert key.client == "ip=192.0.2.7"
 
 
 def test_bytes_of_a_path_are_read_as_utf8() -> None:
@@ -236,7 +231,7 @@ def test_bytes_of_a_path_are_read_as_utf8() -> None:
         ({"key": ["json:id"]}, "uses the feature 'json:id', which a gateway"),
         ({"cost": "json:max_tokens"}, "uses the feature 'json:max_tokens', which a gateway"),
         ({"key": ["endpoint", "ip"]}, "uses the feature 'endpoint', which a gateway does not send. Count all paths"),
-        ({"key": ["user"]}, "uses the feature 'user'. Name the header of the gateway with --user-header"),
+        ({"key": ["user"]}, "uses the feature 'user'. Let the gateway name the user in a header"),
         ({"match": {"view": "shop.login"}}, "the views of this application have no names"),
     ],
 )
@@ -256,18 +251,16 @@ def test_a_rule_that_a_gateway_cannot_ask_about_stops_the_start(rule: dict[str, 
     ],
 )
 def test_a_header_that_a_gateway_drops_stops_the_start(service: dict[str, Any], dropped: list[str]) -> None:
-    """A rule, a list, a user and a region by it would never apply, in silence."""
-    expect_error("--user-header: expected a feature", Asked, API, service={**service, "user_header": "X User"})
+    """A rule, a list and a region by it would never apply, in silence."""
     expect_error("lists: uses the feature 'user'", Asked, API, lists={"deny": {"user": ["eve"]}}, service=service)
     for name in dropped:
-        deny, user = {"deny": {f"header:{name}": ["x"]}}, {**service, "user_header": name}
+        deny = {"deny": {f"header:{name}": ["x"]}}
         region = f"region_header: .* does not send the header '{name}'"
         expect_error(region, Asked, API, region_header=name, service=service)
         for settings in ({"key": [f"header:{name.title()}"]}, {"match": {f"header:{name}": ["x"]}}):
             problem = f"'header:{name}', which a gateway does not send"
             expect_error(problem, Asked, {**API, **settings}, service=service)
         expect_error(f"lists: uses the feature 'header:{name}'", Asked, API, lists=deny, service=service)
-        expect_error("--user-header: .* does not send the header", Asked, API, service=user)
 
 
 def test_other_headers_of_a_client_arrive() -> None:
@@ -281,10 +274,10 @@ def test_other_headers_of_a_client_arrive() -> None:
 
 
 def test_a_gateway_that_names_no_user_is_noted(caplog: pytest.LogCaptureFixture) -> None:
-    """A rule by "user|ip" counts by IP address then. The log has the option to set."""
+    """A rule by "user|ip" counts by IP address then. The log has what to write."""
     warn.cache_clear()
     assert Asked({**API, "key": ["user|ip"]}, service=NGINX).nginx().status_code == 204
-    assert [text for text in caplog.messages if "the rule 'api' counts no user" in text and "--user-header" in text]
+    assert [text for text in caplog.messages if "the rule 'api' counts no user" in text and "header:x-user" in text]
 
 
 def test_rules_for_checks_do_not_disturb_a_gateway() -> None:

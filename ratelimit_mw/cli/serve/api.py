@@ -1,25 +1,124 @@
-"""The JSON API of the service: decide a request, and the operations of an operator."""
+"""The rules of the service, and its JSON API: decide a request, and the operations of an operator."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 from msgspec import Meta
 
-from ...errors import ConfigError, error_path
-from ...http.headers import as_text
+from ...decision import Limit
+from ...errors import ConfigError, StoreError, error_path
+from ...http.client_ip import ClientIP
+from ...http.headers import HeaderWriter, as_text
 from ...http.request import parse_pairs
+from ...http.routes import check_no_views
+from ...keys.features import INVALID, checked_name
+from ...keys.parts import as_counted
+from ...limiter.limiter import Limiter
 from ...operations import OPERATIONS, AdminOperation, read_features
-from ...operations.answer import decision_json
 from ...operations.arguments import Arguments, arguments_of, decode, of_texts
+from ...operations.forms import decision_json
 from ...quota import checked_cost
+from ...rules.plan import Plan
+from ...rules.ruleset import RuleSet
+from ...settings import Settings
 from ...stores.blocking import async_call
-from .gateway import ProblemError
-from .rules import ServedRules
+from .gateway import Gateway, ProblemError, check_decided_at_once, check_for_gateway, invalid_headers, path_of_target
 
 Fields = Mapping[str, Any]
 
 _FEATURE: Final = "feature"
+
+
+class ServedRules:
+    """Follows the rules of a limiter. ``ConfigError`` for rules that the service cannot decide.
+
+    Args:
+        limiter: The limiter.
+        gateway: The gateway that sends requests; None for none.
+    """
+
+    client_ip: ClientIP
+    writer: HeaderWriter
+    invalid_headers: re.Pattern[bytes]
+    _ipv6_prefix: int
+
+    def __init__(self, limiter: Limiter, gateway: Gateway | None) -> None:
+        self.limiter = limiter
+        self._gateway = gateway
+        limiter.check_limit = self._check_limit  # before the limiter reads overrides that a command has set
+        limiter.reloads.check(limiter.rules)
+        with limiter.reloads.lock:
+            with limiter.reloads.located():
+                use = self.renew(limiter.rules, limiter.settings)
+            use()
+            limiter.reloads.users.add(self)
+
+    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+        """Check rules that were read again. Return the function that puts them into effect."""
+        check_no_views(rules.require_complete())
+        if self._gateway:
+            check_for_gateway(rules, settings, self._gateway)
+        client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header)
+        writer = HeaderWriter(settings.headers, settings.reset, settings.retry_jitter)
+        invalid = invalid_headers(name[len("header:") :] for name in rules.needs if name.startswith("header:"))
+
+        def use() -> None:
+            self.client_ip, self.writer, self.invalid_headers = client_ip, writer, invalid
+            self._ipv6_prefix = settings.ipv6_prefix
+
+        return use
+
+    def _check_limit(self, limit: Limit) -> None:
+        """Raise ``ConfigError`` for a limit of a client that needs the response."""
+        if limit.quota.concurrent:
+            message = "the service sees no response, so it has no use for concurrent limits"
+            raise ConfigError(f"{message}; got '{limit.quota}'")
+        self.limiter.store.check(limit)
+
+    def features(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return features by canonical name, in the form of those of a request."""
+        with error_path("features"):
+            return self.as_counted({checked_name(name): value for name, value in given.items()})
+
+    def as_counted(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Return features as the requests of a gateway have them. ``path`` is that of a request line."""
+        features = dict(features)
+        for name in ("ip", "method", "path", "host"):
+            value = features.get(name)
+            if value is not None and value is not INVALID and not isinstance(value, str):
+                raise ConfigError(f"expected text; got {value!r}", name)
+        if isinstance(path := features.get("path"), str):
+            features["path"] = path_of_target(path)
+        return as_counted(features, self._ipv6_prefix)
+
+    def plan(self, features: Mapping[str, Any], name: str | None) -> Plan:
+        """Return the plan of one rule, or of those that match. ``ConfigError`` where a feature of them is not named.
+
+        A feature that is missing in a request is named, too: its value is None.
+        """
+        rules = self.limiter.rules
+        if name is not None:
+            plan = rules.plan_named(rules.named(name).name, rules.lists)
+        else:
+            has_methods = any(rule.source.matches.methods for rule in rules.rules)
+            used = {"method": has_methods, "path": rules.needs_path, "host": rules.needs_host}
+            _check_named([name for name, is_used in used.items() if is_used], features, "a match")
+            plan = self.limiter.match(features)
+        for rule in plan.rules:
+            if plan.needs_settlement:
+                check_decided_at_once(rule)
+            _check_named(rule.needs, features, f"rule {rule.name!r}")
+        _check_named(rules.own_lists.needs if plan.lists else (), features, "a list")
+        return plan
+
+
+def _check_named(needs: Iterable[str], features: Mapping[str, Any], of: str) -> None:
+    for name in needs:
+        if name not in features:
+            message = f"{of} uses the feature {name!r}. Add it, with null for a request that has none"
+            raise ConfigError(message, "features")
 
 
 async def alive(_rules: ServedRules) -> dict[str, Any]:
@@ -29,8 +128,10 @@ async def alive(_rules: ServedRules) -> dict[str, Any]:
 
 async def ready(rules: ServedRules) -> dict[str, Any]:
     """Respond while the store does."""
-    if not await rules.readiness.is_ready():
-        raise ProblemError(503, "the store is unreachable. The log of the service has the reason")
+    try:
+        await rules.limiter.store.aping()
+    except StoreError:  # every client may ask, so the reason is not for them
+        raise ProblemError(503, "the store is unreachable. The command check --connect shows the reason") from None
     return {"ready": True}
 
 

@@ -16,13 +16,11 @@ from ...asgi.types import ASGIApp, Receive, Scope, Send
 from ...clock import monotonic
 from ...dashboard.asgi import ASGIDashboard
 from ...dashboard.core import Mount
-from ...errors import ConfigError, RateLimitError, StoreError, error_path
+from ...errors import ConfigError, RateLimitError, StoreError
 from ...http.token import CHALLENGE, has_token
-from ...keys.features import checked_name
 from ...limiter.limiter import Limiter
 from . import api
 from .gateway import GATEWAYS, Gateway, ProblemError, original_scope, response_sender
-from .rules import ServedRules
 
 _DASHBOARD: Final = "/dashboard"
 _MAX_BODY: Final = 65_536
@@ -36,28 +34,16 @@ class DecisionService:
         limiter: The limiter.
         token: The token of ``/v1/check``, the admin API and the dashboard.
         gateway: The name of the gateway that sends requests to ``/auth``; None for none.
-        user_header: The header in which the gateway names the user.
     """
 
-    def __init__(
-        self,
-        limiter: Limiter,
-        token: str,
-        gateway: str | None = None,
-        user_header: str | None = None,
-    ) -> None:
+    def __init__(self, limiter: Limiter, token: str, gateway: str | None = None) -> None:
         self.limiter = limiter
         sender = GATEWAYS[gateway] if gateway else None
-        self.rules = ServedRules(limiter, sender, user_header is not None)
+        self.rules = api.ServedRules(limiter, sender)
         self._token = token
         self._respond_to_gateway: ASGIApp | None = None
-        with error_path("--user-header"):
-            name = checked_name(f"header:{user_header}").partition(":")[2] if user_header else ""
-            if sender and not sender.sends(name):
-                raise ConfigError(f"{gateway} does not send the header {user_header!r}. Choose another one")
         if sender:
-            users = {"user": lambda request: request.header(name)} if name else {}
-            decide = RateLimitMiddleware(_allow, limiter=limiter, features=users)
+            decide = RateLimitMiddleware(_allow, limiter=limiter)
             decide.routes.index_of({})  # now, and not at the first request: there are no routes
             self._respond_to_gateway = partial(self._decide_original, sender, decide)
         # The service checks the access. Its token is that of the admin API, so the dashboard may write, too.

@@ -45,8 +45,6 @@ _TOKEN: Final = re.compile(rb"[!-~]{16,}")
               help="Number of processes. More than one needs a shared store.")  # fmt: skip
 @click.option("--gateway", type=click.Choice(sorted(GATEWAYS)),
               help="The gateway that sends requests to /auth. Its IP address must be in trusted_proxies.")  # fmt: skip
-@click.option("--user-header", metavar="NAME",
-              help="The header in which the gateway names the user. The gateway must overwrite it.")  # fmt: skip
 @click.option("--admin-token-file", "token_file", type=FILE,
               help="A file with the token of programs and admins, which only its owner may read. By default, the"
                    " service prints a new token at each start.")  # fmt: skip
@@ -56,7 +54,6 @@ def serve(
     port: int,
     workers: int,
     gateway: str | None,
-    user_header: str | None,
     token_file: Path | None,
 ) -> None:
     """Serve decisions to a gateway, and to programs in other languages.
@@ -69,11 +66,9 @@ def serve(
     """
     if find_spec("uvicorn") is None:
         raise MissingExtraError("the decision service", "serve")
-    if user_header is not None and gateway is None:
-        raise click.UsageError("--user-header needs --gateway")
     sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
     new_token = None if token_file else start_token()
-    options = str(file), gateway, user_header, new_token, str(token_file)
+    options = str(file), gateway, new_token, str(token_file)
     service = _build(*options)
     if workers > 1 and not service.limiter.waits:
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
@@ -103,11 +98,9 @@ def create_service() -> DecisionService:
     return _build(*json.loads(os.environ[_OPTIONS]))
 
 
-def _build(
-    file: str, gateway: str | None, user_header: str | None, new_token: str | None, token_file: str
-) -> DecisionService:
+def _build(file: str, gateway: str | None, new_token: str | None, token_file: str) -> DecisionService:
     token = new_token or _read_token(Path(token_file))
-    return DecisionService(Limiter.from_settings(file), token, gateway, user_header)
+    return DecisionService(Limiter.from_settings(file), token, gateway)
 
 
 def _read_token(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Translates between a gateway and the middleware: the request that a gateway asks about, and the response it reads.
 
-One convention for each gateway, and only headers that the gateway overwrites. It decides nothing.
+One convention for each gateway, and only headers that the gateway overwrites. Rules that it cannot ask about
+are errors.
 """
 
 import re
@@ -10,7 +11,14 @@ from urllib.parse import unquote_to_bytes
 
 from ...asgi.request import ASGIRequest
 from ...asgi.types import Message, Scope, Send
-from ...errors import ConfigError
+from ...errors import ConfigError, error_path
+from ...http.needs import requires_user
+from ...http.warnings import warn
+from ...keys.parts import part_of
+from ...rules.compiled import CompiledRule
+from ...rules.plan import Plan
+from ...rules.ruleset import RuleSet
+from ...settings import Settings
 
 
 class ProblemError(Exception):
@@ -55,6 +63,11 @@ GATEWAYS: Final = {
 _STATUS: Final = b"x-ratelimit-status"
 _BODY: Final = b"x-ratelimit-body"
 _DENIED: Final = 403
+_SENT: Final = ("ip", "user", "method", "path", "host", "region", "priority", "header", "cookie", "query")
+"""The features, and families of features, that the request of a gateway has."""
+_PATHS: Final = 'Count all paths together, or write a rule with match = { path = "..." } for each'
+_FIX: Final = 'Set match = { view = "" } and decide the rule with POST /v1/check'
+_HEADER_OF_USER: Final = 'Let the gateway name the user in a header, and write its name, such as "header:x-user"'
 _MISSING: Final = "the header {} is missing. The gateway must set it"
 _INVALID: Final = re.compile(rb"[\x00-\x20\x7f#]")
 """No browser sends these, and readers end the target there, or drop them: in "/login#/../x" and "?key=K#1"."""
@@ -161,3 +174,43 @@ def response_sender(send: Send, gateway: Gateway) -> Send:
         await send(message)
 
     return send_in_form
+
+
+def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway) -> None:
+    """Raise ``ConfigError`` for rules that no request of a gateway can have: no limit goes missing silently."""
+    if not settings.trusted_proxies:
+        message = 'the service must trust the gateway, which names the clients. Set trusted_proxies = ["127.0.0.1"]'
+        raise ConfigError(message, "trusted_proxies")
+    headers = {"region_header": settings.region_header, "priorities.header": settings.priorities.header}
+    for name, header in headers.items():
+        if not gateway.sends(header):
+            raise ConfigError(f"a gateway does not send the header {header!r}. Choose another one", name)
+    for rule in rules.rules:
+        if not rule.source.matches.is_only_named:
+            check_decided_at_once(rule)
+            if "user" in rule.source.needs and not requires_user(rule):
+                warn(f"the rule {rule.name!r} counts no user. {_HEADER_OF_USER}")
+            with rule.located():
+                _check_sent(rule.source.parts, gateway, requires_user(rule))
+    with error_path("lists"):
+        _check_sent(rules.own_lists.parts, gateway, "user" in rules.own_lists.needs)
+
+
+def _check_sent(parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> None:
+    if lacks_user:
+        raise ConfigError(f"uses the feature 'user'. {_HEADER_OF_USER}")
+    for part in parts:
+        name = part.removeprefix("email:")
+        family, _, header = part_of(name).feature.partition(":")
+        if family not in _SENT or (family == "header" and not gateway.sends(header)):
+            fix = _PATHS if name in ("endpoint", "view") else _FIX
+            raise ConfigError(f"uses the feature {part!r}, which a gateway does not send. {fix}")
+
+
+def check_decided_at_once(rule: CompiledRule) -> None:
+    """Raise ``ConfigError`` for a rule that needs the response, which the service does not see."""
+    if Plan([rule]).needs_settlement:
+        message = (
+            "the service sees no response, so it has no use for concurrent limits, target, count_when and cost_from"
+        )
+        raise rule.error(f"{message}. Use the rule in the middleware of the application")
