@@ -24,10 +24,9 @@ from ..rules.compiled import CompiledRule
 from ..settings import Settings
 from ..stores import open_store
 from ..stores.url import redacted_url
-from .application import SourceCommand
 from .connect import FACT, NOTE, PROBLEM, examine
 from .output import command, json_flag
-from .source import Source
+from .source import Source, SourceCommand
 
 _ID = re.compile(
     r"(?:header|cookie|query|form|json|field):"

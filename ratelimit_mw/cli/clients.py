@@ -1,23 +1,19 @@
 """The limiter and the traffic log that a command opens for a source."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from ..clock import SECOND
-from ..errors import ConfigError, StoreError
-from ..keys import parts
-from ..keys.features import Features
+from ..errors import StoreError
 from ..limiter.limiter import Limiter
-from ..operations import inspect
-from ..rules.compiled import CompiledRule
 from ..stores import Store
 from ..stores.url import redacted_url
 from ..testmode import process_clock
 from ..traffic import TrafficLog
-from ..traffic.store import parse_log_url
+from ..traffic.address import parse_log_url
 from .output import Failure
 from .source import Source
 
@@ -28,32 +24,6 @@ _SHARED: Final = (
     " or lmdb:///var/lib/app/ratelimit"
 )
 _SHARED_LOG: Final = "Set a log that processes share, such as sqlite:///traffic.db"
-
-
-def as_counted(source: Source, features: Features) -> Features:
-    """Return the features of a client as its requests have them, such as an IPv6 address as its network."""
-    settings = source.settings
-    if source.http_limiter:
-        return source.http_limiter.as_counted(features)
-    return parts.as_counted(features, settings.ipv6_prefix)
-
-
-def check_used(
-    source: Source, rules: Collection[CompiledRule], features: Features, others: Collection[str] = ()
-) -> None:
-    """Raise ``Failure`` for features that no rule uses, such as one with a typo, and that are not ``others``."""
-    try:
-        inspect.check_used(rules, features, others)
-    except ConfigError as error:
-        raise Failure(with_app_hint(source, str(error))) from None
-
-
-def with_app_hint(source: Source, message: str) -> str:
-    """Return a message on a rule with a hint, because a file may lack the rule of a decorator."""
-    hint = (
-        f"{'' if message.endswith('?') else '.'} For a rule of a decorator, write --app MODULE:APP instead of the file"
-    )
-    return message + hint * source.overview.is_file
 
 
 @contextmanager

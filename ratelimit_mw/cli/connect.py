@@ -21,11 +21,8 @@ from .source import Source
 FACT, NOTE, PROBLEM = "facts", "notes", "problems"
 """The part of the report for a finding: a problem has an effect on limits, now or soon; a note is a risk."""
 _PROBES: Final = 9
-_SKEW: Final = 1.0
-"""Seconds between two clocks that are a risk."""
-_SERVER_SKEW: Final = 3
-"""Seconds, more than a reply may take. Memcached has the time in whole seconds."""
-_SKEWED: Final = ". Limits, logs and headers with times use different clocks. Set both clocks"
+_SKEW: Final = 3
+"""Seconds between two clocks that are a risk: more than a reply may take. Memcached has the time in whole seconds."""
 _MIB: Final = 1 << 20
 _OLDEST: Final = (6, 2)
 """The oldest version of Redis."""
@@ -74,19 +71,17 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding(FACT, f"store: {name} replies")
         if probes:
-            yield _round_trip([seconds for seconds, _, _ in probes], settings.store_timeout / SECOND)
-            yield from _clock_of_store(probes, store.name)
-            yield _workers(probes[-1][2], settings)
+            yield _round_trip([seconds for seconds, _ in probes], settings.store_timeout / SECOND)
+            yield _workers(probes[-1][1], settings)
     for facts in store.facts():
         yield from examine_part(facts)
 
 
-def _probe(limiter: Limiter) -> tuple[float, float, Decision]:
-    """Return the seconds of a call that reads a state, the time between its ends, and the decision on the fleet."""
-    begin, wall = time.perf_counter(), time.time()
+def _probe(limiter: Limiter) -> tuple[float, Decision]:
+    """Return the seconds of a call that reads a state, and the decision on the fleet."""
+    begin = time.perf_counter()
     [decision] = limiter.store.apply([Hit(FLEET, FLEET.prefix, 0)], None, False)
-    seconds = time.perf_counter() - begin
-    return seconds, wall + seconds / 2, decision
+    return time.perf_counter() - begin, decision
 
 
 def _round_trip(times: list[float], budget: float) -> Finding:
@@ -99,14 +94,6 @@ def _round_trip(times: list[float], budget: float) -> Finding:
     which = "Most requests are" if median > budget else "A slow call is"
     fix = f'Bring the store closer, or set store_timeout = "{max(1, round(median * 4000))}ms"'
     return Finding(PROBLEM if median > budget else NOTE, f"{text}. {which} decided without the store. {fix}")
-
-
-def _clock_of_store(probes: list[tuple[float, float, Decision]], name: str) -> Iterator[Finding]:
-    """Compare the clock of this machine with that of Redis. LMDB and Memcached use the clock of this machine."""
-    if name.startswith(("redis", "valkey", "unix", "rediss")):
-        _, wall, decision = min(probes, key=lambda probe: probe[0])
-        kind = FACT if abs(skew := decision.at - wall) < _SKEW else NOTE
-        yield Finding(kind, f"clock: the store is {_apart(skew)} this machine{_SKEWED * (kind == NOTE)}")
 
 
 def _workers(fleet: Decision, settings: Settings) -> Finding:
@@ -226,9 +213,11 @@ def _postgresql(values: Mapping[str, Any]) -> _Found:
 
 
 def _clock(seconds: float) -> _Found:
-    """Compare the clock of a server, if it shows one, with that of this machine. It may have whole seconds."""
-    if seconds and abs(skew := seconds - time.time()) > _SERVER_SKEW:
-        yield NOTE, f"its clock is {_apart(skew)} this machine{_SKEWED}"
+    """Compare the clock of a server, if it shows one, with that of this machine."""
+    if seconds and abs(skew := seconds - time.time()) > _SKEW:
+        apart = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'}"
+        effect = "Limits, logs and headers with times use different clocks. Set both clocks"
+        yield NOTE, f"its clock is {apart} this machine. {effect}"
 
 
 _PARTS: Final = {
@@ -242,10 +231,6 @@ _PARTS: Final = {
     "postgresql": _Part("server", _postgresql, right="to use its table"),
 }
 """The parts of a store, by the kind of their facts."""
-
-
-def _apart(seconds: float) -> str:
-    return f"{abs(seconds):.3f} s {'ahead of' if seconds > 0 else 'behind'}"
 
 
 def _ms(seconds: float) -> str:

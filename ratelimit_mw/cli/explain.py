@@ -10,6 +10,7 @@ from ..errors import ConfigError
 from ..keys.features import BUILT_IN, INVALID, UNKNOWN_IP, Features
 from ..keys.parts import part_of
 from ..operations import Answer, Cell, Table, read_features
+from ..operations.inspect import check_used
 from ..operations.overview import (
     algorithm_of,
     ban_text,
@@ -23,10 +24,8 @@ from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
-from .application import SourceCommand
-from .clients import as_counted, check_used
-from .output import command, json_flag, parsed
-from .source import Routed, Source
+from .output import Failure, command, json_flag, parsed
+from .source import Routed, Source, SourceCommand
 
 _QUERY: Final = "query:"
 
@@ -69,7 +68,10 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
     Features come from --feature; functions of the application are not called.
     """
     overview, rules, notes = source.overview, source.rules.rules, []
-    check_used(source, rules, features, {*BUILT_IN, *source.rules.lists.needs})
+    try:
+        check_used(rules, features, {*BUILT_IN, *source.rules.lists.needs})
+    except ConfigError as error:
+        raise Failure(source.with_hint(str(error))) from None
     if "ip" not in features and "ip" in source.rules.needs:
         notes.append("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, *path, features.pop("host", ""))
@@ -94,7 +96,7 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
 def _values(source: Source, request: ASGIRequest, routed: Routed, features: Features) -> dict[str, Any]:
     """Return all features of a request, as they are counted: those of its line, of its route and of the options."""
     try:
-        counted = as_counted(source, {"ip": UNKNOWN_IP, **routed.features, **features})
+        counted = source.as_counted({"ip": UNKNOWN_IP, **routed.features, **features})
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
     to, values = routed.to, _features(request, counted, source.rules.needs)

@@ -10,7 +10,6 @@ from .. import __version__
 from ..errors import MissingExtraError, RateLimitError
 from ..operations import Answer
 from ..settings import schema as settings_schema
-from .application import SourceCommand
 from .check import check
 from .demo.command import demo
 from .explain import explain
@@ -21,7 +20,7 @@ from .output import Failure, command, folded, print_answer, print_json, wants_js
 from .replay.command import replay
 from .replay.diff import diff
 from .serve.command import serve
-from .source import Source
+from .source import Source, SourceCommand
 from .traffic import traffic
 
 _ERROR: Final = "Error: "
@@ -93,13 +92,9 @@ for _command in (*_OF_APPLICATION, demo, diff, forecast, init, replay, schema, s
 
 
 def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
-    """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
-    group = CommandGroup(help=_HELP, context_settings=_HELP_OPTIONS)
-    for name, each in [("rules", check), *((own.name, own) for own in _OF_APPLICATION)]:
-        own = _own(each, program, open_app)
-        own.hidden = name != each.name
-        group.add_command(own, name)
-    return group
+    """Return the commands for a program that knows the application."""
+    commands = [_own(each, program, open_app) for each in _OF_APPLICATION]
+    return CommandGroup(commands=commands, help=_HELP, context_settings=_HELP_OPTIONS)
 
 
 def _own(command: click.Command, program: str, open_app: Callable[[], Source]) -> click.Command:

@@ -8,10 +8,9 @@ import click
 from ..errors import ConfigError
 from ..operations import OPERATIONS, AdminOperation, Answer, read_features, run
 from ..operations.arguments import Argument, decode
-from .application import SourceCommand
-from .clients import as_counted, open_limiter, open_limiter_of_log, with_app_hint
+from .clients import open_limiter, open_limiter_of_log
 from .output import Failure, examples_of, json_flag, progress
-from .source import Source
+from .source import Source, SourceCommand
 
 
 def command_of(operation: AdminOperation) -> SourceCommand:
@@ -64,7 +63,7 @@ def _perform(operation: AdminOperation, source: Source, values: dict[str, Any]) 
         except ConfigError as error:
             message = error.message if error.path == "features" else str(error)
             lacks_rule = error.message.startswith(("unknown rule", "no rule uses"))
-            raise Failure(with_app_hint(source, message) if lacks_rule else message) from None
+            raise Failure(source.with_hint(message) if lacks_rule else message) from None
 
 
 def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Mapping[str, Any]:
@@ -76,7 +75,7 @@ def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -
             texts = values["features"]
             if "limits" in operation.words:
                 texts, values["limits"] = _split(texts)
-            values["features"] = as_counted(source, read_features(texts)) or None
+            values["features"] = source.as_counted(read_features(texts)) or None
         if values.get("features") is None and not values.get("key") and "features" in operation.words:
             values["features"] = {}
         decode(operation.arguments, values)

@@ -1,17 +1,49 @@
-"""The rules that a command shows: those of a settings file, or those of an application of any framework."""
+"""The rules that a command shows: those of a settings file, or of an application, which is imported and not started."""
 
+import contextlib
+import importlib
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import click
+
+from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
+from ..errors import ConfigError
 from ..http.limits import HttpLimiter
 from ..http.routes import Route
+from ..http.warnings import warnings_of_user
+from ..keys import parts
+from ..keys.features import UNMATCHED, Features
 from ..operations.overview import Overview
 from ..rules.marks import Destination
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores.url import redacted_url
+from ..wsgi import middleware as wsgi
+from .output import Failure, examples_of
+
+_FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.cli", "django": "ratelimit_mw.django.source"}
+"""The module of each framework that opens its applications. It is imported by name: it needs the framework."""
+_MAX_LAYERS: Final = 64
+_INSIDE: Final = ("middleware_stack", "app", "wsgi_app", "application", "__self__")
+"""The names under which layers keep the next one. A bound method such as ``wsgi_app`` is one of its object."""
+_HAS_APP: Final = "ratelimit_mw.app"
+_APP: Final = " --app shop:app"
+"""How the examples of a command name the application."""
+_ABOUT_APP: Final = (
+    "FILE contains only settings. With --app, the command imports your application and also knows the rules of its"
+    " decorators."
+)
+_OF_LOG: Final = (
+    "For the events of a traffic log, run: ratelimit-mw traffic URL. For the clients of an event, run: ratelimit-mw"
+    " traffic URL EVENT --top 10"
+)
 
 
 class Routed(NamedTuple):
@@ -64,6 +96,18 @@ class Source:
                 users.setdefault(name, []).append(rule.name)
         return users
 
+    def as_counted(self, features: Features) -> Features:
+        """Return the features of a client as its requests have them, such as an IPv6 address as its network."""
+        if self.http_limiter:
+            return self.http_limiter.as_counted(features)
+        return parts.as_counted(features, self.settings.ipv6_prefix)
+
+    def with_hint(self, message: str) -> str:
+        """Return a message on a rule with a hint, because a file may lack the rule of a decorator."""
+        end = "" if message.endswith("?") else "."
+        hint = f"{end} For a rule of a decorator, write --app MODULE:APP instead of the file"
+        return message + hint * self.overview.is_file
+
     def route(self, request: ASGIRequest) -> Routed:
         return Routed(request.sent_path)
 
@@ -99,3 +143,164 @@ def _environ_of(request: ASGIRequest, server_name: str | None) -> dict[str, Any]
     path = request.native["path"].encode().decode("latin-1")
     server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
     return {**server, "REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
+
+
+class MiddlewareSource(Source):
+    """The rules of the middleware of ASGI or WSGI, which is built and opens no connection."""
+
+    def __init__(self, name: str, middleware: Any, outside: list[Any]) -> None:
+        self._middleware = middleware
+        app = next((layer for layer in outside if hasattr(layer, "build_middleware_stack")), None)
+        self._scope = {"app": app} if app is not None else {}
+        is_asgi = isinstance(middleware, asgi.RateLimitMiddleware)
+        try:
+            self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
+        except ConfigError as error:
+            error.message += _hint(app)
+            raise
+        routes = () if self._index is None else self._index.reader.describe()
+        limits = middleware.http_limiter.in_force
+        super().__init__(name, limits.settings, limits.rules, routes, middleware.http_limiter)
+
+    def route(self, request: ASGIRequest) -> Routed:
+        if self._index is None:
+            return super().route(request)
+        request = ASGIRequest({**request.native, **self._scope})
+        to, params = self._index.describe(request)
+        if to.endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
+            to, params = self._index.describe(ASGIRequest({**request.native, "type": "websocket"}))
+        return Routed(request.sent_path, to, params)
+
+    def notes(self) -> Iterator[str]:
+        if isinstance(self._middleware, wsgi.RateLimitMiddleware):
+            yield from _notes_of_wsgi(self._middleware)
+
+
+def _notes_of_wsgi(middleware: wsgi.RateLimitMiddleware) -> Iterator[str]:
+    yield from warnings_of_user(middleware.http_limiter, wsgi.NO_REMOTE_USER)
+
+
+def _hint(app: Any) -> str:
+    """Return the end of a message about the routes of an application, which its lifespan may add to."""
+    lifespan = getattr(getattr(app, "router", None), "lifespan_context", None)
+    has_own = lifespan is not None and type(lifespan).__name__ != "_DefaultLifespan"
+    return ". Routes that the lifespan adds are not known here, because this command does not run it" if has_own else ""
+
+
+def open_application(name: str) -> Source:
+    """Import an application. Return its rules: of the first middleware that knows the user, or of its framework."""
+    outside: list[Any] = []
+    app = _import(name)
+    with contextlib.redirect_stdout(sys.stderr):
+        for layer in _layers_of(app):
+            is_middleware = isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware)
+            if is_middleware and not layer.before_user:
+                if isinstance(layer, wsgi.RateLimitMiddleware) and layer.routes is not None:
+                    return MapSource(name, layer.routes, partial(_notes_of_wsgi, layer))
+                return MiddlewareSource(name, layer, outside)
+            if source := _source_of_framework(layer, name):
+                return source
+            outside.append(layer)
+    if _is_factory(app):
+        raise Failure(f"{name} is a function. If it returns the application, write {name}()")
+    raise Failure(
+        f"{name} has no RateLimitMiddleware, and no RateLimiter of Flask. Add it, or name the application that has it"
+    )
+
+
+def _layers_of(app: Any) -> Iterator[Any]:
+    """Yield an application and the layers inside it, the outermost first, each once."""
+    seen: list[Any] = []
+    while app is not None and len(seen) < _MAX_LAYERS and all(app is not layer for layer in seen):
+        yield app
+        seen.append(app)
+        if hasattr(app, "build_middleware_stack"):  # Starlette builds its layers at its first call
+            if app.middleware_stack is None:
+                app.middleware_stack = app.build_middleware_stack()
+            app = app.middleware_stack
+        else:
+            app = next((inside for name in _INSIDE if (inside := getattr(app, name, None)) is not None), None)
+
+
+def _is_factory(app: object) -> bool:
+    """Return whether it is a function that needs no arguments."""
+    if not inspect.isfunction(app):
+        return False
+    return all(each.default is not each.empty for each in inspect.signature(app).parameters.values())
+
+
+def _source_of_framework(app: object, name: str) -> Source | None:
+    for cls in type(app).__mro__:
+        if module := _FRAMEWORKS.get(cls.__module__.partition(".")[0]):
+            source: Source | None = importlib.import_module(module).open_source(app, name)
+            return source
+    return None
+
+
+def _import(name: str) -> Any:
+    """Import "shop:app" or "shop:create()", as a server does. Text printed by the module goes to stderr."""
+    module, _, attributes = name.partition(":")
+    if not (module and attributes) or module.startswith("."):
+        raise click.UsageError(f"--app: expected MODULE:APP, for example shop:app; got {name!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            value: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise click.UsageError(f"--app: no module {error.name!r} in the current folder or installed") from None
+        for attribute in attributes.removesuffix("()").split("."):
+            if not hasattr(value, attribute):
+                raise click.UsageError(f"--app: module {module!r} has no {attributes!r}")
+            value = getattr(value, attribute)
+        return value() if attributes.endswith("()") else value
+
+
+class SettingsFile(click.Path):
+    """The path of a settings file. The URL of a traffic log is an error that names the command for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):
+            self.fail(f"expected a settings file; got a URL. {_OF_LOG}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class SourceCommand(click.Command):
+    """A command that takes either FILE or ``--app``. Its function gets a `Source`."""
+
+    open_app: Callable[[], Source] | None = None
+
+    def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
+        file = click.Argument(["file"], type=SettingsFile(exists=True, dir_okay=False, path_type=Path))
+        text = "Use an application instead of FILE, with its decorators and routes."
+        app = click.Option(["--app"], metavar="MODULE:APP", help=text)
+        super().__init__(params=[file, app, *params], **kwargs)
+        self.help = f"{inspect.cleandoc(self.help or '')}\n\n{_ABOUT_APP}"
+
+    def within(self, program: str, open_app: Callable[[], Source]) -> "SourceCommand":
+        """Return this command for a program that knows the application, such as "flask ratelimit"."""
+        own = copy(self)
+        own.open_app = open_app
+        own.params = [param for param in self.params if param.name not in ("file", "app")]
+        own.help = (self.help or "").removesuffix(_ABOUT_APP)
+        lines = [line.strip() for line in (self.epilog or "").splitlines() if _APP in line]
+        own.epilog = examples_of(line.replace("ratelimit-mw", program, 1).replace(_APP, "") for line in lines)
+        return own
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_HAS_APP] = any(arg.partition("=")[0] == "--app" for arg in args)
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        return [param for param in params if param.name != "file"] if ctx.meta.get(_HAS_APP) else params
+
+    def invoke(self, ctx: click.Context) -> Any:
+        file, app = ctx.params.pop("file", None), ctx.params.pop("app", None)
+        if self.open_app is not None:
+            source = self.open_app()
+        else:
+            source = Source.from_file(file) if app is None else open_application(app)
+        ctx.params["source"] = source
+        return super().invoke(ctx)

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakSet
@@ -36,10 +36,10 @@ class Mark:
 
 @dataclass(eq=False)
 class MessageMark(Mark):
-    """One ``@messages``. ``over`` is the action for a message over the limit: "close" or "drop"."""
+    """One ``@messages``. ``over`` is the action for a message over the limit: "close", "drop", or an async function."""
 
     source: ClassVar[str] = "@messages"
-    over: str
+    over: str | Callable[[Any, Any], Awaitable[object]]
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def of(subject: str, texts: Iterable[str]) -> list[str]:
 
 
 def test_a_store_that_works_has_no_problem(tmp_path: Path, redis_server: Server) -> None:
-    """The facts are the round trip, the clock, the processes, and the server with its policy. No count changes.
+    """The facts are the round trip, the processes, and the server with its policy. No count changes.
 
     Where no process has used the store, the application may use another one. This is a note, so --strict fails.
     """
@@ -54,7 +54,7 @@ def test_a_store_that_works_has_no_problem(tmp_path: Path, redis_server: Server)
     limiter.hit({"ip": "192.0.2.7"})
     report = connected(file)
     assert report["problems"] == []
-    assert [text.partition(":")[0] for text in report["facts"][:4]] == ["store", "round trip", "clock", "workers"]
+    assert [text.partition(":")[0] for text in report["facts"][:3]] == ["store", "round trip", "workers"]
     assert of("workers", report["facts"]) == ["workers: 1 process uses the store"]
     [server] = of("server", report["facts"])
     assert "role master" in server

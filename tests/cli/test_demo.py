@@ -4,7 +4,6 @@ import os
 import pty
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -77,11 +76,10 @@ def test_the_demo_shows_who_was_rejected_and_why(shown: tuple[str, str], tmp_pat
     headers = dict(line.split(": ", 1) for line in head.splitlines())
     assert len(rest.splitlines()[0]) == int(headers["content-length"])
     assert 0 < int(headers["retry-after"]) <= 3600
-    suggested = re.findall(r"^  (\S*ratelimit-mw) (.+)$", stdout, re.MULTILINE)
-    assert [command.split()[0] for _, command in suggested] == ["check", "explain", "replay"]
+    suggested = re.findall(r"^  ratelimit-mw (.+)$", stdout, re.MULTILINE)
+    assert [command.split()[0] for command in suggested] == ["check", "explain", "replay"]
     log = Files(tmp_path).log([line()])
-    for program, command in suggested:
-        assert shutil.which(program)
+    for command in suggested:
         result = run(*(log if word.endswith("access.log") else word for word in shlex.split(command)))
         assert result.exit_code == 0, result.output
 

@@ -150,15 +150,11 @@ def png_size(path: Path) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
-    """The picture is a PNG, and its height grows with the number of clients. Long host names are no warning."""
-    names = ["a" * 63 + ".example", "a_b." * 50 + "example", *(f"192.0.2.{i}" for i in range(1, 38))]
-    access_log = log(line(name, at=i * 60) for i, name in enumerate(names) for _ in range(5))
-    small, large = tmp_path / "small.png", tmp_path / "large.PNG"
-    result = run("replay", rules(SITE), access_log, "--plot", small, "--limit", 3)
-    assert (result.exit_code, result.stderr) == (0, f"picture written to {small}\n")
-    assert run("replay", rules(SITE), access_log, "--plot", large, "--limit", 30).exit_code == 0
-    assert png_size(small)[0] == png_size(large)[0]
-    assert png_size(small)[1] < png_size(large)[1]
+    """The ending of the name decides, in any case."""
+    picture = tmp_path / "small.PNG"
+    result = run("replay", rules(SITE), log(line(at=i * 60) for i in range(9)), "--plot", picture)
+    assert (result.exit_code, result.stderr) == (0, f"picture written to {picture}\n")
+    assert min(png_size(picture)) > 500
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ def test_the_commands_name_static_files() -> None:
     app = Flask("static", static_folder=".", static_url_path="/static")
     RateLimiter(app, EVERY)
     runner = app.test_cli_runner()
-    listed = runner.invoke(args=["ratelimit", "rules"]).output
+    listed = runner.invoke(args=["ratelimit", "check"]).output
     assert "exempt: /static/{filename} from every rule without match.path and match.view" in listed
     explained = runner.invoke(args=["ratelimit", "explain", "GET", "/static/a"]).output
     assert "the route takes only rules with match.path or match.view" in explained

@@ -41,7 +41,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     (
         "messages",
         lambda: messages("5/minute", over="clos"),
-        "over: expected 'close' or 'drop'; got ",
+        "over: expected 'close', 'drop' or an async function; got ",
     ),
     ("messages", lambda: messages("5/minute")(3), NO_VIEW),
 ]

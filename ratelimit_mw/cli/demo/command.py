@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
-import shutil
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -30,7 +27,6 @@ _FILES: Final = {"settings": Path(__file__).with_name("demo.toml"), "application
 _INTERRUPTED: Final = 130  # the exit code of shells for Ctrl-C
 _REJECTED: Final = 429
 _CLIENT: Final = "X-Forwarded-For"
-_LOG: Final = "/var/log/nginx/access.log"
 _CORRECT, _WRONG = {"password": "correct-horse"}, {"password": "123456"}
 
 
@@ -69,7 +65,7 @@ def demo() -> None:
     if not all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
         raise MissingExtraError("the demo", "demo")
     for title, path in _FILES.items():
-        print_text(f"The {title}: {_short_path(path)}", "bold")
+        print_text(f"The {title}: {path}", "bold")
         click.echo(f"{path.read_text('utf-8').strip()}\n")
     total = sum(kind.size for kind in _KINDS)
     counts = "{task.completed:,} of {task.total:,} requests [red]{task.fields[rejected]:,} rejected"
@@ -88,7 +84,9 @@ def demo() -> None:
     click.echo()
     print_table(Table("By kind of client", [_row(kind, rejected[kind.name]) for kind in _KINDS]))
     _show_rejection(next(chain.from_iterable(rejected.values())))
-    _show_next_commands()
+    print_text("Try next", "bold")
+    for words in ("check {}", "explain {} POST /login --feature ip=192.0.2.7", "replay {} /var/log/nginx/access.log"):
+        click.echo(f"  ratelimit-mw {words.format(shlex.quote(str(_FILES['settings'])))}")
 
 
 @contextmanager
@@ -151,17 +149,3 @@ def _show_rejection(response: httpx.Response) -> None:
     status = f"{response.http_version} {response.status_code} {response.reason_phrase}"
     for line in ("", status, *headers, "", response.text, ""):
         click.echo(line)
-
-
-def _show_next_commands() -> None:
-    settings, program = shlex.quote(_short_path(_FILES["settings"])), "ratelimit-mw"
-    if not shutil.which(program):  # its virtual environment is not active
-        program = shlex.quote(_short_path(Path(sys.executable).with_name(program)))
-    print_text("Try next", "bold")
-    for name, rest in (("check", ""), ("explain", " POST /login --feature ip=192.0.2.7"), ("replay", f" {_LOG}")):
-        click.echo(f"  {program} {name} {settings}{rest}")
-
-
-def _short_path(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative

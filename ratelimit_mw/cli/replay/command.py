@@ -8,10 +8,9 @@ from typing import Any, Final
 import click
 
 from ...operations import Answer, Cell, Line, Table
-from ..application import SourceCommand
 from ..logs import RequestLog, format_option, format_text, logs_argument
 from ..output import command, count_text, json_flag, parsed
-from ..source import Source
+from ..source import Source, SourceCommand
 from ..toml import toml
 from .plot import draw, plot_option
 from .report import ReplayReport
@@ -79,7 +78,7 @@ def replay(
         summary["suggested"] = {"share": share, "limits": limits}
         shown += _show_suggested(share, limits)
     if plot is not None:
-        draw(report, plot, limit)
+        draw(report, plot)
         notes.append(f"picture written to {plot}")
     return Answer(summary, shown, notes)
 

@@ -1,4 +1,4 @@
-"""Draws a replay: requests and rejections over time, and the clients with most rejections.
+"""Draws a replay: requests and rejections over time.
 
 matplotlib is an extra, and takes long to import.
 """
@@ -6,7 +6,6 @@ matplotlib is an extra, and takes long to import.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from datetime import UTC
 from importlib.util import find_spec
 from io import StringIO
@@ -16,13 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ...errors import MissingExtraError
-from ..output import count_text, printable
+from ..output import count_text
 from .report import STEPS, ReplayReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-
 _INK, _PAPER, _GRID = "#333333", "#ffffff", "#dddddd"
 _ALLOWED: Final = "#8fb3d9"
 _REJECTED: Final = "#c8342f"
@@ -68,24 +65,18 @@ plot_option = click.option(
     metavar="PICTURE",
     callback=_check_picture,
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Draw demand, allowed and rejected requests over time, and the clients with most rejections, as .png or .svg.",
+    help="Draw demand, allowed and rejected requests over time, as .png or .svg.",
 )
 
 
-def draw(report: ReplayReport, path: Path, limit: int) -> None:
+def draw(report: ReplayReport, path: Path) -> None:
     """Write a PNG or an SVG, by the name of the file. It needs no display."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    top = report.top(limit)
-    clients = [row for row in top if row["rejected"]] or top
-    bottom = 0.9 + 0.33 * len(clients)
     with rc_context(_STYLE):
-        figure = Figure(figsize=(11, 4.6 + bottom))
-        upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])
-        figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
-        _draw_curves(upper, report)
-        _draw_clients(lower, clients)
+        figure = Figure(figsize=(11, 4.6))
+        _draw_curves(figure.subplots(), report)
         if path.suffix.lower() == ".png":
             figure.savefig(path, format="png", metadata={"Software": None})
         else:
@@ -125,6 +116,7 @@ def _draw_curves(axes: Axes, report: ReplayReport) -> None:
 def _style_times(axes: Axes) -> None:
     """Add dates, a grid and a legend to curves over time. The days since 1970 are those of UTC."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axes.xaxis_date(UTC)
     locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
@@ -132,29 +124,7 @@ def _style_times(axes: Axes) -> None:
     # The label of the axis contains the year.
     dates = ConciseDateFormatter(locator, UTC, _DATES, zero_formats=_DATES_AT_ZERO, show_offset=False)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(dates)
-    _style_counts(axes.yaxis)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
     axes.grid(axis="y")
-
-
-def _draw_clients(axes: Axes, clients: Sequence[dict[str, Any]]) -> None:
-    rows, rejected = range(len(clients)), [row["rejected"] for row in clients]
-    axes.barh(rows, rejected, 0.7, color=_REJECTED)
-    bars = axes.barh(rows, [row["requests"] - row["rejected"] for row in clients], 0.7, rejected, color=_ALLOWED)
-    axes.bar_label(bars, [f"{row['rejected']:,} of {row['requests']:,}" for row in clients], padding=7, fontsize=9)
-    # The font has only ASCII, and clients may have chosen the text.
-    names = [printable(row["client"], 40).encode("ascii", "backslashreplace").decode() for row in clients]
-    axes.set_yticks(rows, names, parse_math=False)
-    axes.set_ylim(len(clients) - 0.4, -0.6)
-    axes.set_xlim(0, max(row["requests"] for row in clients) * 1.12)
-    _style_counts(axes.xaxis)
-    title = "Clients with most rejections" if any(rejected) else "No client was rejected: clients with most requests"
-    axes.set(title=title, xlabel="requests: rejected, then allowed")
-
-
-def _style_counts(axis: Axis) -> None:
-    """Make the ticks of an axis whole numbers."""
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
-    axis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
