@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ratelimit_mw import algorithms
-from ratelimit_mw.rules.costs import CostFrom
 from ratelimit_mw.rules.declaration import options_of, type_text
 from ratelimit_mw.rules.match import MatchOptions
 from ratelimit_mw.rules.options import RuleSettings
@@ -48,7 +47,6 @@ LINKS: Final = {
     "key": "[features](features.md)",
     "algorithm": "[algorithms](algorithms.md)",
     "cost": "[costs](settings.md#costs)",
-    "cost_from": "[costs](settings.md#costs)",
     "unit": "[costs](settings.md#costs)",
     "ban": "[bans](bans.md)",
     "reserve": "[priorities](load.md#priorities)",
@@ -99,7 +97,6 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
     "rule-fields": lambda: fields(RuleSettings),
     "match-fields": lambda: fields(MatchOptions),
-    "cost-from-fields": lambda: fields(CostFrom),
     "ban-fields": lambda: fields(BanOptions),
     "priority-fields": lambda: fields(PriorityTable),
     "count-when-fields": lambda: fields(CountWhen),

@@ -22,7 +22,7 @@ PAGES: Final = {
     "secret secret_file keyed": "reference/features#keeping-people-out-of-the-store",
     "match": "reference/settings#match",
     "count_when count_unless": "reference/settings#outcomes",
-    "cost cost_from unit": "reference/settings#costs",
+    "cost unit": "reference/settings#costs",
     "per per_key": "reference/settings#limits-of-single-clients",
     "lists exempt": "reference/settings#lists",
     "defaults": "reference/settings#defaults",

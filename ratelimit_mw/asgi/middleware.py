@@ -19,8 +19,8 @@ from ..rules.guard import get_current, set_current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
-from .layers import is_of_framework, layers_of
 from .request import BODY, ERROR, ASGIAdmission, ASGIRequest, asgi_user
+from .route_reader import is_of_framework, layers_of
 from .routes import Applications, BrokenApplications
 from .types import ASGIApp, Message, Receive, Scope, Send
 from .websocket import WebSocketConnection

@@ -9,10 +9,9 @@ from typing import Any, Final, Self
 from ..decision import RateLimitExceeded, Verdict
 from ..errors import RateLimitError
 from ..http.limits import ADMISSION
-from .layers import layers_of
+from .route_reader import is_of_framework, layers_of
 
 _ERRORS: Final = (RateLimitExceeded, RateLimitError)
-_FRAMEWORKS: Final = ("starlette", "fastapi")
 
 
 def http_error(verdict: Verdict) -> RateLimitExceeded:
@@ -76,7 +75,7 @@ class ErrorHandlers:
 
 
 def _is_default(handler: Any) -> bool:
-    return handler is _respond or str(getattr(handler, "__module__", "")).partition(".")[0] in _FRAMEWORKS
+    return handler is _respond or is_of_framework(handler)
 
 
 def handle_rejections(app: Any) -> None:

@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Mapping
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.admission import Admission
@@ -29,20 +29,11 @@ _STARTS: Final = {"http.response.start", "websocket.accept", "websocket.http.res
 _PLACE: Final = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
 
 
-class KnownRoutes(Protocol):
-    """The routes of the application that a request goes to."""
-
-    handlers: ErrorHandlers | None
-
-    def params(self, request: "ASGIRequest") -> Mapping[str, Any]:
-        """Return the path parameters of a request."""
-
-
 class ASGIRequest(Request):
     """A request over an ASGI scope."""
 
-    index: KnownRoutes | None
-    """The routes of the application, where they are known."""
+    index: Any
+    """The ``RouteIndex`` of the application; None where its routes are not known."""
     match: RouteMatch
     """The route of this request."""
     ahead: ReadAhead | None
@@ -175,20 +166,12 @@ class ASGIAdmission(Admission):
                 return self.server_send(message)
             limits, verdict = self.limits, self.verdict
             if self.counts_outcomes:
-                if self.true_costs:
-                    message = self._without_costs(message)
                 verdict = self.outcome(self.status or ERROR)
             added = limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
                 names = limits.writer.names if verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)
         return self.server_send(message)
-
-    def _without_costs(self, message: Message) -> Message:
-        """State the true costs in a message. Return it without the headers that the client must not receive."""
-        headers = list(message.get("headers") or ())
-        names = {name.encode("latin-1") for name in self.read_costs(headers)}
-        return with_headers({**message, "headers": headers}, [], names)
 
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
         """End the admission after an error. Return whether a rejection was sent for it."""

@@ -14,11 +14,12 @@ from ..rules.marks import ViewMarks, marked_form, marks_of
 from ..rules.match import METHODS
 from ..rules.paths import deepen
 from .dependants import DependencyLimit, calls_before
-from .layers import application_behind, is_of_framework, router_of
 from .router import NO_ROUTE, AppRoute, RouteMatch, RouterPlace, RouteTable, Scope
 
 _NOT_FOUND: Final = "not_found"  # the name of the default of a router, unless an application replaces it
 _REST: Final = "/{path:path}"
+_FRAMEWORKS: Final = ("starlette", "fastapi")
+_MAX_DEPTH: Final = 32
 # Starlette's own convertors without a slash in their values. Other convertors may match any path.
 _WITHIN_SEGMENT: Final = {"StringConvertor", "IntegerConvertor", "FloatConvertor", "UUIDConvertor"}
 
@@ -192,3 +193,28 @@ def _forms_of(endpoint: Any) -> Iterator[object]:
     while endpoint is not None:
         yield endpoint
         endpoint = getattr(endpoint, "__wrapped__", None)
+
+
+def layers_of(app: Any) -> Iterator[Any]:
+    """Yield an application, and those inside that middleware keeps as its ``app``."""
+    for _ in range(_MAX_DEPTH):
+        if app is None:
+            return
+        yield app
+        app = getattr(app, "app", None)
+
+
+def application_behind(app: Any) -> Any:
+    """Return the Starlette application or router inside middleware; None where there is none."""
+    of_frameworks = (layer for layer in layers_of(app) if is_of_framework(*type(layer).__mro__))
+    return next((layer for layer in of_frameworks if isinstance(getattr(layer, "routes", None), list)), None)
+
+
+def router_of(owner: Any) -> Any:
+    """Return the router of an application; a router itself."""
+    return getattr(owner, "router", owner)
+
+
+def is_of_framework(*things: Any) -> bool:
+    """Return whether one of some classes or functions is of Starlette or FastAPI."""
+    return any(str(getattr(thing, "__module__", "")).partition(".")[0] in _FRAMEWORKS for thing in things)

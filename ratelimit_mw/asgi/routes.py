@@ -14,11 +14,10 @@ from ..keys.values import parameter
 from ..rules.marks import Destination, ViewMarks
 from ..rules.rule import with_defaults
 from .dependants import check_provided
-from .layers import application_behind
 from .openapi import OpenAPIWithLimits
 from .rejections import ErrorHandlers, handle_rejections
 from .request import ASGIRequest
-from .route_reader import RouteReader
+from .route_reader import RouteReader, application_behind
 from .router import RouteFound, RouteMatch, path_below
 
 _MAX_CACHED: Final = 10_000

@@ -4,7 +4,7 @@ A handshake counts as a GET of its path.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from ..decision import Verdict, rejection_of
 from .request import ASGIAdmission
@@ -92,27 +92,11 @@ class WebSocketConnection:
         return verdict
 
     async def _end_message(self, verdict: Verdict) -> None:
-        """Close the connection, or call your functions, for a rejected message. A deny list closes."""
-        actions = {self._rules.rule_of(mark).name: mark.over for mark in self.marks}
-        rejecting = dict.fromkeys(actions.get(decision.rule, "close") for decision in verdict.rejected_by)
-        if verdict.denied or not rejecting or "close" in rejecting:
+        """Close the connection for a rejected message, unless all limits that reject it only drop it."""
+        dropping = {self._rules.rule_of(mark).name for mark in self.marks if mark.over == "drop"}
+        rejecting = {decision.rule for decision in verdict.rejected_by}  # none for a client that is banned everywhere
+        if verdict.denied or not rejecting or rejecting - dropping:
             await self._close()
-            return
-        for action in rejecting:
-            if callable(action) and not self._is_closed:
-                await action(self._connection(), verdict)
-
-    def _connection(self) -> Any:
-        """Return the connection for your function. Its view receives the disconnect after your function closes it."""
-        from starlette.websockets import WebSocket, WebSocketState  # the application has imported it
-
-        async def send(message: Message) -> None:
-            await self._send_on(message)
-            self._is_closed |= message["type"] == "websocket.close"
-
-        connection = WebSocket(self._admission.native, self._receive, send)
-        connection.client_state = connection.application_state = WebSocketState.CONNECTED
-        return connection
 
     async def _send_on(self, message: Message) -> None:
         """Pass on a message of the application, unless the connection was closed here."""

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..http.request import group_values, only_value
 from ..keys.ip import parse_address
-from ..operations.times import seconds_of
+from ..operations.answer import seconds_of
 from .output import printable
 
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts

@@ -13,7 +13,7 @@ from ..stores import Store
 from ..stores.url import redacted_url
 from ..testmode import process_clock
 from ..traffic import TrafficLog
-from ..traffic.address import parse_log_url
+from ..traffic.store import parse_log_url
 from .output import Failure
 from .source import Source
 

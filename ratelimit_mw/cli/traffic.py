@@ -8,13 +8,13 @@ import click
 from ..clock import SECOND
 from ..errors import ConfigError, suggestion
 from ..operations import Answer, Cell, Table
-from ..operations.times import minute_text, seconds_of
+from ..operations.answer import minute_text, seconds_of
 from ..operations.traffic import missing_text
 from ..quota import parse_duration
 from ..settings import Settings
 from ..testmode import process_clock
 from ..traffic import TrafficLog
-from ..traffic.address import parse_log_url
+from ..traffic.store import parse_log_url
 from .access_log import LogEntry
 from .clients import open_log
 from .log_formats import LineParser

@@ -12,9 +12,8 @@ from ..errors import RateLimitError, StoreError
 from ..limiter.gates import EVERY
 from ..limiter.limiter import Limiter
 from ..limiter.observers.events import REJECTED
-from ..operations.forms import decision_json, override_json
+from ..operations.answer import decision_json, override_json, span_text, time_json
 from ..operations.overview import Overview
-from ..operations.times import span_text, time_json
 from ..operations.traffic import TrafficSeries, missing_text, read_series, top_clients, total_json
 from ..rules.ruleset import RuleSet
 from ..stores.url import redacted_url

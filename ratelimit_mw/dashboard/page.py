@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import MissingExtraError
-from ..operations.times import span_text
+from ..operations.answer import span_text
 from .data import LABELS
 from .view import RANGES, View
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from ..errors import ConfigError, suggestion
 from ..http.request import parse_pairs
-from ..operations.times import seconds_of
+from ..operations.answer import seconds_of
 from ..operations.traffic import Kind
 
 RANGES: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "year": 365 * 86_400}

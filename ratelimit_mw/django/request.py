@@ -190,8 +190,6 @@ class DjangoAdmission(Admission):
     def add_headers(self, response: Any) -> None:
         """Replace the rate limit headers that the application has set."""
         headers = response.headers
-        for name in self.read_costs(headers.items()) if self.true_costs else ():
-            headers.pop(name, None)
         added = self.text_headers(response.status_code)
         for name, value in () if self.keeps_headers(headers.items()) else added:
             headers[name] = value

@@ -13,7 +13,6 @@ from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verd
 from ..forksafe import create_lock
 from ..limiter.gates import respond
 from ..limiter.limiter import Limiter
-from ..rules.costs import HeaderCost
 from ..rules.guard import set_current
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
@@ -22,7 +21,6 @@ from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limits import ADMISSION, HttpLimits
 from .rejection import PreparedRejection
 from .request import Request
-from .true_costs import settle_by_headers
 
 lock = create_lock(sys.modules[__name__], "lock", threading.Lock)
 """Held while verdicts are added, and while those to settle are taken."""
@@ -65,9 +63,7 @@ class Admission:
     has_slots = False
     """Whether it holds slots, until the response is sent."""
     counts_outcomes = False
-    """Whether the start of the response changes what is consumed, by its status or a header."""
-    true_costs: tuple[tuple[str, HeaderCost], ...] = ()
-    """The rules whose true cost is in a header of the response."""
+    """Whether the status of the response changes what is consumed."""
     resolve: Callable[[Any], Any] | None = None
     """Returns the value of a feature that an async function provides, where a view that is not async may need it."""
     _prepared: PreparedRejection | None = None  # The response to a rejection, whose headers may have a random part.
@@ -171,8 +167,7 @@ class Admission:
     def _hold(self, plan: Plan, verdict: Verdict, limits: HttpLimits) -> None:
         self.needs_settlement = True
         self.ends_with_body |= plan.ends_with_body
-        self.true_costs += plan.true_costs
-        self.counts_outcomes |= plan.counts_outcomes or plan.times or bool(plan.true_costs)
+        self.counts_outcomes |= plan.counts_outcomes or plan.times
         if plan.has_slots:
             self.has_slots = True
             limits.limiter.hold(verdict, limits.rules)
@@ -285,16 +280,6 @@ class Admission:
         first = self.first or self
         first._prepared = self._prepared = first.limits.rejections.find(self.verdict, self.request.accept)
         return first._prepared
-
-    def read_costs(self, headers: Iterable[tuple[str | bytes, object]]) -> set[str]:
-        """State the true costs that are in the headers of a response: see the option ``cost_from`` of rules.
-
-        Returns:
-            The names of the headers that the client must not receive, in lower case.
-        """
-        # Outer middleware does not see the headers that are removed here.
-        settle_by_headers([(each.verdicts, each.true_costs) for each in self.chain()], headers)
-        return {source.header for _, source in self.true_costs if source.remove}
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import inspect
-import logging
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigError, FeatureTypeError, error_path
@@ -16,7 +13,6 @@ from ..keys.features import checked_name
 from ..rules.declaration import checked_call
 from .request import Request
 
-_log = logging.getLogger("ratelimit_mw")
 Read = Callable[[Request], Any]
 """Returns the value of a feature, or its awaitable."""
 FeatureFunctions = Mapping[str, Callable[[Any], Any]] | Callable[[Any], Any]
@@ -106,7 +102,6 @@ class Identify:
                 return read_later(features, request, holder)
             if name in features:
                 return features[name]
-            _warn_of_similar(name, tuple(features))
             return None if otherwise is None else otherwise(request)
 
         async def read_later(call: _Call, request: Request, holder: Request) -> Any:
@@ -156,13 +151,6 @@ def _check_returned(names: Iterable[str]) -> None:
 
 def _is_returnable(name: str) -> bool:
     return name not in _OF_REQUEST and ":" not in name
-
-
-@lru_cache(1024)
-def _warn_of_similar(name: str, returned: tuple[str, ...]) -> None:
-    """Log a warning for a feature that the function returns under a similar name, once for each set of names."""
-    for other in difflib.get_close_matches(name, returned, 1, 0.75):
-        _log.warning("the function of features returns %r, but a rule uses %r. If one is a typo, fix it", other, name)
 
 
 def returned_types(function: Any) -> list[type]:

@@ -120,7 +120,7 @@ class Limiter:
         with error_path("observers"):
             functions = self.settings.observers if given is None else checked_observers(given)
         with error_path("traffic_log"):
-            feed = feed_of(self, self.settings, self.clocks.time)
+            feed = feed_of(self.settings, self.clocks.time)
         self.traffic_log = None if feed is None else feed.log
         kind = type(self.store).__name__.removesuffix("Store").lower()
         self.is_observed = bool(functions or feed)

@@ -1,10 +1,25 @@
-"""``Answer``: the result of an operation or a command, for a program and for a person."""
+"""``Answer``: the result of an operation or a command, and the forms of clients, decisions and times in it.
+
+They are the same in commands, the admin API and the dashboard. Times are in UTC, and in whole seconds.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from datetime import UTC, datetime
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+from ..decision import Decision, prefix_of, without_hash_tag
+from ..keys.features import INVALID, Features
+from ..keys.parts import Part, part_of
+from ..rules.compiled import CompiledRule
+from ..rules.overrides import ClientOverride
+from ..rules.ruleset import RuleSet
+from .overview import function_name
 
 Cell = str | Sequence[str] | int | float
 """A text, lines of text, a number, or a share between 0.0 and 1.0."""
+_LONGEST: Final = 100 * 365 * 86_400
+"""The longest duration that is shown, in seconds. The debt of a settled cost may last longer."""
 
 
 class Table(NamedTuple):
@@ -35,3 +50,129 @@ class Answer(NamedTuple):
     shown: Sequence[Table | Line | str] = ()
     notes: Sequence[str] = ()
     found_wrong: bool = False
+
+
+def decision_json(decision: Decision, rules: RuleSet) -> dict[str, Any]:
+    """Return a decision with the names of its attributes. ``until`` is the end of a rejection or of a ban."""
+    retry = None if decision.allowed else decision.retry_after
+    return {
+        "rule": decision.rule,
+        "client": client_text(decision.key[len(prefix_of(decision.key)) :], decision.rule, rules),
+        "quota": function_of(decision, rules) or str(decision.quota),
+        "unit": decision.unit,
+        "mode": "shadow" if decision.shadow else "enforce",
+        "allowed": decision.allowed,
+        "banned": decision.banned,
+        "limit": decision.limit,
+        "remaining": decision.remaining,
+        "retry_after": decision.retry_after,
+        "until": None if retry is None else time_json(decision.at, retry),
+        "reset_after": decision.reset_after,
+        "reset_at": time_json(decision.at, decision.reset_after),
+        "key": decision.key,
+        **({"reason": decision.reason} if decision.reason else {}),
+    }
+
+
+def override_json(override: ClientOverride, rules: RuleSet) -> dict[str, Any]:
+    """Return an override. Without an end, ``until`` is None."""
+    return {
+        "rule": override.rule,
+        "client": client_text(override.key, override.rule, rules),
+        "limits": override.limits,
+        "until": None if override.until is None else time_json(override.until),
+        "key": override.key,
+    }
+
+
+def function_of(decision: Decision, rules: RuleSet) -> str:
+    """Return the name of the function that returns the limits of a banned client; "" for known limits."""
+    rule = rules.by_name.get(decision.rule)
+    return function_name(rule.source.function) if rule and decision.source in rule.placeholder else ""
+
+
+def client_json(rule: str | None, features: Features, **result: object) -> dict[str, Any]:
+    """Return the result of a change for one client."""
+    return {"rule": rule, "client": " ".join(words_of(features)), **result}
+
+
+def client_text(client: str, rule: str, rules: RuleSet) -> str:
+    """Return the values in a key without its prefix; "" for the key of all clients. The rule may be gone."""
+    words = words_of_client(rules.by_name[rule], client) if rule in rules.by_name else None
+    return without_hash_tag(client) if words is None else " ".join(words)
+
+
+def words_of_client(rule: CompiledRule, client: str) -> list[str] | None:
+    """Return the values in a key without its prefix as words. A digest stays one. None for a key of other entries."""
+    values = rule.key.values_in(client)
+    return None if values is None else [f"{word_of(part_of(name))}={value}" for name, value in values.items()]
+
+
+def words_of(features: Features) -> list[str]:
+    """Return features as the words of a command."""
+    words = []
+    for name, value in features.items():
+        pairs = {f"{name}.{inner}": text for inner, text in value.items()} if isinstance(value, dict) else {name: value}
+        words += [f"{name}={'...' if text is INVALID else text}" for name, text in pairs.items()]
+    return words
+
+
+def word_of(part: Part) -> str:
+    """Return the name that a command gives to a part of a key: ``ip`` for ``ip/48``.
+
+    >>> word_of(part_of("user.id")), word_of(part_of("path:id as int")), word_of(part_of("ip/48"))
+    ('user.id', 'path:id', 'ip')
+    """
+    return f"{part.feature}.{part.attribute}" if part.attribute else part.feature
+
+
+def time_text(at: float, after: float = 0.0) -> str:
+    """Return the time ``after`` seconds after ``at``, rounded up, for a table.
+
+    >>> time_text(1_000_000_000.2, 60)
+    '2001-09-09 01:47:41 UTC'
+    """
+    return f"{_moment(at, after):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def time_json(at: float, after: float = 0.0) -> str:
+    """Return the time ``after`` seconds after ``at``, rounded up, in the form of ISO 8601.
+
+    >>> time_json(1_000_000_000)
+    '2001-09-09T01:46:40+00:00'
+    """
+    return _moment(at, after).isoformat()
+
+
+def minute_text(seconds: float) -> str:
+    """Return a time in UTC, to the minute or to the second."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").removesuffix("+00:00").removesuffix(":00")
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds since 1970 of a time in ISO 8601, which is in UTC unless it has a zone.
+
+    >>> seconds_of("2001-09-09T01:46:40"), seconds_of("2001-09-09T03:46:40+02:00")
+    (1000000000.0, 1000000000.0)
+    """
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def span_text(seconds: float) -> str:
+    """Return a duration in its two largest units, rounded up to whole seconds.
+
+    >>> span_text(0.2), span_text(61.0), span_text(90_000.0)
+    ('1 s', '1 min 1 s', '1 d 1 h')
+    """
+    left = ceil(min(seconds, _LONGEST))
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" * bool(count))
+    return " ".join(filter(None, parts[:2])) or "0 s"
+
+
+def _moment(at: float, after: float) -> datetime:
+    return datetime.fromtimestamp(ceil(at + min(after, _LONGEST)), UTC)

@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from ..errors import ConfigError, error_path
 from ..http.request import group_values, only_value
-from ..keys.features import INVALID, Features, checked_name, is_email
+from ..keys.features import INVALID, checked_name, is_email
 from ..keys.forms import normalized_email
-from ..keys.parts import Part, checked_part, part_of
+from ..keys.parts import checked_part, part_of
 from ..quota import parse_duration
 from ..rules.declaration import check_names, check_type
 from .answer import Answer
@@ -173,24 +173,6 @@ def _check(name: str, value: Any, hint: Any) -> None:
         raise ConfigError(error.message.replace("a table", "an object"), error.path) from None
     if name in _PERIODS and not parse_duration(value):
         raise ConfigError(f"expected more than 0; got {value!r}")
-
-
-def words_of(features: Features) -> list[str]:
-    """Return features as the words of a command."""
-    words = []
-    for name, value in features.items():
-        pairs = {f"{name}.{inner}": text for inner, text in value.items()} if isinstance(value, dict) else {name: value}
-        words += [f"{name}={'...' if text is INVALID else text}" for name, text in pairs.items()]
-    return words
-
-
-def word_of(part: Part) -> str:
-    """Return the name that a command gives to a part of a key: ``ip`` for ``ip/48``.
-
-    >>> word_of(part_of("user.id")), word_of(part_of("path:id as int")), word_of(part_of("ip/48"))
-    ('user.id', 'path:id', 'ip')
-    """
-    return f"{part.feature}.{part.attribute}" if part.attribute else part.feature
 
 
 def read_features(texts: Iterable[str]) -> dict[str, Any]:

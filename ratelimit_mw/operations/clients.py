@@ -18,21 +18,20 @@ from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call
 from ..stores.url import redacted_url
-from .answer import Answer, Cell, Table
-from .arguments import (
-    AnyClient,
-    AnyRule,
-    Client,
-    Most,
-    OnlyRule,
-    RuleOrAll,
-    missing,
-    operation,
+from .answer import (
+    Answer,
+    Cell,
+    Table,
+    client_json,
+    client_text,
+    decision_json,
+    span_text,
+    time_json,
+    time_text,
     word_of,
     words_of,
 )
-from .forms import client_json, client_text, decision_json
-from .times import span_text, time_json, time_text
+from .arguments import AnyClient, AnyRule, Client, Most, OnlyRule, RuleOrAll, missing, operation
 
 ALL_CLIENTS: Final = "all clients"
 _KEY: Final = Meta(title="TEXT", description="The key of the client, instead of RULE and NAME=VALUE.")

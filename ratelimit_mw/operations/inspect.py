@@ -14,20 +14,9 @@ from ..rules.client_key import client_key, features_of, missing_in_key, similar_
 from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call
-from .answer import Answer, Cell, Table
+from .answer import Answer, Cell, Table, decision_json, function_of, span_text, words_of_client
 from .arguments import Given, Most, OnlyRule, operation, read_features
-from .clients import (
-    client_cell,
-    counted,
-    missing_in_tables,
-    next_request,
-    place_of,
-    read_pages,
-    secret_hint,
-    states_of,
-)
-from .forms import decision_json, function_of, words_of_client
-from .times import span_text
+from .clients import client_cell, counted, missing_in_tables, next_request, place_of, read_pages, secret_hint, states_of
 
 _VALUE: Final = Meta(
     title="NAME=VALUE",

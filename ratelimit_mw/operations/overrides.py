@@ -6,11 +6,9 @@ from ..limiter.limiter import Limiter
 from ..rules.client_key import client_key
 from ..rules.overrides import ClientOverride
 from ..stores.blocking import Call
-from .answer import Answer, Cell, Table
-from .arguments import AnyClient, AnyRule, Client, Length, Limits, RuleName, operation, words_of
+from .answer import Answer, Cell, Table, client_json, client_text, override_json, time_text, words_of
+from .arguments import AnyClient, AnyRule, Client, Length, Limits, RuleName, operation
 from .clients import ALL_CLIENTS, SPELLING, named_client, notes_on_interval, place_of, secret_hint
-from .forms import client_json, client_text, override_json
-from .times import time_text
 
 
 @operation(

@@ -91,7 +91,6 @@ class Overview:
             "mode": source.mode,
             **consistency_of(rule),
             "cost": function_name(source.options["cost"]) or source.options["cost"],
-            **({"cost_from": source.options["cost_from"]} if source.true_cost else {}),
             **({"unit": source.unit} if source.unit != REQUESTS else {}),
             "when_missing": source.when_missing,
             "count_when": _outcomes_json(source.options["count_when"]),

@@ -16,11 +16,9 @@ from ..quota import parse_duration
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call
 from ..traffic import TrafficLog
-from .answer import Answer, Cell, Table
+from .answer import Answer, Cell, Table, client_text, minute_text, time_json
 from .arguments import Last, Most, OnlyRule, operation
 from .clients import ALL_CLIENTS
-from .forms import client_text
-from .times import minute_text, time_json
 
 Kind = Literal["rule", "endpoint"]
 OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)

@@ -1,19 +1,16 @@
-"""Costs that are read: from a feature of the request, and from a header of the response. Pure."""
-
-# Annotations are evaluated here, because msgspec reads them.
+"""Costs that are read from a feature of the request. Pure."""
 
 import inspect
 from decimal import ROUND_CEILING, Decimal
-from typing import Annotated, Any, Final, NamedTuple, TypedDict
+from typing import Any, Final
 
 from ..errors import ConfigError
-from ..keys.features import INVALID, Features, checked_name
+from ..keys.features import INVALID, Features
 from ..keys.parts import checked_part, part_of
 from ..quota import MAX_AMOUNT, checked_cost
-from .declaration import checked_call, decode, option
+from .declaration import checked_call
 
 REQUESTS: Final = "requests"
-_EXPECTED: Final = '{header = "x-tokens-used"}'
 
 
 class FeatureCost:
@@ -51,26 +48,6 @@ class FeatureCost:
         return self.default
 
 
-class HeaderCost(NamedTuple):
-    """The true cost of a request, in a header of its response. ``remove`` keeps the header from the client."""
-
-    header: str
-    remove: bool = False
-
-
-class _CostHeader(TypedDict):
-    header: Annotated[
-        str,
-        option("The name of the header. Its value is a number.", read=lambda name: checked_name(f"header:{name}")[7:]),
-    ]
-
-
-class CostFrom(_CostHeader, total=False):
-    """The header of the response with the true cost."""
-
-    remove: Annotated[bool, option("Whether the client does not receive the header.", False)]
-
-
 def parse_cost(cost: object) -> object:
     """Return the cost of a rule: a number, a feature or a function."""
     if isinstance(cost, str):
@@ -82,15 +59,8 @@ def parse_cost(cost: object) -> object:
     return checked_call(cost, "the request or message")
 
 
-def parse_cost_from(table: object) -> HeaderCost:
-    """Return the true cost of a rule."""
-    return HeaderCost(**decode(CostFrom, table, _EXPECTED))
-
-
-def number_of(value: Any, infinite: int | None = MAX_AMOUNT) -> int | None:
+def number_of(value: Any) -> int | None:
     """Return a number from 0, rounded up and at most 10**12; None for anything else, such as True.
-
-    ``infinite`` is returned for infinity.
 
     >>> [number_of(value) for value in ("150", " 2.5 ", "1e9999999", 0, -1, float("nan"), True, "")]
     [150, 3, 1000000000000, 0, None, None, None, None]
@@ -106,6 +76,4 @@ def number_of(value: Any, infinite: int | None = MAX_AMOUNT) -> int | None:
             return None
     if number.is_nan() or number < 0:
         return None
-    if number.is_infinite():
-        return infinite
     return MAX_AMOUNT if number > MAX_AMOUNT else int(number.to_integral_value(ROUND_CEILING))

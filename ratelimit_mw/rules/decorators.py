@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 from weakref import WeakSet
 
-from ..errors import ConfigError, error_of, error_path
-from .declaration import checked_call, document
+from ..errors import ConfigError, error_of
+from .declaration import document
 from .guard import guard, guard_entries, require_decided
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, attach, combine, marks_of
 from .names import holds_views, name_of
@@ -68,19 +68,19 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
 @document(
     RuleOptions,
     limits=LIMITS_MEANING,
-    over='The action over the limit: `"close"`, `"drop"`, or an async function of the WebSocket and the verdict.',
+    over='The action over the limit: `"close"` or `"drop"`.',
 )
 def messages(
     limits: Limits,
     *,
-    over: Literal["close", "drop"] | Callable[[Any, Any], Awaitable[object]] = "close",
+    over: Literal["close", "drop"] = "close",
     **options: Unpack[RuleOptions],
 ) -> Callable[[AnyView], AnyView]:
     """Limit the messages that a WebSocket view receives. Messages that the view sends are not limited.
 
-    A message over the limit closes the connection with code 1013 ("try again later"). With ``over="drop"``, or an
-    async function, the message is dropped. ``cost`` may be a function of the message, a ``str`` or ``bytes``. The other
-    options are those of ``limit``, except for ``count_when``, ``count_unless``, ``cost_from`` and concurrency limits.
+    A message over the limit closes the connection with code 1013 ("try again later"). With ``over="drop"``, the message
+    is dropped. ``cost`` may be a function of the message, a ``str`` or ``bytes``. The other
+    options are those of ``limit``, except for ``count_when``, ``count_unless`` and concurrency limits.
 
     Returns:
         A decorator. The view that it returns has the same signature.
@@ -90,15 +90,10 @@ def messages(
     """
     place = _place("@messages", limits, options)
     if over not in ("close", "drop"):
-        if not inspect.iscoroutinefunction(over):
-            raise ConfigError(f"expected 'close', 'drop' or an async function; got {over!r}", "over", place)
-        with error_of(place), error_path("over"):
-            checked_call(over, "the WebSocket", "the verdict")
+        raise ConfigError(f"expected 'close' or 'drop'; got {over!r}", "over", place)
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
         raise ConfigError("count_when, count_unless and concurrency limits cannot be used for messages", of=place)
-    if rule.true_cost is not None:
-        raise ConfigError("messages have no response with a header. Remove cost_from", "cost_from", place)
 
     def mark(view: AnyView) -> AnyView:
         mark = MessageMark(rule, _checked_name(view, name_of(view), place), over)

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakSet
@@ -36,10 +36,10 @@ class Mark:
 
 @dataclass(eq=False)
 class MessageMark(Mark):
-    """One ``@messages``. ``over`` is the action for a message over the limit: "close", "drop", or an async function."""
+    """One ``@messages``. ``over`` is the action for a message over the limit: "close" or "drop"."""
 
     source: ClassVar[str] = "@messages"
-    over: str | Callable[[Any, Any], Awaitable[object]]
+    over: str
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 from .. import algorithms
 from ..keys.key import parse_key
 from ..quota import Quota, parse_duration
-from .costs import CostFrom, parse_cost, parse_cost_from
+from .costs import parse_cost
 from .declaration import OFF, as_given, option
 from .match import Match as ParsedMatch
 from .match import MatchOptions
@@ -148,9 +148,6 @@ class RuleOptions(TypedDict, total=False):
             1,
             read=parse_cost,
         ),
-    ]
-    cost_from: Annotated[
-        CostFrom | None, option("The header of the response with the true cost.", read=parse_cost_from)
     ]
     unit: Annotated[
         str,

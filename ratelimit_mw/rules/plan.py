@@ -64,12 +64,10 @@ class Plan:
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
         """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""
-        self.true_costs = tuple((rule.name, rule.source.true_cost) for rule in rules if rule.source.true_cost)
-        """The rules whose true cost is in a header of the response."""
         tuned = (limit.tuning.by for limit in every if limit.tuning is not None)
         self.times = any(by != "demand" for by in tuned) or any(r.lookups and r.source.target_us for r in rules)
         """Whether limits follow the responses."""
-        self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.true_costs or self.times)
+        self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.times)
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)
         self.waits = any(rule.source.wait_us for rule in rules)
         """Whether a request may wait for a slot."""

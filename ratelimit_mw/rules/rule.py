@@ -14,7 +14,7 @@ from ..errors import ConfigError, error_of, error_path
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import checked_part, feature_of, spellings
 from ..quota import Quota, parse_quotas
-from .costs import FeatureCost, HeaderCost
+from .costs import FeatureCost
 from .declaration import checked_call, decode, defaults_of, document
 from .lookup import function_of, value_of
 from .match import Match, checked_method
@@ -29,7 +29,6 @@ _DEFAULTS: Final = defaults_of(RuleOptions)
 _ATTRIBUTES: Final = {
     "key": "entries",
     "match": "matches",
-    "cost_from": "true_cost",
     "hold_at_most": "hold_us",
     "wait": "wait_us",
     "target": "target_us",
@@ -73,7 +72,7 @@ _USES: Final[Mapping[str, tuple[Callable[[Rule, Quota], bool], str]]] = {
     ),
     **{
         option: (lambda _, quota: not _sheds(quota), f"{_ADAPTIVE_SLOTS} {option}. Remove it, or add another limit")
-        for option in ("algorithm", "cost", "cost_from", "count_when", "count_unless")
+        for option in ("algorithm", "cost", "count_when", "count_unless")
     },
 }
 """The options that only some limits use: which ones, and the message for a rule that has none of them."""
@@ -108,7 +107,6 @@ class Rule:
     name: str | None
     algorithm: Any
     cost: int | FeatureCost | Callable[[Any], int]
-    true_cost: HeaderCost | None
     unit: str
     when_missing: str
     mode: str

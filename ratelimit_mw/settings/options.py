@@ -18,7 +18,7 @@ from ..rules.paths import checked_pattern
 from ..rules.priorities import PriorityTable, parse_priorities
 from ..rules.values import checked_table, parse_positive_duration, parse_whole_seconds
 from ..stores import Store
-from ..traffic.address import checked_log_url
+from ..traffic.store import checked_log_url
 from .rules import parse_defaults
 from .values import checked_observers, checked_proxy, checked_store, field_name, forwarded_header, key_name, parse_size
 

@@ -13,7 +13,7 @@ from ..algorithms import Algorithm
 from ..clock import SECOND
 from ..decision import Charge, Decision
 from ..quota import Quota
-from .reference_store import check_equal, values_of
+from .reference_store import check_equal, random_pause, values_of
 
 START = 1_767_268_820 * SECOND + 500_000
 _SEEDS = range(4)
@@ -245,7 +245,7 @@ class AlgorithmCompliance:
             yield step
             state = self._next_state(algorithm, step, chance, charges)
             latest = max(latest, now)
-            now = max(0, now + _random_pause(algorithm, decision, chance, back))
+            now = max(0, now + random_pause(algorithm, [decision], chance, back))
 
     def _next_state(self, algorithm: Algorithm, step: TraceStep, chance: random.Random, charges: bool) -> Any:
         """Return the state for the next step, sometimes after a charge or a refund."""
@@ -263,20 +263,6 @@ class AlgorithmCompliance:
 
 def _costs(algorithm: Algorithm) -> tuple[int, ...]:
     return (1, max(1, algorithm.limit // 3), algorithm.limit, algorithm.limit + 1)
-
-
-def _random_pause(algorithm: Algorithm, decision: Decision, chance: random.Random, back: bool) -> int:
-    """Choose the time until the next step: mostly short, often the exact end of a wait."""
-    period, kind = algorithm.period, chance.random()
-    if kind < 0.3:
-        return chance.randrange(max(1, 2 * period // algorithm.amount))
-    if kind < 0.5:
-        return (decision.retry_us or 0) - chance.choice((0, 0, 1)) if decision.retry_us else 0
-    if kind < 0.6:
-        return decision.reset_us - chance.choice((0, 1)) if decision.reset_us else 0
-    if kind < 0.7 and back:
-        return -chance.randrange(period)
-    return chance.randrange(2 * period) if kind < 0.85 else 0
 
 
 def _charge_of(step: TraceStep) -> Charge:

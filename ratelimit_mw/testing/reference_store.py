@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..algorithms import Algorithm
 from ..decision import Charge, Correction, Decision, Hit, Limit, decide_all
 from .store_suite import StoreHandle
 
@@ -15,10 +16,6 @@ def values_of(decision: Decision) -> dict[str, int | None]:
     """Return the numbers of a decision, with times in microseconds."""
     names = ("allowed", "remaining", "retry_us", "reset_us", "at_us", "delay_us")
     return {name: getattr(decision, name) for name in names}
-
-
-def all_values(decisions: Sequence[Decision]) -> list[dict[str, int | None]]:
-    return [values_of(decision) for decision in decisions]
 
 
 def check_equal(actual: Any, expected: Any, subject: str) -> None:
@@ -103,7 +100,7 @@ def compare_with_reference(
             period = limits[0].algorithm.period
             now = max(now - chance.randrange(period), latest - period)
         else:
-            now += _random_pause(limits, expected, chance)
+            now += random_pause(chance.choice(limits).algorithm, expected, chance, back=False)
 
 
 def _change_both(
@@ -148,12 +145,15 @@ def _random_corrections(
     return changes
 
 
-def _random_pause(limits: Sequence[Limit], decisions: Sequence[Decision], chance: random.Random) -> int:
-    """Choose the time until the next request: mostly short, often the exact end of a wait."""
-    algorithm, kind = chance.choice(limits).algorithm, chance.random()
-    waits = [d.retry_us for d in decisions if d.retry_us]
-    if kind < 0.35:
-        return chance.randrange(max(1, 2 * algorithm.period // algorithm.amount))
-    if kind < 0.6 and waits:
-        return max(waits) - chance.choice((0, 0, 1))
-    return chance.randrange(2 * algorithm.period) if kind < 0.7 else 0
+def random_pause(algorithm: Algorithm, decisions: Sequence[Decision], chance: random.Random, back: bool) -> int:
+    """Choose the time until the next step: mostly short, often the exact end of a wait, with ``back`` even negative."""
+    period, kind = algorithm.period, chance.random()
+    if kind < 0.3:
+        return chance.randrange(max(1, 2 * period // algorithm.amount))
+    if kind < 0.5 and (retry := max(each.retry_us or 0 for each in decisions)):
+        return retry - chance.choice((0, 0, 1))
+    if kind < 0.6 and (reset := max(each.reset_us for each in decisions)):
+        return reset - chance.choice((0, 1))
+    if kind < 0.7 and back:
+        return -chance.randrange(period)
+    return chance.randrange(2 * period) if kind < 0.8 else 0

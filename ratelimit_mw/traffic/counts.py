@@ -161,6 +161,13 @@ def add_events(known: Events, events: Mapping[str, EventCounts], is_full: bool =
         known[event].drop_clients(MOST_CLIENTS)
 
 
+def drop_expired(batch: Batch, now: int) -> None:
+    """Drop the buckets that are no longer kept."""
+    for resolution, start in [*batch]:
+        if resolution.end_of(start) <= now:
+            del batch[resolution, start]
+
+
 def fit_events(events: Mapping[str, EventCounts], known: Collection[str], most: int) -> Mapping[str, EventCounts]:
     """Return events for a bucket that has the events ``known``: those beyond ``most`` count together as ``OTHER``."""
     room, fitting = most - len(known), Events()

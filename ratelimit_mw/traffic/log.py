@@ -9,12 +9,10 @@ from typing import Final
 from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
 from ..stores.url import redacted_url
-from .address import parse_log_url, without_retention
 from .counts import Curve, EventCounts, TopClients, add_counts, merged
-from .pending import name_of
 from .retention import Retention, Run
-from .store import open_counts
-from .writer import CountWriter
+from .store import open_counts, parse_log_url, without_retention
+from .writer import CountWriter, name_of
 
 _LATEST: Final = 1e11
 """The latest accepted time, in seconds since 1970. A larger number is probably in milliseconds."""

@@ -20,11 +20,10 @@ from redis.sentinel import Sentinel
 from ..errors import StoreError
 from ..stores.redis.address import Address
 from ..stores.redis.errors import as_store_error
-from .address import LogAddress
 from .counts import MOST_CLIENTS, MOST_EVENTS, Batch, EventCounts, add_counts, fit_events
 from .retention import Resolution, Retention, Run
 from .sketches import Dropped
-from .store import CountStore
+from .store import CountStore, LogAddress
 
 _TIMEOUT: Final = 5.0
 """Seconds that a call may wait for the server."""

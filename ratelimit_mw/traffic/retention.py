@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Final, NamedTuple
 
 from ..errors import ConfigError
@@ -96,13 +96,10 @@ def run_of(step: int, start: int, end: int) -> Run:
 
 def _curve_of(step: int, start: int, end: int, points: int) -> Run:
     """Return at most ``points`` steps. One longer than ``step`` is a multiple of it, and round if ``step`` is."""
-    longer, must_be_round = max(1, (end - start) // (points * step)) * step, _is_round(step)
-    jumps = [each for each in (DAY, HOUR) if must_be_round and each % step == 0]
-    while (run := run_of(longer, start, end)).end - run.start > points * longer or (
-        must_be_round and not _is_round(longer)
-    ):
-        longer += next((each for each in jumps if longer % each == 0), step)
-    return run
+    must_be_round, shortest = _is_round(step), max(1, (end - start) // (points * step)) * step
+    longer = (each for each in count(shortest, step) if _is_round(each) or not must_be_round)
+    runs = (run_of(each, start, end) for each in longer)
+    return next(run for run in runs if run.end - run.start <= points * run.step)
 
 
 def _is_round(step: int) -> bool:

@@ -16,11 +16,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ..errors import ConfigError, StoreError
-from .address import LogAddress
 from .counts import MOST_CLIENTS, MOST_EVENTS, Batch, EventCounts, Events, fit_events
 from .retention import Retention, Run
 from .sketches import Dropped
-from .store import CountStore
+from .store import CountStore, LogAddress
 
 _BUSY: Final = 10.0
 """Seconds to wait for another process that writes."""
@@ -75,7 +74,6 @@ _EXPIRE: Final = (
     ),
     "DELETE FROM totals WHERE step = :step AND start <= :last",
 )
-_DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class SqliteCounts(CountStore):
@@ -169,7 +167,8 @@ class SqliteCounts(CountStore):
         try:
             yield
         except (sqlite3.Error, ValueError) as error:
-            if _is_damage(error):
+            # Other bytes, a text that is not UTF-8, or a sketch of another size.
+            if not isinstance(error, sqlite3.OperationalError) or "decode" in str(error):
                 raise StoreError(f"{self.path} is damaged ({error}). To start a new log, move the file away") from error
             raise StoreError(f"the traffic log {self.path} failed: {error}") from error
         except OSError as error:
@@ -185,12 +184,6 @@ class SqliteCounts(CountStore):
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StoreError(f"{self.path} is a database of another program. Name another file for the traffic log")
         return False
-
-
-def _is_damage(error: Exception) -> bool:
-    """Return whether an error is one of the file. A text that is not UTF-8, or a sketch, has no code of its own."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in _DAMAGE or isinstance(error, ValueError) or "decode" in str(error)
 
 
 def _add(db: sqlite3.Connection, step: int, start: int, events: Events) -> None:

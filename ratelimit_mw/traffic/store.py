@@ -1,15 +1,30 @@
-"""``CountStore``: the interface of the stores of a traffic log."""
+"""``CountStore``: the interface of the stores of a traffic log, the one in memory, and the URLs of all."""
 
 from __future__ import annotations
 
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from ..errors import MissingExtraError
-from .address import LogAddress
-from .counts import Batch, EventCounts
-from .retention import Run
+from ..errors import ConfigError, MissingExtraError, suggestion
+from ..forksafe import create_lock
+from ..stores import check_store_url
+from .counts import Batch, EventCounts, Events, add_counts, add_events, drop_expired, merged
+from .retention import DEFAULT, Retention, Run
+
+_EXAMPLE: Final = "sqlite:///traffic.db, or sqlite:////var/lib/app/traffic.db for an absolute path"
+_REDIS: Final = ("redis", "rediss", "valkey", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster")
+_ALIASES: Final = ("valkeys", "valkey+sentinel", "valkey+cluster", "redis+unix", "valkey+unix", "redis+socket")
+FAMILIES: Final = {
+    "memory": "memory",
+    "sqlite": "sqlite",
+    **dict.fromkeys((*_REDIS, "rediss+cluster", *_ALIASES), "redis"),
+}
+"""The kind of store of each scheme, and the module that opens it."""
 
 
 class CountStore(ABC):
@@ -50,8 +65,113 @@ class CountStore(ABC):
         """Close the connections."""
 
 
+class MemoryCounts(CountStore):
+    """Keeps counts in memory. A forked child starts with those of its parent."""
+
+    def __init__(self, retention: Retention) -> None:
+        self._retention = retention
+        self._buckets: Batch = {}
+        self._lock = create_lock(self, "_lock", threading.Lock)
+
+    def write(self, batch: Batch, token: str, now: int) -> None:
+        with self._lock:
+            for bucket, events in batch.items():
+                add_events(self._buckets.setdefault(bucket, {}), events)
+            drop_expired(self._buckets, now)
+
+    def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+        with self._lock:
+            found = self._in(run).items()
+            return {event: {start: each[event].total for start, each in found if event in each} for event in events}
+
+    def clients(self, run: Run, event: str, client: str | None = None) -> dict[int, EventCounts]:
+        with self._lock:
+            return {start: merged([each[event]]) for start, each in self._in(run).items() if event in each}
+
+    def events(self, run: Run) -> dict[str, int]:
+        found: dict[str, int] = {}
+        with self._lock:
+            for each in self._in(run).values():
+                add_counts(found, {event: counts.total for event, counts in each.items()})
+        return found
+
+    def retention(self) -> str:
+        return str(self._retention)
+
+    def _in(self, run: Run) -> dict[int, Events]:
+        """Return the buckets of a run by their start. The caller holds the lock."""
+        of_step = (each for each in self._buckets.items() if each[0][0].step == run.step)
+        return {start: events for (_, start), events in of_step if run.start <= start < run.end}
+
+
+class LogAddress(NamedTuple):
+    """The parts of a URL. ``place`` is the absolute path of a file, or what the store of the scheme has parsed."""
+
+    family: str
+    place: object
+    retention: Retention
+
+
+def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
+    """Return the parts of a URL. ``retention`` is that of an argument.
+
+    Raises:
+        ConfigError: The URL has no store of traffic logs, or its retention is invalid.
+    """
+    scheme, separator, _ = str(url).partition("://")
+    if not separator:  # the text may have a login
+        raise ConfigError('expected the URL of a traffic log, for example "sqlite:///traffic.db"')
+    if scheme not in FAMILIES:
+        raise ConfigError(f"a traffic log cannot use the scheme {scheme!r}{suggestion(scheme, FAMILIES)}")
+    rest, found = without_retention(url)
+    if found is not None and retention is not None:
+        raise ConfigError("retention is set both in the URL and as an argument. Set it once")
+    chosen = found if retention is None else retention
+    kept = Retention(DEFAULT if chosen is None else chosen)
+    if scheme == "sqlite":
+        return LogAddress("sqlite", _path_of(rest), kept)
+    return LogAddress(FAMILIES[scheme], check_store_url(rest)[1], kept)
+
+
+def checked_log_url(url: str) -> str:
+    """Return the URL; ``ConfigError`` unless it is that of a traffic log."""
+    parse_log_url(url)
+    return url
+
+
+def without_retention(url: str) -> tuple[str, str | None]:
+    """Return a URL without its option ``retention``, and that option."""
+    base, _, query = url.partition("?")
+    options = parse_qsl(query, keep_blank_values=True)
+    found = [value for name, value in options if name == "retention"]
+    if not found:
+        return url, None
+    if len(found) > 1:
+        raise ConfigError("the URL of a traffic log has the option 'retention' twice")
+    rest = "&".join(f"{quote(name)}={quote(value)}" for name, value in options if name != "retention")
+    return f"{base}?{rest}" if rest else base, found[0]
+
+
+def _path_of(url: str) -> str:
+    expected = f"sqlite:// needs the path of a file: {_EXAMPLE}"
+    try:
+        split = urlsplit(url)
+    except ValueError:  # an invalid host between brackets, where there must be none
+        raise ConfigError(expected) from None
+    if split.query:
+        raise ConfigError("unknown option in the URL: sqlite:// takes only retention")
+    path = unquote(split.path)[1:]
+    if split.netloc or split.fragment or not path or path.endswith("/") or "\0" in path:
+        raise ConfigError(expected)
+    if path == ":memory:":
+        raise ConfigError("SQLite in memory is not supported. For a log in memory, write memory://")
+    return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."
+
+
 def open_counts(address: LogAddress) -> CountStore:
     """Open the store of a URL. It connects when it is first used."""
+    if address.family == "memory":
+        return MemoryCounts(address.retention)
     try:
         module = import_module(f".{address.family}", __package__)
     except ModuleNotFoundError as error:

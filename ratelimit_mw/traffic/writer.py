@@ -1,4 +1,4 @@
-"""``CountWriter``: the part of a ``TrafficLog`` that records events, and writes their counts."""
+"""``CountWriter``: the part of a ``TrafficLog`` that records events in bounded memory, and writes their counts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Final
 from weakref import WeakSet
 
@@ -16,14 +17,18 @@ from ..forksafe import CHANCE, check_process, create_lock
 from ..heartbeat import Heartbeat
 from ..quota import MAX_AMOUNT
 from ..stores.url import redacted_url
-from .address import parse_log_url
-from .counts import Batch
-from .pending import PendingCounts, name_of
-from .store import open_counts
+from .counts import MOST_CLIENTS, Batch, Key, add_records, drop_expired
+from .store import open_counts, parse_log_url
 
 INTERVAL: Final = 15.0
 """Seconds from one write of a process to the next."""
 _ONE: Final = 1
+_MOST_NEW: Final = 20_000
+"""The maximum number of counts before they are added to the buckets of the log, which have bounds."""
+_MOST: Final = 200_000
+"""The maximum number of counts in buckets. Then the smallest clients go, and new events count together."""
+_LONGEST, _DIGEST = 128, 16
+"""The maximum length of a name, and the bytes of the digest that replaces the rest of a longer one."""
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -41,7 +46,6 @@ class CountWriter:
         self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
         self._beat = Heartbeat(CountWriter._flush_due, INTERVAL, "write the traffic log", "it is written at exit")
         self._store = open_counts(address)
-        self._is_abandoned = False
         self._start_over()
         if address.family == "sqlite":  # a server may be unreachable, so its log is checked when it is first used
             with suppress(StoreError):  # so is a damaged file, or one that is locked
@@ -52,9 +56,20 @@ class CountWriter:
 
     def _start_over(self) -> None:
         """Drop all counts. A forked child does so, because the parent writes its own counts."""
-        self._pending = PendingCounts(self._retention, self._edge)
+        self._batch: Batch = {}
         self._unwritten: tuple[Batch, str] | None = None
         self._is_same_log = self._has_failed = False
+        self._start_records()
+
+    def _start_records(self) -> None:
+        """Start without counts that are in no batch yet.
+
+        The current bucket is the one that ``record`` increments: its start and its end in the unit of the fast clock,
+        and its counts.
+        """
+        self._records: dict[int, dict[Key, int]] = {}
+        self._current: tuple[int, int, dict[Key, int]] = (0, 0, {})
+        self._size = 0
 
     def record(self, event: str, by: str | None = None, n: int = 1, at: float | None = None) -> None:
         """Count an event. This makes no call to the store.
@@ -71,7 +86,7 @@ class CountWriter:
         if n is _ONE and at is None:  # nearly always
             time = self._fast_clock()
             with self._lock:
-                start, end, counts = self._pending.current
+                start, end, counts = self._current
                 if start <= time < end:
                     try:
                         counts[event, by] += 1
@@ -101,7 +116,7 @@ class CountWriter:
         def count() -> None:
             time = clock()
             with self._lock:
-                start, end, counts = self._pending.current
+                start, end, counts = self._current
                 if start <= time < end and key in counts:
                     counts[key] += 1
                     return
@@ -144,21 +159,37 @@ class CountWriter:
         self._flush_or_log()
         self._store.close()
 
-    def abandon(self) -> None:
-        """End the thread after its next write, even if that fails: the application is gone.
-
-        A finalizer may call this, because it takes no lock.
-        """
-        self._is_abandoned = True
-
     def _now(self) -> int:
         return self._clock() // SECOND
 
     def _add(self, event: str | tuple[str, ...], by: str | None, number: int, time: int) -> None:
+        """Count a number for a time in microseconds. The next ``record`` for its bucket is one step."""
         check_process()
+        key, step = (event, by), self._retention.finest.step * SECOND
         with self._lock:
-            self._pending.add(event, by, number, time, self._now())
+            if self._size >= _MOST_NEW:
+                self._shrink(self._now())
+            start = time // step * step
+            counts = self._records.setdefault(start // SECOND, {})
+            self._size += key not in counts
+            counts[key] = counts.get(key, 0) + number
+            self._current = self._edge(start), self._edge(start + step), counts
             self._beat.hold(self)
+
+    def _shrink(self, now: int) -> None:
+        """Add the counts to the batch, which has at most about ``_MOST`` counts."""
+        add_records(self._batch, self._records, self._retention, self._of_clients, now, self._is_full())
+        self._start_records()
+        drop_expired(self._batch, now)
+        most = MOST_CLIENTS
+        while most and self._is_full():
+            most //= 2
+            for events in self._batch.values():
+                for counts in events.values():
+                    counts.drop_clients(most)
+
+    def _is_full(self) -> bool:
+        return sum(counts.size for events in self._batch.values() for counts in events.values()) > _MOST
 
     def _checked_time(self, at: object) -> int:
         """Return a time in microseconds. One that the log does not keep would be lost, or would stay for too long.
@@ -176,8 +207,11 @@ class CountWriter:
         """Return the batch to write: the one whose write failed, or the counts since then."""
         if self._unwritten is None:
             with self._lock:
-                build = self._pending.take()
-            if batch := build(self._now()):
+                batch, records = self._batch, self._records
+                self._batch = {}
+                self._start_records()
+            add_records(batch, records, self._retention, self._of_clients, self._now())  # takes long
+            if batch:
                 self._unwritten = batch, f"{CHANCE.getrandbits(64):x}"
         return self._unwritten
 
@@ -194,22 +228,18 @@ class CountWriter:
             raise ConfigError(f"{message}. Use that of the log, or start a new log")
 
     def _flush_due(self) -> None:
-        """Write the counts, at an interval. The thread ends when there are none, or when the log is abandoned."""
-        is_last = self._is_abandoned
-        try:
-            self._flush_or_log()
-        finally:
-            with self._lock:
-                if is_last or (self._pending.is_empty and self._unwritten is None):
-                    self._beat.release(self)
+        """Write the counts, at an interval. The thread ends when there are none."""
+        self._flush_or_log()
+        with self._lock:
+            if not (self._records or self._batch or self._unwritten):
+                self._beat.release(self)
 
     def _flush_or_log(self) -> None:
         try:
             self.flush()
         except RateLimitError as error:
             if not self._has_failed:
-                effect = "are lost" if self._is_abandoned else "wait in memory"
-                _log.warning("the traffic log is not written (%s). Its counts %s", error, effect)
+                _log.warning("the traffic log is not written (%s). Its counts wait in memory", error)
             self._has_failed = True
 
 
@@ -220,3 +250,14 @@ def _close_all() -> None:
     """Write the counts of a process that ends."""
     for log in tuple(_of_process):
         log._flush_or_log()
+
+
+def name_of(argument: str, text: object, longest: int = _LONGEST) -> str:
+    """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest."""
+    if not isinstance(text, str) or not (text or argument == "by"):
+        raise ConfigError(f"expected text; got {text!r}", argument)
+    data = text.encode("utf-8", "surrogatepass")
+    if len(text) <= longest and data.decode("utf-8", "replace") == text:
+        return text
+    start = text[: longest - 1 - 2 * _DIGEST].encode("utf-8", "replace").decode()
+    return f"{start}\N{HORIZONTAL ELLIPSIS}{blake2b(data, digest_size=_DIGEST).hexdigest()}"

@@ -119,12 +119,11 @@ class WSGIAdmission(Admission):
         prepared = self._prepared
         if prepared is not None and headers is prepared.response.headers:
             return headers + self.text_headers(prepared.response.status)
-        removed = self.read_costs(headers) if self.true_costs else ()
         added = self.text_headers(int(status[:3]))
         if added and not self.keeps_headers(headers):
             names = self.limits.writer.text_names if self.verdict.allowed else {name.lower() for name, _ in added}
             headers = [header for header in headers if header[0].lower() not in names] + added
-        return [header for header in headers if header[0].lower() not in removed] if removed else headers
+        return headers
 
     def ends_with(self, body: object) -> bool:
         """Return whether the request lasts until its body is closed, because something is settled or decided then."""

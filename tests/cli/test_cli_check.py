@@ -49,16 +49,15 @@ def test_check_shows_limits_of_some_clients(settings: Write) -> None:
 
 def test_check_shows_costs_and_units(settings: Write) -> None:
     """A feature that has the cost is listed as those of keys are."""
-    cost = 'cost = "json:n|pages|5"\ncost_from = { header = "X-Used", remove = true }\nunit = "tokens"'
+    cost = 'cost = "json:n|pages|5"\nunit = "tokens"'
     answer = answer_of("check", settings(f"[[rules]]\nname = 'r'\nlimits = '9/minute; 2 concurrent'\n{cost}"))
     (row,) = rows_of(answer)
     assert (row["limits"][0], row["cost"]) == ("9 tokens/minute", ["json:n|pages|5"])
     assert answer.json["required_features"] == {"pages": ["r"]}
     (rule,) = answer.json["rules"]
-    assert [rule[name] for name in ("limits", "cost", "cost_from", "unit")] == [
+    assert [rule[name] for name in ("limits", "cost", "unit")] == [
         ["9/minute", "2 concurrent"],
         "json:n|pages|5",
-        {"header": "X-Used", "remove": True},
         "tokens",
     ]
 

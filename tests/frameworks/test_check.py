@@ -304,18 +304,6 @@ def test_each_key_has_the_true_cost(site: Build) -> None:
     assert [served.left(sender=sender) for sender in ("ann", "ben")] == [[850], [850]]
 
 
-def test_a_header_has_the_true_cost_of_all_checks(site: Build) -> None:
-    """The header of the response is the cost of the request, however often the view has checked."""
-
-    async def view(call: Call) -> Reply:
-        for _ in range(2):
-            await call.check("mail")
-        return Reply(headers=[("x-used", "150")])
-
-    served = site(mail("1000/day", cost_from={"header": "x-used"}), view)
-    assert (served.statuses(1), served.left()) == ([200], [850])
-
-
 @only(BY_ASGI)
 def test_a_rejection_in_a_group_of_tasks_is_a_429(site: Build) -> None:
     """Python wraps the error of a task in a group. A group with another error is an error of the view."""

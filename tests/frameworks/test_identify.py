@@ -185,14 +185,6 @@ def test_none_is_no_user(returned: Any, statuses: list[int]) -> None:
     assert [send_bare(app, http_scope(user=SimpleUser("ann")))[0]["status"] for _ in range(3)] == statuses
 
 
-def test_a_similar_name_in_a_request_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """No request fails because of what the function returns for one client. The log has the two names once."""
-    with ASGISite(plans("user"), features=lambda request: {"users": 3, "unused": 1}) as site:
-        assert site.statuses(3) == [200] * 3
-    expected = "the function of features returns 'users', but a rule uses 'user'. If one is a typo, fix it"
-    assert [message for message in caplog.messages if "returns" in message] == [expected]
-
-
 def test_a_websocket_and_another_framework_have_a_request() -> None:
     """A handshake has no Request, only an HTTPConnection. Other frameworks keep an application in the scope, too."""
     seen: list[Any] = []

@@ -13,7 +13,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from calls import ask, ask_wsgi
 from django.http import HttpResponse
 from django_calls import MIDDLEWARE
-from sites import BY_ASGI, CLIENT, NOW, SITES, Build, Call, Reply, Site, limited, only
+from sites import BY_ASGI, NOW, SITES, Build, Call, Site, limited, only
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
 from starlette.middleware.authentication import AuthenticationMiddleware
@@ -156,17 +156,6 @@ def test_headers_and_verdict_show_both_stages(served: Ask) -> None:
 def test_a_response_of_the_authentication_shows_the_outer_stage(served: Ask) -> None:
     """The inner middleware was not reached, so the headers are those of the outer one."""
     assert served("POST", login("ann", "wrong")).headers["ratelimit-policy"] == '"attempts";q=5;w=3600'
-
-
-@pytest.mark.parametrize("kind", SITES)
-def test_both_stages_settle_the_true_cost(kind: str) -> None:
-    """The inner one removes the header that has it. The outer one settles its rule by the same number."""
-    true_cost = {"limits": "1000/minute", "cost": 40, "cost_from": {"header": "X-Tokens-Used", "remove": True}}
-    rules = [{"name": key, "key": [key], **true_cost} for key in ("ip", "user")]
-    with two_stages(kind, {"rules": rules}, Reply(headers=[("X-Tokens-Used", "150")])) as site:
-        assert "X-Tokens-Used" not in site.call(headers=login("ann")).headers
-        verdict = site.limiter.peek({"ip": CLIENT, "user": "ann"}, cost=0)
-    assert [decision.remaining for decision in verdict.decisions] == [850, 850]
 
 
 def test_a_request_that_nothing_has_decided_keeps_its_plan() -> None:

@@ -13,7 +13,7 @@ from tables import each, expect_error
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations import OPERATIONS, Answer, arun, read_features, run
-from ratelimit_mw.operations.arguments import words_of
+from ratelimit_mw.operations.answer import words_of
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 

@@ -41,7 +41,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     (
         "messages",
         lambda: messages("5/minute", over="clos"),
-        "over: expected 'close', 'drop' or an async function; got ",
+        "over: expected 'close' or 'drop'; got ",
     ),
     ("messages", lambda: messages("5/minute")(3), NO_VIEW),
 ]

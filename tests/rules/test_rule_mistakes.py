@@ -116,11 +116,6 @@ COSTS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"cost": lambda: 1}, r"cost: expected a function of the request or message; got <lambda>\(\): too many"),
     ({"cost": lambda request, more: 1}, "function of the request or message; .* missing a required argument: 'more'"),
     ({"cost": awaited}, "cost: expected a function that is not async"),
-    ({"cost_from": "x-tokens"}, "cost_from: expected {header = \"x-tokens-used\"}; got 'x-tokens'"),
-    ({"cost_from": {"remove": True}}, "cost_from: header is missing. Expected {header = "),
-    ({"cost_from": {"header": "a b"}}, "cost_from.header: expected a feature: .* got 'header:a b'"),
-    ({"cost_from": {"header": "x", "hide": True}}, "cost_from.hide: unknown option"),
-    ({"cost_from": {"header": "x", "remove": "yes"}}, "cost_from.remove: expected true or false; got 'yes'"),
     ({"unit": "Tokens"}, "unit: expected a word in lower case such as \"tokens\"; got 'Tokens'"),
     *(({"unit": unit}, "unit: expected a word") for unit in ('a"b', "", None)),
 )
@@ -238,7 +233,6 @@ def test_an_option_that_no_limit_uses_is_an_error() -> None:
     slots: Any = {"limits": "9 concurrent"}
     for base, option, value, using in (
         (adaptive, "cost", 2, {"limits": "9/s"}),
-        (adaptive, "cost_from", {"header": "x-cost"}, {"limits": "9/s"}),
         (adaptive, "count_when", {"status": 401}, {"limits": "9/s"}),
         (adaptive, "count_unless", {"status": 302}, {"limits": "9/s"}),
         (adaptive, "algorithm", "gcra", {"limits": "9/s"}),

@@ -93,7 +93,6 @@ lists.deny = {ip = "${PROXIES}", user = "${CODE}"}
 [[rules]]
 limits = "${LIMITS}"
 cost = "${AMOUNT}"
-cost_from = {header = "x-cost", remove = "${MISSING:-true}"}
 match = {region = "${REGIONS}", methods = "${MISSING:-GET,POST}", code = "${CODE}"}
 [[rules]]
 limits = "9/day"
@@ -115,7 +114,7 @@ per = {plan = {free = "${LIMITS}"}}
     assert settings.lists.allows({"user": "7"}) is None
     first, second, third = settings.rules
     assert ([str(quota) for quota in first.quotas], first.cost) == (["5/minute", "9/hour"], 7)
-    assert (first.true_cost, first.entries) == (("x-cost", True), (("user",), ("ip",)))
+    assert first.entries == (("user",), ("ip",))
     assert first.matches.methods == {"GET", "HEAD", "POST"}
     assert first.matches.takes_features({"region": "at", "code": "007"})
     assert not first.matches.takes_features({"region": "at", "code": "7"})

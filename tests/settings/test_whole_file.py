@@ -154,7 +154,7 @@ OTHERS: dict[str, Any] = {
 }
 RULES: list[dict[str, Any]] = [
     {"limits": "2 concurrent", "hold_at_most": "1h", "wait": "5s", "max_waiting": 5, "key": []},
-    {"limits": "5/minute", "algorithm": {"name": "tiered-window", "precision": "1s"}, "cost_from": {"header": "x"}},
+    {"limits": "5/minute", "algorithm": {"name": "tiered-window", "precision": "1s"}},
     {
         "overrides": "shop.view",
         "match": {"user": "ann", "ip": ["10.0.0.1"]},

@@ -76,31 +76,6 @@ def test_a_cost_function_receives_the_message() -> None:
     assert (kinds(sent), sizes) == (["accept", 1013], [4, 0])
 
 
-def test_a_function_replaces_the_action_over_the_limit() -> None:
-    """It receives the connection and the verdict. The message is dropped, and later messages pass again."""
-
-    async def explain(websocket: Any, verdict: Any) -> None:
-        await websocket.send_text(f"{websocket.url.path} {verdict.rules[0]} {verdict.retry_after:g}")
-
-    app = application(messages("2/minute", name="said", cost=len, over=explain)(echo))
-    assert kinds(connect(app, said=["a", "ab", "b"])) == ["accept", "a", "/ws said 60", "b"]
-
-
-def test_a_function_may_close_the_connection() -> None:
-    """The view receives the disconnect, and sends nothing more. Closing by another limit has precedence."""
-    calls: list[Any] = []
-
-    async def close(websocket: Any, verdict: Any) -> None:
-        calls.append(verdict.rules)
-        await websocket.close(4000)
-
-    own = messages("1/minute", over=close)
-    app = application([WebSocketRoute("/ws", own(echo)), WebSocketRoute("/both", messages("1/minute")(own(echo)))])
-    assert kinds(connect(app, said="abc")) == ["accept", "a", 4000]
-    assert kinds(connect(app, "/both", said="abc", client=("192.0.2.9", 1))) == ["accept", "a", 1013]
-    assert len(calls) == 1
-
-
 def test_a_view_checks_messages_by_a_key_known_after_the_accept() -> None:
     """``check`` counts by a feature of the first message. The request keeps no verdict of each message."""
     kept: list[int] = []
@@ -180,7 +155,7 @@ def test_a_queue_delays_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert delays == [0.001]
 
 
-EXPECTED = "over: expected 'close', 'drop' or an async function; got "
+EXPECTED = "over: expected 'close' or 'drop'; got "
 NO_OUTCOME = "count_when, count_unless and concurrency limits cannot be used for messages"
 
 
@@ -189,10 +164,8 @@ NO_OUTCOME = "count_when, count_unless and concurrency limits cannot be used for
     [
         ({"over": "ignore"}, f"{EXPECTED}'ignore'"),
         ({"over": len}, f"{EXPECTED}<built-in function len>"),
-        ({"over": echo}, r"over: expected a function of the WebSocket and the verdict; got echo\("),
         ({"limits": "5 concurrent"}, rf"@messages at .*py:\d+: {NO_OUTCOME}"),
         ({"count_when": {"status": 500}}, NO_OUTCOME),
-        ({"cost_from": {"header": "x-used"}}, r"@messages at .*py:\d+: cost_from: messages have no response"),
         ({"limits": "1/fortnight"}, r"@messages at .*py:\d+: limits"),
     ],
 )

@@ -151,11 +151,11 @@ DECISIONS = "test_decisions_equal_those_of_the_pure_functions"
 MISTAKES: dict[str, list[type[Store]]] = {
     DECISIONS: [
         ConsumesOnPeek,
+        ConsumesRejectedRequests,
         ShadowRejects,
         type("RefundsTooMuch", (PlainStore,), {"changed": refunds_too_much}),
         type("ForgetsAllKeys", (PlainStore,), {"forget": lambda self, keys: self.states.clear() if [*keys] else None}),
     ],
-    "test_all_or_nothing": [ConsumesRejectedRequests],
     "test_hostile_keys_are_distinct": [
         naming(lambda key: key[:250]),
         naming(str.strip),

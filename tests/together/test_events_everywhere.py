@@ -108,7 +108,7 @@ def socket_of(view: Any, rate: Limiter) -> Starlette:
 
 def test_a_handshake_has_an_event_at_the_end_and_each_message_its_own() -> None:
     rate, events = observed(Rule(name="connects", limits="1/minute"))
-    app = socket_of(messages("2/minute", name="says", over=ignore)(echo), rate)
+    app = socket_of(messages("2/minute", name="says", over="drop")(echo), rate)
     for _ in range(2):
         connect(app, said=["a", "b", "c"])
     assert [(event.outcome, event.rules) for event in events] == [
@@ -118,10 +118,6 @@ def test_a_handshake_has_an_event_at_the_end_and_each_message_its_own() -> None:
         ("allowed", ("connects",)),
         ("rejected", ("connects",)),
     ]
-
-
-async def ignore(websocket: Any, verdict: Any) -> None:
-    """Keep the connection."""
 
 
 @each("extensions", [None, {"websocket.http.response": {}}])

@@ -11,7 +11,7 @@ import pytest
 from traffic_records import NOW, limit_to
 
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog, pending
+from ratelimit_mw.traffic import TrafficLog, writer
 from ratelimit_mw.traffic.sketches import STANDARD_ERROR
 
 FAR = 1_000_000
@@ -41,7 +41,7 @@ def test_random_counts_stay_within_the_bounds(
     url: str, clock: ManualClock, few: int, waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three workers add random counts to the same bucket, with room for few clients in the log, or in a process."""
-    monkeypatch.setattr(pending, "_MOST_NEW", waiting)
+    monkeypatch.setattr(writer, "_MOST_NEW", waiting)
     chance, exact = random.Random(waiting), {event: Counter[str]() for event in "ab"}
     logs = workers(url, clock, 3)
     for _ in range(8):
@@ -103,13 +103,13 @@ def test_events_beyond_the_bound_count_as_other(url: str, clock: ManualClock, mo
 
 def test_the_counts_of_a_long_outage_are_bounded(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients go first, then new events count as others. Totals stay exact."""
-    monkeypatch.setattr(pending, "_MOST_NEW", 10)
-    monkeypatch.setattr(pending, "_MOST", 3_000)
+    monkeypatch.setattr(writer, "_MOST_NEW", 10)
+    monkeypatch.setattr(writer, "_MOST", 3_000)
     log, sizes = TrafficLog(url, "1m:1h,1h:7d", clock), []
     for i in range(4_000):
         log.record(f"e{i % 5}", f"c{i}", at=NOW - 60 * (i % 7))
         log.record(f"event {i // 20}")
-        waiting = log._pending._batch.values()
+        waiting = log._batch.values()
         sizes.append(sum(len(each.clients) for events in waiting for each in events.values()) + sum(map(len, waiting)))
     assert max(sizes) <= 3_000 + 200
     events = log.events(NOW - 600, NOW)

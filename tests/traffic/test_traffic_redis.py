@@ -20,7 +20,7 @@ from traffic_records import NOW
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog, pending
+from ratelimit_mw.traffic import TrafficLog, writer
 
 CLOCK = ManualClock(NOW)
 
@@ -76,7 +76,7 @@ def test_a_part_that_is_sent_again_counts_once(
     own_server: Server, server: redis.Redis, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It also drops no further clients. The replies of two transactions are lost."""
-    monkeypatch.setattr(pending, "_MOST_NEW", 20)
+    monkeypatch.setattr(writer, "_MOST_NEW", 20)
     log = TrafficLog(address(own_server), "1h:7d", CLOCK)
     for i in range(4):
         log.record("a", f"d{i}")

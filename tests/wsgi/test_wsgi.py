@@ -109,7 +109,6 @@ LASTING: list[dict[str, Any]] = [
     {"settings": {"rules": [{"match": {"view": ""}, "limits": "5/minute"}]}},
     {"settings": {"rules": [{"limits": "5 concurrent"}]}},
     {"settings": {"rules": [{"limits": "5/minute", "count_when": {"status": 401}}]}},
-    {"settings": {"rules": [{"limits": "5/minute", "cost_from": {"header": "X-Used"}}]}},
 ]
 
 

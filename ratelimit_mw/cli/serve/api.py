@@ -17,8 +17,8 @@ from ...keys.features import INVALID, checked_name
 from ...keys.parts import as_counted
 from ...limiter.limiter import Limiter
 from ...operations import OPERATIONS, AdminOperation, read_features
+from ...operations.answer import decision_json
 from ...operations.arguments import Arguments, arguments_of, decode, of_texts
-from ...operations.forms import decision_json
 from ...quota import checked_cost
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import repeat, starmap
 from typing import Final
-from weakref import finalize
 
 from ...clock import Clock
 from ...settings import Settings
 from ...stores import Store, check_store_url
 from ...stores.background import run_once
 from ...traffic import TrafficLog
-from ...traffic.address import FAMILIES
-from ...traffic.pending import name_of
+from ...traffic.store import FAMILIES
+from ...traffic.writer import name_of
 from .events import RequestOutcomes
 
 _SAFE: Final = "noeviction"
@@ -28,13 +27,11 @@ _LONGEST: Final = 100
 """The maximum length of an endpoint, so that the log keeps the outcome after it."""
 
 
-def feed_of(owner: object, settings: Settings, clock: Clock) -> TrafficFeed | None:
-    """Return the feed of the traffic log that settings require. Its thread ends with its owner."""
+def feed_of(settings: Settings, clock: Clock) -> TrafficFeed | None:
+    """Return the feed of the traffic log that settings require."""
     if settings.traffic_log is None:
         return None
-    log = TrafficLog(settings.traffic_log, clock=clock)
-    finalize(owner, log.abandon).atexit = False
-    return TrafficFeed(log, settings.traffic_clients)
+    return TrafficFeed(TrafficLog(settings.traffic_log, clock=clock), settings.traffic_clients)
 
 
 def check_eviction(log: TrafficLog, store: Store) -> None:

@@ -15,7 +15,7 @@ from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Charge, Correction, Hit, Limit
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation
-from ratelimit_mw.testing.reference_store import ReferenceStore, all_values
+from ratelimit_mw.testing.reference_store import ReferenceStore, values_of
 from ratelimit_mw.testing.store_suite import label
 
 
@@ -46,7 +46,7 @@ class Search:
             self.consumed += [
                 (hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost
             ]
-        return Operation(HIT if consume else PEEK, hits, names(hits), 0, self.now), all_values(expected)
+        return Operation(HIT if consume else PEEK, hits, names(hits), 0, self.now), [*map(values_of, expected)]
 
     def renewals(self, slots: Limit) -> tuple[Operation, Any]:
         """An operation that renews the last slots, and its expected result."""
@@ -90,7 +90,7 @@ def check_calls(server: Server, search: Search, slots: Limit | None = None) -> N
 def check(found: list[Any], steps: list[tuple[Operation, Any]]) -> None:
     """Compare results with the expected times of corrections, or decisions."""
     for i, (answer, (request, expected)) in enumerate(zip(found, steps, strict=True)):
-        said = answer if request.kind == CORRECT else all_values(answer)
+        said = answer if request.kind == CORRECT else [*map(values_of, answer)]
         assert said == expected, f"request {i} of its call"
 
 
