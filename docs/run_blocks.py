@@ -1,9 +1,10 @@
 """Runs the code blocks of pages, as a reader would: `python docs/run_blocks.py README.md`.
 
-A page is played from top to bottom in an empty folder. The language of a block decides how it is run:
+A page is played from top to bottom in an empty folder, once for each label of its tabs: a reader has chosen one of them.
+The language of a block decides how it is run:
 
-* `toml`, `yaml`: loaded as settings. A first line `# NAME` saves it under that name. A file whose name starts with
-  "wrong" has to be rejected.
+* `toml`, `yaml`: loaded as settings. A first line `# NAME` saves it under that name, and restarts the server if there
+  is such a file. A file whose name starts with "wrong" has to be rejected.
 * `python`: saved (a first line `# NAME.py` names it) and imported. One that defines `app` or `application` is asked
   for `/` six times and has to answer with rate limit headers, unless a view calls `check`. A file named `test_...` or
   `conftest` is only saved.
@@ -62,6 +63,7 @@ LIBRARIES = (
 )
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TAB = re.compile(r"^:::\{tab-item\} ([^\n]+)\n.*?^:::$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")
 _CAT = re.compile(r"\$\(cat ([\w.-]+)\)")
 _REPEATED = re.compile(r"for \w+ in ([\w ]+); do (.*); done")
@@ -92,12 +94,22 @@ def blocks_of(page: str) -> list[Block]:
     return [Block(found[1], found[2], page.count("\n", 0, found.start()) + 1) for found in _FENCE.finditer(page)]
 
 
+def readings(page: str) -> list[str]:
+    """The page as each of its readers sees it: for each label of its tabs, without those of other labels."""
+
+    def only(label: str) -> str:
+        return _TAB.sub(lambda tab: tab[0] if tab[1] == label else "\n" * tab[0].count("\n"), page)
+
+    return [only(label) for label in dict.fromkeys(_TAB.findall(page))] or [page]
+
+
 class Player:
     """Plays the blocks of one page in the current folder; keeps what later blocks build on."""
 
     def __init__(self) -> None:
         self._modules: dict[str, ModuleType] = {}
         self._app: Any = None
+        self._server: tuple[str, str] | None = None  # the module and the name of the application that it runs
         self._output: str | None = None
 
     def play(self, block: Block) -> str:
@@ -119,6 +131,7 @@ class Player:
 
     def _load(self, block: Block) -> str:
         path = Path(block.file_name or f"block-{block.line}.{block.language}")
+        is_changed = path.exists() and path.read_text() != block.text
         path.write_text(block.text)
         try:
             load_settings(path)
@@ -128,6 +141,8 @@ class Player:
             raise
         if path.name.startswith("wrong"):
             raise BlockError(f"{path} loads; a file named wrong... must be rejected")
+        if is_changed and self._server:
+            self._app = getattr(self._imported(self._server[0]), self._server[1])
         return "loaded"
 
     def _import(self, block: Block) -> str:
@@ -135,16 +150,21 @@ class Player:
         path.write_text(block.text)
         if path.stem.startswith(("test_", "conftest")):
             return "saved"
-        sys.modules.pop(path.stem, None)
-        importlib.invalidate_caches()
-        if "settings.configure(" in block.text:
-            _forget_django()
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            module = self._modules[path.stem] = importlib.import_module(path.stem)
+            module = self._imported(path.stem)
         self._output = out.getvalue()
         app = getattr(module, "app", None) or getattr(module, "application", None)
         return "ran" if app is None or re.search(r"\bcheck[(.]", block.text) else f"app {_probe(app)}"
+
+    def _imported(self, name: str) -> ModuleType:
+        """Import a program of the page, even if it was imported before."""
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        if "settings.configure(" in Path(f"{name}.py").read_text():
+            _forget_django()
+        self._modules[name] = importlib.import_module(name)
+        return self._modules[name]
 
     def _shell(self, line: str) -> str:
         if repeated := _REPEATED.fullmatch(line):
@@ -214,7 +234,7 @@ class Player:
 
     def _run_uvicorn(self, words: list[str]) -> str:
         module, _, name = next(word for word in words if ":" in word).partition(":")
-        self._app = getattr(self._modules[module], name)
+        self._server, self._app = (module, name), getattr(self._modules[module], name)
         return ""
 
     _run_gunicorn = _run_uvicorn
@@ -318,20 +338,20 @@ def _compare(expected: str, output: str | None) -> str:
 
 
 def play_page(path: Path) -> None:
-    """Play one page in an empty folder, with a line on each block."""
-    blocks = blocks_of(path.read_text())
+    """Play one page in empty folders, with a line on each block."""
     clock.machine.monotonic_ns = lambda: MOMENT - clock.WALL_AT_ZERO
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        sys.path.insert(0, folder)
-        player = Player()
-        for block in blocks:
-            try:
-                print(f"{path.name}:{block.line} {block.language}: {player.play(block)}")
-            except BaseException as error:
-                error.add_note(f"in the {block.language} block at {path.name}:{block.line}")
-                raise
-        os.chdir(ROOT)
+    for reading in readings(path.read_text()):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            sys.path.insert(0, folder)
+            player = Player()
+            for block in blocks_of(reading):
+                try:
+                    print(f"{path.name}:{block.line} {block.language}: {player.play(block)}")
+                except BaseException as error:
+                    error.add_note(f"in the {block.language} block at {path.name}:{block.line}")
+                    raise
+            os.chdir(ROOT)
 
 
 def play_pages(paths: list[Path]) -> int:

@@ -56,7 +56,8 @@ def test_every_block_runs_as_printed(pages: list[Path]) -> None:
     """
     result = played(*pages)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert len(result.stdout.splitlines()) == sum(len(run_blocks.blocks_of(page.read_text())) for page in pages)
+    readings = [reading for page in pages for reading in run_blocks.readings(page.read_text())]
+    assert len(result.stdout.splitlines()) == sum(len(run_blocks.blocks_of(reading)) for reading in readings)
     if page_of("index") in pages:
         statuses = re.findall(r"^index\.md:\d+ python: app (.*)", result.stdout, re.MULTILINE)
         assert len(statuses) == 6
