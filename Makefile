@@ -16,7 +16,7 @@ PYTEST_OLDEST = -m pytest -n $(WORKERS) --dist worksteal -m "not thorough" $(add
 	:PendingDeprecationWarning Unclosed:ResourceWarning ::pydantic._internal._generate_schema)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast cover test-all test-oldest topology check audit bench pictures docs site docs-site package clean
+.PHONY: help setup demo test test-fast cover test-all test-oldest topology lint check links audit bench pictures docs site docs-site package clean
 
 # More arguments of pytest: make test ARGS="-k redis"
 ARGS ?=
@@ -77,12 +77,14 @@ $(OLDEST)/.installed $(OLDEST)-137/.installed: pyproject.toml tests/support/lowe
 topology: $(STAMP) ## change a Redis Cluster under load, and print the counts: over the limit, failed, refunded, lost
 	$(BIN)/python -m pytest -q -s -m thorough tests/stores/redis/test_redis_topology.py
 
-check: $(STAMP) ## types, lint with insecure calls, format, import rules, words
-	$(BIN)/mypy
+lint: $(STAMP) ## lint with insecure calls, format, words: before each commit
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/lint-imports
 	$(BIN)/python docs/check_words.py
+
+check: lint ## all of `make lint`, types, import rules, workflows
+	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/idea.yml
 
@@ -107,6 +109,11 @@ docs: $(STAMP) ## draw the pictures and write the generated parts of docs/ again
 site: $(STAMP) ## build the pages as a site in docs/_build/html; warnings and dead links are errors
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/sphinx-build -W --keep-going --quiet -b html docs docs/_build/html
+
+# Not a part of `.ci/run`: it needs the network, and a page of others that is gone is no defect of a change.
+links: $(STAMP) ## look for dead links to other sites
+	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/sphinx-build --quiet -b linkcheck docs docs/_build/links
 
 docs-site: site ## open the site in a browser
 	$(BIN)/python -m webbrowser docs/_build/html/index.html

@@ -135,7 +135,7 @@ def check(path: Path) -> list[Problem]:
     for line, sentence in matches(_SENTENCE, blocks):
         if (length := len(re.findall(r"\w[\w'/.-]*", sentence))) > MOST_WORDS:
             found.append((line, "long", f"{length} words in a sentence: write several, of at most {MOST_WORDS} words"))
-    if path.suffix == ".md" and thousands > 0.3 and path.name not in WORDS["you"]["left_out"]:
+    if path.suffix == ".md" and thousands > 0.3:
         addressed = len(matches(re.compile(r"\b[Yy]our?\b"), blocks))
         if addressed < WORDS["you"]["least"] * thousands:
             found.append((1, "you", f'"you" and "your" only {addressed} times: address the reader'))

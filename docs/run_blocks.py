@@ -1,7 +1,7 @@
 """Runs the code blocks of pages, as a reader would: `python docs/run_blocks.py README.md`.
 
-A page is played from top to bottom in an empty folder, once for each label of its tabs: a reader has chosen one of them.
-The language of a block decides how it is run:
+A page is played from top to bottom in an empty folder, once for each label of its tabs. The language of a block decides
+how it is run:
 
 * `toml`, `yaml`: loaded as settings. A first line `# NAME` saves it under that name, and restarts the server if there
   is such a file. A file whose name starts with "wrong" has to be rejected.

@@ -86,9 +86,8 @@ class ConfigError(RateLimitError, ValueError):
         Args:
             page: The path of the page in the documentation, such as "reference/settings#limits".
         """
-        page, _, section = page.partition("#")
         if not hasattr(self, "__notes__"):
-            self.add_note(f"See {_SITE}{page}.html{f'#{section}' if section else ''}")
+            self.add_note(f"See {url_of(page)}")
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.of, self.path, self.message) if part)
@@ -104,6 +103,12 @@ class FeatureTypeError(ConfigError, TypeError):
         path: The feature.
         of: The name of the invalid object, empty when ``path`` is enough.
     """
+
+
+def url_of(page: str) -> str:
+    """Return the URL of a page of the documentation, such as "reference/settings#limits"."""
+    page, _, section = page.partition("#")
+    return f"{_SITE}{page}.html{f'#{section}' if section else ''}"
 
 
 def join_path(outer: str, inner: str) -> str:

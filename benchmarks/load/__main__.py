@@ -18,7 +18,7 @@ from benchmarks.load.plant import Plant, Second, simulate
 
 CAPACITY: Final = ((0.0, 1.0), (60.0, 0.5), (120.0, 1.0))
 DEMAND: Final = {"critical": 0.5, "normal": 1.25, "background": 1.25}
-"""The requests of each class, as a multiple of what the service can serve."""
+"""The requests of each class, as a multiple of the capacity of the service."""
 PARTS: Final = {"all servers": (30, 60), "half of them": (90, 120), "all again": (150, 180)}
 LIMITS: Final[Sequence[dict[str, Any]]] = (
     {"limits": "400/second", "algorithm": "token-bucket"},

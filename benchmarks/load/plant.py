@@ -22,7 +22,7 @@ _START: Final = 1_700_000_000 * SECOND
 
 @dataclass(frozen=True)
 class Plant:
-    """What is simulated.
+    """The service and its clients in a simulation.
 
     Args:
         arrivals: The requests per second of each class.
@@ -50,7 +50,7 @@ class Plant:
 
 @dataclass
 class Second:
-    """What happened in one second, by class where it says so."""
+    """The counts of one second, some of them by class."""
 
     arrived: dict[str, int] = field(default_factory=dict)
     served: dict[str, int] = field(default_factory=dict)

@@ -114,7 +114,7 @@ class Clients:
 
 
 async def load(port: int, seconds: float = SECONDS, rate: float = ARRIVALS) -> dict[int, int]:
-    """Send requests at a fixed rate, whatever the responses are. Return how many had each status."""
+    """Send requests at a fixed rate, without regard to the responses. Return how many had each status."""
     loop, clients = asyncio.get_running_loop(), Clients(port)
     start, tasks = loop.time(), []
     for number in range(int(seconds * rate)):
@@ -125,7 +125,7 @@ async def load(port: int, seconds: float = SECONDS, rate: float = ARRIVALS) -> d
 
 
 async def capacity(port: int, seconds: float, number: int = 2 * AT_ONCE) -> float:
-    """Return the requests per second of clients that wait for each response: what the machine can do now."""
+    """Return the requests per second of clients that wait for each response: the capacity of the machine now."""
     end, served, clients = time.monotonic() + seconds, 0, Clients(port)
 
     async def repeat() -> None:

@@ -20,8 +20,8 @@ from .source import Source
 _TIMEOUT_US: Final = 3 * SECOND
 """The shortest time that a call may wait for the store. A command has more time than a request."""
 _SHARED: Final = (
-    "Use the admin API of `ratelimit-mw serve`, or set a store that processes share, such as redis://localhost:6379/0"
-    " or lmdb:///var/lib/app/ratelimit"
+    "Use its dashboard, the admin API if it is `ratelimit-mw serve`, or a store that processes share, such as"
+    " redis://localhost:6379/0 or lmdb:///var/lib/app/ratelimit"
 )
 _SHARED_LOG: Final = "Set a log that processes share, such as sqlite:///traffic.db"
 

@@ -1,4 +1,4 @@
-"""What ``check --connect`` finds: the replies of the store, its clock, its servers and the processes that share it."""
+"""The findings of ``check --connect``: the store, its clock, its servers and its processes."""
 
 import re
 import statistics

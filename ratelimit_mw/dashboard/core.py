@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
-from ..errors import ConfigError, StoreError
+from ..errors import ConfigError, StoreError, url_of
 from ..http.admission import admissions_of
 from ..http.request import Request
 from ..http.token import CHALLENGE, has_token, start_token
@@ -83,8 +83,10 @@ class Mount(NamedTuple):
 @cache
 def _log_password() -> None:
     _log.warning(
-        "the dashboard has no allow. Until this process ends, it opens with any user name and this password: %s",
+        "the dashboard has no allow. Until this process ends, it opens with any user name and this password:"
+        " %s (see %s)",
         start_token(),
+        url_of("how-to/operate/log-messages#dashboard-password"),
     )
 
 

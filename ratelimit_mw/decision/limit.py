@@ -1,4 +1,4 @@
-"""What all others are made of: ``Hit``, ``Decision``, ``Charge``, ``Correction``, ``Algorithm`` and ``Limit``. No I/O.
+"""The basic types: ``Hit``, ``Decision``, ``Charge``, ``Correction``, ``Algorithm`` and ``Limit``. No I/O.
 
 A request under one limit is a hit, and its result a decision. A limit is one quota of one rule with its algorithm.
 Inside the package, times are whole microseconds (``*_us``). Users read seconds.
@@ -73,7 +73,7 @@ class Tuning(NamedTuple):
     """How a process changes an adaptive limit within its bounds.
 
     Attributes:
-        by: What it follows: ``"time"``, that of requests in flight, or ``"demand"`` or ``"health"`` for a rate.
+        by: The measure: ``"time"``, that of requests in flight, or ``"demand"`` or ``"health"`` for a rate.
         floor: The smallest amount.
         ceiling: The largest amount.
         period: The period in microseconds; 0 for requests in flight.

@@ -46,7 +46,7 @@ _PROVIDED: Final = "throttles"
 """The entry of the features with those that each of several throttles provides."""
 
 _Asked = tuple[Plan, Mapping[str, Any]]
-"""What a throttle decides: a plan, and the features that only the throttle knows."""
+"""The decision of a throttle: a plan, and the features that only the throttle knows."""
 
 
 class RateMark(Mark):

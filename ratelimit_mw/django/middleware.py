@@ -51,7 +51,7 @@ class RateLimitMiddleware:
         self._is_listed_twice = len(positions_of(RateLimitMiddleware)) > 1
         project_limits().routes()
         if is_before_user(project_limits()):  # a server does not run W003
-            warn(" ".join(BEFORE_USER))
+            warn(" ".join(BEFORE_USER), "before-user")
 
     def __call__(self, framework_request: Any) -> Any:
         handling = self._handle(framework_request)

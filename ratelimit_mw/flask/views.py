@@ -47,7 +47,7 @@ class FlaskViews(MapViews):
         super().read_again()
         warn_at_start(self.http_limiter)
         for text in self.notes():
-            warn(text)
+            warn(text, "no-user")
 
     def notes(self) -> Iterator[str]:
         """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
+from ..errors import url_of
 from ..limiter.limiter import Limiter
 from ..rules.decorators import marks_made
 from ..stores.memory.store import MemoryStore
@@ -17,20 +18,20 @@ _log = logging.getLogger("ratelimit_mw")
 
 
 @lru_cache(256)
-def warn(text: str) -> None:
-    """Log a warning, once in this process."""
-    _log.warning("%s", text)
+def warn(text: str, section: str) -> None:
+    """Log a warning, once in this process, with the URL of its section on the page of log messages."""
+    _log.warning("%s. See %s", text.removesuffix("."), url_of(f"how-to/operate/log-messages#{section}"))
 
 
 def warn_at_start(http_limiter: HttpLimiter) -> None:
     """Log what makes the limits of an application useless."""
     rules = http_limiter.limiter.rules
     if not rules.enabled:
-        warn(NOT_ENABLED)
+        warn(NOT_ENABLED, "disabled")
     if not (rules.rules or rules.lists.entries or marks_made or http_limiter.before_user):
-        warn(NO_RULES)
+        warn(NO_RULES, "no-rules")
     for text in warnings_of_workers(http_limiter.limiter):
-        warn(text)
+        warn(text, "memory-workers")
 
 
 def warnings_of_user(http_limiter: HttpLimiter, reason: str) -> Iterator[str]:
@@ -42,7 +43,7 @@ def warnings_of_user(http_limiter: HttpLimiter, reason: str) -> Iterator[str]:
 def warn_of_user(http_limiter: HttpLimiter, reason: str) -> None:
     """Log that nothing may provide the user that a rule or a list needs."""
     for text in warnings_of_user(http_limiter, reason):
-        warn(text)
+        warn(text, "no-user")
 
 
 def warnings_of_workers(limiter: Limiter) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``Clients``: what an operator does with single clients, as ``limiter.clients``.
+"""``Clients``: the operations on single clients, as ``limiter.clients``.
 
 Each method has an async twin, whose name starts with ``a``.
 """

@@ -59,16 +59,16 @@ def _signals() -> Iterator[None]:
     signals.user_logged_in.disconnect(module["forget_failures"])
 
 
-def rule_of(page: str) -> dict[str, Any]:
-    """Return the login rule of a page for the login view of this project, which has no admin."""
+def rule_of(page: str, name: str = "login") -> dict[str, Any]:
+    """Return a login rule of a page for the login view of this project, which has no admin."""
     blocks = re.findall(r"```toml\n(.*?)```", PAGES[page].read_text(), re.DOTALL)
     rules = [rule for block in blocks if '"login"' in block for rule in tomllib.loads(block).get("rules", [])]
-    rule = next(rule for rule in rules if rule["name"] == "login" and "count_when" in rule)
+    rule = next(rule for rule in rules if rule["name"] == name and "count_when" in rule)
     return {**rule, "limits": "5/minute", "match": {"view": "login", "methods": ["POST"]}}
 
 
-def site(rule: dict[str, Any]) -> Any:
-    limiter: Limiter = still({"rules": [rule]})
+def site(*rules: dict[str, Any]) -> Any:
+    limiter: Limiter = still({"rules": list(rules)})
     return project(limiter, path("", LoginView.as_view(), name="login"), **SITE)
 
 
@@ -107,7 +107,7 @@ WIDE = [
 
 def test_all_spellings_of_a_name_are_one_account() -> None:
     """Django strips and normalizes the name, so each spelling tries the password of one user: 5 are allowed."""
-    rule = {**rule_of("django"), "key": ["form:username"]}
+    rule = rule_of("django", "login-by-name")
     with site(rule):
         client = Client(enforce_csrf_checks=True)
         spellings = SPACES + WIDE
@@ -116,11 +116,13 @@ def test_all_spellings_of_a_name_are_one_account() -> None:
         assert {log_in(Client(), "secret", name) for name in (SPACES[-1], WIDE[-1])} == {302}
 
 
+BY_IP, BY_NAME = ({**rule_of("django", name), "count_when": {"marked": True}} for name in ("login", "login-by-name"))
+
+
 @pytest.mark.usefixtures("_signals")
 def test_the_signals_count_failures_and_forget_them_after_a_success() -> None:
     """An account starts again at zero when its user logs in. Another account has its own count."""
-    rule = {**rule_of("django"), "count_when": {"marked": True}, "key": ["form:username"]}
-    with site(rule):
+    with site({**BY_IP, "limits": "99/minute"}, BY_NAME):
         client = Client(enforce_csrf_checks=True)
         assert [log_in(client, "secret", has_token=False) for _ in range(6)] == [403] * 6
         assert [log_in(client, "guess") for _ in range(4)] == [200] * 4
@@ -132,7 +134,7 @@ def test_the_signals_count_failures_and_forget_them_after_a_success() -> None:
 @pytest.mark.usefixtures("_signals")
 def test_the_signals_of_code_without_a_request_are_ignored() -> None:
     """Tests and commands log in without the middleware."""
-    with site({**rule_of("django"), "count_when": {"marked": True}}):
+    with site(BY_IP, BY_NAME):
         client = Client()
         client.force_login(User.objects.get())
         assert not client.login(username="ann", password="guess")

@@ -234,5 +234,9 @@ def test_every_log_message_has_its_line() -> None:
     assert len(texts) > 30
     assert not [text for text in texts if text.split(". ")[0].strip(" .;:,()") not in page]
     rows = re.findall(r"^\| (?!Message|---)(.*)", page, re.MULTILINE)
-    anchors = [re.match(r'<a id="([\w-]+)"></a>', row) for row in rows]
-    assert len({anchor and anchor[1] for anchor in anchors} - {None}) == len(rows) > 30
+    anchors = {anchor[1] for row in rows if (anchor := re.match(r'<a id="([\w-]+)"></a>', row))}
+    assert len(anchors) == len(rows) > 30
+    source = "".join(path.read_text() for path in (ROOT / "ratelimit_mw").rglob("*.py"))
+    named = re.findall(r'\bwarn\(.*, "([\w-]+)"\)|log-messages#([\w-]+)"', source)
+    assert len(named) > 10
+    assert {first or second for first, second in named} <= anchors

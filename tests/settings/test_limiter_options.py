@@ -155,7 +155,7 @@ def test_a_switched_off_application_serves_everything(
     responses = [client.get("/", environ_base={"REMOTE_ADDR": "203.0.113.7"}) for _ in range(3)]
     assert [response.status_code for response in responses] == [200] * 3
     assert "RateLimit" not in responses[0].headers
-    assert [record.message for record in caplog.records].count(warnings.NOT_ENABLED) == 1
+    assert len([text for text in caplog.messages if text.startswith(warnings.NOT_ENABLED)]) == 1
 
 
 @pytest.mark.parametrize("settings", [{}, {"limits": None}, {"lists": {"deny": {"ip": ["192.0.2.7"]}}}, RULES])
@@ -169,7 +169,7 @@ def test_the_log_names_a_limiter_without_rules(
     RateLimiter(app, settings, limits=None)
     app.test_client().get("/")
     expected = settings.keys() <= {"limits"}
-    assert ([record.message for record in caplog.records].count(warnings.NO_RULES) == 1) is expected
+    assert len([text for text in caplog.messages if text.startswith(warnings.NO_RULES)]) == expected
 
 
 def test_switched_off_settings_are_checked() -> None:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import lmdb
 
 from ...clock import Clock, machine
-from ...errors import ConfigError, StoreError
+from ...errors import ConfigError, StoreError, url_of
 from ..budget import ThreadClock
 from ..per_loop import PerLoop
 from .lock import FileLock, LockQueue
@@ -157,8 +157,10 @@ class Environment:
         with suppress(FileNotFoundError):
             data.replace(data.with_suffix(".mdb.unclean"))
             _log.warning(
-                "%s was open when the machine stopped, so all counts start at zero. The old file is data.mdb.unclean",
+                "%s was open when the machine stopped, so all counts start at zero."
+                " The old file is data.mdb.unclean. See %s",
                 self._name,
+                url_of("how-to/operate/log-messages#lmdb-unclean"),
             )
         self._write_mark(b"", self._folder)
 

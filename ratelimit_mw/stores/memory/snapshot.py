@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ...decision import prefix_of
+from ...errors import url_of
 from ..regular import read_regular
 from .generations import Generations, Table
 
@@ -97,11 +98,13 @@ def read(path: Path) -> Snapshot | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _log.warning("cannot read the snapshot %s (%s); starting with empty counts", path, error.strerror)
+        page = url_of("how-to/operate/log-messages#snapshot-rights")
+        _log.warning("cannot read the snapshot %s (%s); starting with empty counts. See %s", path, error.strerror, page)
         return None
     body = data[len(_MAGIC) + _DIGEST :]
     if data[: len(_MAGIC) + _DIGEST] == _MAGIC + blake2b(body, digest_size=_DIGEST).digest():
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return msgspec.msgpack.decode(body, type=Snapshot)
-    _log.warning("the snapshot %s is damaged or of another version; starting with empty counts", path)
+    page = url_of("how-to/operate/log-messages#snapshot-damaged")
+    _log.warning("the snapshot %s is damaged or of another version; starting with empty counts. See %s", path, page)
     return None
