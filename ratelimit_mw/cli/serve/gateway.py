@@ -189,7 +189,7 @@ def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway) -> N
         if not rule.source.matches.is_only_named:
             check_decided_at_once(rule)
             if "user" in rule.source.needs and not requires_user(rule):
-                warn(f"the rule {rule.name!r} counts no user. {_HEADER_OF_USER}")
+                warn(f"the rule {rule.name!r} counts no user. {_HEADER_OF_USER}", "no-user-header")
             with rule.located():
                 _check_sent(rule.source.parts, gateway, requires_user(rule))
     with error_path("lists"):
