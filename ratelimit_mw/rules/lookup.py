@@ -1,7 +1,7 @@
 """Limits that a function returns for values of a request. The result is checked, and kept for ``limits_ttl``.
 
 Where limits are not known, a rule returns the ``LimitsCall`` that has to be made first. ``find_limits`` makes the
-calls, and asks again. Requests that need the same limits at the same time wait for one call.
+calls, and asks again.
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
@@ -24,7 +21,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from ..clock import SECOND, Clock, monotonic
 from ..decision import Limit
 from ..errors import ConfigError
-from ..forksafe import create_lock
 from ..keys.features import BUILT_IN, Features
 from ..keys.parts import LONGEST, checked_part, feature_of
 from ..stores.background import run_once
@@ -36,10 +32,10 @@ Result = TypeVar("Result")
 _Limits = tuple[Limit, ...]
 
 _MAX_VALUES: Final = 10_000
-_RETRY: Final = SECOND  # after an error, in microseconds
+_RETRY: Final = SECOND
+"""How long a result stays after an error, and while one request renews it, in microseconds."""
 _LONGEST: Final = 5.0  # seconds that a request waits for a call
 _LOG_EVERY: Final = 60.0  # seconds
-_TOO_LATE: Final = "it takes too long"
 _THREADS: Final = 40  # of one event loop; each client that is new would start another one
 _turns: Final = PerLoop(partial(asyncio.Semaphore, _THREADS))
 _MUST_AWAIT: Final = (
@@ -95,13 +91,7 @@ class LimitsLookup:
         self._name, self._otherwise = name, otherwise
         self._young: dict[object, _Known] = {}
         self._old: dict[object, _Known] = {}
-        self._calls: dict[object, LimitsCall] = {}
-        self.tasks: set[asyncio.Future[None]] = set()
-        self._lock = create_lock(self, "_lock", threading.Lock, LimitsLookup._after_fork)
         self._logs_at = 0.0
-
-    def _after_fork(self, _intact: bool) -> None:
-        self._calls = {}  # they belong to threads of the parent
 
     def find(self, values: Sequence[Any], found: Found) -> _Limits | LimitsCall | None:
         """Return the limits of the values, or the call that has to be made first.
@@ -109,47 +99,33 @@ class LimitsLookup:
         None when the function returned None, or failed.
         """
         key, now = tuple(map(_cached_as, values)), found.now
-        known = self._young.get(key)
-        if known is None or not self._is_fresh(known, now):
-            with self._lock:
-                known, call = self._young.get(key) or self._old.get(key), self._calls.get(key)
-                is_called = call is not None and not call.is_late  # by another request
-                if known is None or not (is_called or self._is_fresh(known, now)):
-                    if call is None or not is_called:
-                        call = LimitsCall(self, key, values, found.clock, known and known.limits)
-                        self._calls[key] = call
-                    return call
+        known = self._young.get(key) or self._old.get(key)
+        if known is None or not now < known.until <= now + max(self._kept_us, _RETRY):  # a clock may be turned back
+            if known is not None:  # other requests neither wait nor call
+                self.keep(key, known.limits, now + _RETRY)
+            return LimitsCall(self, key, values, found.clock, known and known.limits)
         found.known[self] = known.limits
         return known.limits
 
-    def _is_fresh(self, known: _Known, now: int) -> bool:
-        return now < known.until <= now + max(self._kept_us, _RETRY)  # a clock may be turned back
+    def keep(self, key: object, limits: _Limits | None, until: int) -> None:
+        if len(self._young) >= _MAX_VALUES // 2:
+            self._old, self._young = self._young, {}
+        self._young[key] = _Known(limits, until)
 
-    def keep(self, call: LimitsCall, limits: _Limits | None, span: int) -> None:
-        """Keep the result of a call from its end on, and hand it to the requests that wait for it."""
-        until = call.clock() + span
-        with self._lock:
-            if len(self._young) >= _MAX_VALUES // 2:
-                self._old, self._young = self._young, {}
-            self._young[call.key] = _Known(limits, until)
-            call.last = limits
-            if self._calls.get(call.key) is call:
-                del self._calls[call.key]
-            if not call.future.done():  # a call that was too late has failed before
-                call.future.set_result(limits)
+    def succeed(self, call: LimitsCall, result: object) -> _Limits | None:
+        """Keep the result of a call from its end on."""
+        limits = self.parse(result)
+        self.keep(call.key, limits, call.clock() + self._kept_us)
+        return limits
 
-    def succeed(self, call: LimitsCall, result: object) -> None:
-        self.keep(call, self.parse(result), self._kept_us)
-
-    def fail(self, call: LimitsCall, reason: str) -> None:
-        """Keep the last limits of the value for a moment, so that not every request waits for an error."""
-        if call.future.done():
-            return
-        self.keep(call, call.last, _RETRY)
+    def fail(self, call: LimitsCall, error: Exception) -> _Limits | None:
+        """Keep the last limits of the value for a moment, so that not every request calls a function that fails."""
+        self.keep(call.key, call.last, call.clock() + _RETRY)
         if (now := monotonic()) >= self._logs_at:
             self._logs_at = now + _LOG_EVERY
             effect = f"The last limits of a client stay in effect. Without any, {self._otherwise}"
-            _log.error("%s: no limits from the function (%s). %s", self._name, reason, effect)
+            _log.error("%s: no limits from the function (%s). %s", self._name, _reason(error), effect)
+        return call.last
 
     async def acall(self, values: Sequence[Any]) -> Any:
         """Return the result of the function. One that is not async runs in a thread: it may block the event loop."""
@@ -166,71 +142,34 @@ class LimitsLookup:
             raise ConfigError(_MUST_AWAIT, of=self._name)
 
 
-class LimitsCall:
-    """One call of the function of a rule. The first request to wait makes it; later ones share its result.
+class LimitsCall(NamedTuple):
+    """One call of the function of a rule. ``last`` are the limits of the values until now.
 
-    The call continues when a request that waits for it is cancelled. On an event loop, it has ``_LONGEST`` to return. A
-    function that is not async cannot be stopped: without an event loop, it holds the request that makes the call.
+    On an event loop, it has ``_LONGEST`` to return. A function that is not async cannot be stopped: without an event
+    loop, it holds the request that makes the call.
     """
 
-    def __init__(
-        self, lookup: LimitsLookup, key: object, values: Sequence[Any], clock: Clock, last: _Limits | None
-    ) -> None:
-        self.key, self.clock, self.last = key, clock, last
-        self.future: Future[_Limits | None] = Future()
-        self.future.set_running_or_notify_cancel()
-        self.lookup, self._values = lookup, values
-        self._turn = threading.Lock()
-        self._late_at = monotonic() + _LONGEST
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the function hangs, or its event loop has stopped. The next request then makes another call."""
-        return monotonic() >= self._late_at
+    lookup: LimitsLookup
+    key: object
+    values: Sequence[Any]
+    clock: Clock
+    last: _Limits | None
 
     def result(self) -> _Limits | None:
-        """Return the limits. Where this cannot await them, other requests may make the call."""
+        """Call the function, and return the limits."""
         self.lookup.require_await()
-        if self._turn.acquire(blocking=False):
-            with self._ending():
-                result = self.lookup.function(*self._values)
-                self.lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
-        elif _on_event_loop():  # a task of this loop may have to make the call
-            return LimitsCall(self.lookup, self.key, self._values, self.clock, self.last).result()
         try:
-            self.future.result(_LONGEST)
-        except TimeoutError:
-            self.lookup.fail(self, _TOO_LATE)
-        return self.last
+            result = self.lookup.function(*self.values)
+            return self.lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
+        except Exception as error:
+            return self.lookup.fail(self, error)
 
     async def aresult(self) -> _Limits | None:
         """Async form of ``result``."""
-        if self._turn.acquire(blocking=False):
-            task = asyncio.ensure_future(self._make())
-            self.lookup.tasks.add(task)  # an event loop holds its tasks weakly
-            task.add_done_callback(self.lookup.tasks.discard)
-        future = asyncio.wrap_future(self.future)
         try:
-            await asyncio.wait([future], timeout=_LONGEST)
-            if not future.done():
-                self.lookup.fail(self, _TOO_LATE)
-            return self.last
-        finally:
-            future.cancel()
-
-    async def _make(self) -> None:
-        with self._ending():
-            self.lookup.succeed(self, await _in_time(self.lookup.acall(self._values)))
-
-    @contextmanager
-    def _ending(self) -> Iterator[None]:
-        """End the call in any case, even when its thread or its event loop ends."""
-        try:
-            yield
+            return self.lookup.succeed(self, await _in_time(self.lookup.acall(self.values)))
         except Exception as error:
-            self.lookup.fail(self, _reason(error))
-        finally:
-            self.lookup.fail(self, "it was interrupted")
+            return self.lookup.fail(self, error)
 
 
 def function_of(
@@ -324,6 +263,8 @@ def _reason(error: Exception) -> str:
     """The problem without the text of other errors, which may hold personal data."""
     if isinstance(error, ConfigError):
         return str(error)
+    if isinstance(error, TimeoutError):
+        return "it takes too long"
     frames = (frame for frame in extract_tb(error.__traceback__) if frame.filename != __file__)
     place = next((f" at {frame.filename}:{frame.lineno}" for frame in frames), "")
     return f"{type(error).__name__}{place}"

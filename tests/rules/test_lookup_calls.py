@@ -1,4 +1,4 @@
-"""Calls of functions that return limits: what concurrent requests share, and the bounds."""
+"""Calls of functions that return limits: what requests wait for, and the bounds."""
 
 from __future__ import annotations
 
@@ -13,50 +13,6 @@ from lookup_plans import ALICE, Plans, build, quotas
 
 from ratelimit_mw.rules import lookup
 from ratelimit_mw.testing import ManualClock
-
-
-def test_concurrent_tasks_share_one_call() -> None:
-    """They wait for the first of them, even when that one is cancelled."""
-    calls = []
-
-    async def scenario() -> None:
-        gate = asyncio.Event()
-
-        async def limits_of(user: str) -> str:
-            calls.append(user)
-            await gate.wait()
-            return "9/minute"
-
-        limiter = build(limits_of)
-        tasks = [asyncio.ensure_future(limiter.ahit(ALICE)) for _ in range(10)]
-        while not calls:
-            await asyncio.sleep(0)
-        tasks[0].cancel()
-        gate.set()
-        verdicts = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(verdicts[0], asyncio.CancelledError)
-        assert all(verdicts[1:])
-
-    asyncio.run(scenario())
-    assert calls == ["alice"]
-
-
-def test_concurrent_threads_share_one_call() -> None:
-    """They wait for the first of them."""
-    plans, arrived, gate = Plans("9/minute"), threading.Event(), threading.Event()
-
-    def limits_of(user: str) -> Any:
-        arrived.set()
-        gate.wait()
-        return plans(user)
-
-    limiter = build(limits_of)
-    with ThreadPoolExecutor(8) as pool:
-        verdicts = [pool.submit(limiter.hit, ALICE) for _ in range(8)]
-        arrived.wait()
-        gate.set()
-        assert all(verdict.result() for verdict in verdicts)
-    assert plans.calls == ["alice"]
 
 
 def test_an_expired_result_is_used_while_it_is_looked_up_again() -> None:
@@ -81,41 +37,22 @@ def test_an_expired_result_is_used_while_it_is_looked_up_again() -> None:
 
 
 def test_a_request_does_not_wait_for_a_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor do the next ones, for a second. Then another request makes another call. An async function is cancelled."""
+    """An async function is cancelled. The next requests do not call it, for a second."""
     monkeypatch.setattr(lookup, "_LONGEST", 0.01)
-    arrived, gate, calls = threading.Event(), threading.Event(), []
-
-    def limits_of(user: str) -> str:
-        calls.append(user)
-        if len(calls) == 1:
-            arrived.set()
-            gate.wait()
-        return "5/minute"
-
-    clock = ManualClock(1_000_000.0)
-    limiter = build(limits_of, clock)
-    (lookup_of_rule,) = [limiter.rules.rules[0]._of_rule]
-    with ThreadPoolExecutor(1) as pool:
-        hanging = pool.submit(limiter.hit, ALICE)
-        arrived.wait()
-        assert lookup_of_rule is not None
-        (call,) = lookup_of_rule._calls.values()
-        assert call.result() is None
-        assert asyncio.run(call.aresult()) is None
-        assert limiter.hit(ALICE).unavailable
-        assert calls == ["alice"]
-        clock.advance(1)
-        assert limiter.hit(ALICE).allowed
-        gate.set()
-        assert hanging.result()
-    assert calls == ["alice", "alice"]
+    clock, calls = ManualClock(1_000_000.0), []
 
     async def forever(user: str) -> str:
+        calls.append(user)
         await asyncio.Event().wait()
         return "5/minute"
 
-    assert asyncio.run(build(forever).ahit(ALICE)).unavailable
-    assert build(forever).hit(ALICE).unavailable
+    limiter = build(forever, clock)
+    assert asyncio.run(limiter.ahit(ALICE)).unavailable
+    assert limiter.hit(ALICE).unavailable
+    assert calls == ["alice"]
+    clock.advance(1)
+    assert limiter.hit(ALICE).unavailable
+    assert calls == ["alice", "alice"]
 
 
 def test_a_blocking_function_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +117,7 @@ def test_an_event_loop_never_waits_for_its_own_tasks(is_async: bool) -> None:
         limiter = build(limits_of)
 
         async def view() -> Any:
-            while not limiter.rules.rules[0]._of_rule._calls:  # type: ignore[union-attr]
+            while not calls:
                 await asyncio.sleep(0)
             return limiter.hit(ALICE)
 
@@ -190,21 +127,6 @@ def test_an_event_loop_never_waits_for_its_own_tasks(is_async: bool) -> None:
 
     asyncio.run(scenario())
     assert calls == ["alice"] * 2
-
-
-def test_a_call_ends_when_its_thread_ends() -> None:
-    """A worker that is stopped in the function leaves no call behind that later requests wait for."""
-    plans = Plans("5/minute")
-
-    def stop(user: str) -> str:
-        raise SystemExit
-
-    limiter = build(stop)
-    with pytest.raises(SystemExit):
-        limiter.hit(ALICE)
-    limiter.rules.rules[0]._of_rule.function = plans  # type: ignore[union-attr]
-    assert limiter.hit(ALICE).unavailable
-    assert plans.calls == []
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +141,3 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(rule._of_rule._young) + len(rule._of_rule._old) <= 4
     assert len(rule._found) <= 3
     assert quotas(limiter, {"user": 18}) == ["18/minute"]
-
-
-def test_a_forked_child_waits_for_no_call_of_its_parent() -> None:
-    """The thread that makes the call is not in the child."""
-    limits = build(Plans()).rules.rules[0]._of_rule
-    assert limits is not None
-    limits._calls = {"key": None}  # type: ignore[dict-item]
-    limits._after_fork(True)
-    assert not limits._calls
