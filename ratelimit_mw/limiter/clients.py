@@ -5,6 +5,7 @@ Each method has an async twin, whose name starts with ``a``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -29,11 +30,10 @@ from ..decision import (
 from ..errors import ConfigError, StateError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import Quota, parse_duration
-from ..rules.client_bans import ClientBan, ban_of
-from ..rules.client_key import client_key
+from ..rules.clients import ClientOverride, ban_of, client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED, find_limits
-from ..rules.overrides import ClientOverride, known_to_bans, limits_of
+from ..rules.overrides import known_to_bans, limits_of
 from ..stores import Store
 from ..stores.blocking import Call, twins
 from ..stores.url import redacted_url
@@ -206,9 +206,8 @@ class Clients:
         """
         if rule is None:
             ban = self._ban_from_all(features, duration)
-            new = ClientOverride("", ban.key, "", ban.until_us, ban.by)
-            await self._record.change(call, "", ban.key, new)
-            return ban.until
+            await self._record.change(call, "", ban.key, ban)
+            return math.inf if ban.until is None else ban.until
         await call(self._counts, "start")
         us, hit, correction = self._new_ban(rule, features, duration)
         (at,) = await call(self._counts, "correct", [correction], self._clocks.now())
@@ -348,7 +347,7 @@ class Clients:
 
     overrides, aoverrides = twins(_overrides)
 
-    def _ban_from_all(self, features: Features, duration: float | str | None) -> ClientBan:
+    def _ban_from_all(self, features: Features, duration: float | str | None) -> ClientOverride:
         features, rules, span = self._reloads.as_counted(features), self._reloads.rules, _span_of(duration, "a ban")
         until = None if span is None else self._clocks.time() + span
         with error_path("features"):
@@ -357,7 +356,7 @@ class Clients:
             raise ConfigError("the client is on the allow list, so a ban has no effect")
         return ban
 
-    def _decision_of(self, ban: ClientBan) -> Decision:
+    def _decision_of(self, ban: ClientOverride) -> Decision:
         """Return a ban from all rules as a decision of a limit that has no rule."""
         now, limit = self._clocks.time(), Limit("", 0, Quota.exact(1, SECOND), FixedWindow)
         left = None if ban.until_us is None else ban.until_us - now

@@ -14,8 +14,8 @@ from typing import Final
 from ..clock import SECOND, monotonic
 from ..errors import ConfigError, RateLimitError, StateError, StoreError
 from ..forksafe import run_in_child
-from ..rules.client_bans import ClientBan
-from ..rules.overrides import ClientOverride, dump_overrides, load_overrides, put_overrides
+from ..rules.clients import ClientOverride
+from ..rules.overrides import dump_overrides, load_overrides, put_overrides
 from ..rules.ruleset import RuleSet
 from ..stores import Store
 from ..stores.background import run_once
@@ -117,10 +117,10 @@ class Overrides:
         """Return the overrides in the store, without those that have ended."""
         return [each for each in await self._read(call) if not each.by]
 
-    async def bans(self, call: Call) -> list[ClientBan]:
+    async def bans(self, call: Call) -> list[ClientOverride]:
         """Return the bans from all rules, without those that have ended. A store without records has none."""
         every = await self._read(call) if self._is_shared else ()
-        return [ClientBan(each.by, each.key, each.until_us) for each in every if each.by]
+        return [each for each in every if each.by]
 
     async def _read(self, call: Call) -> list[ClientOverride]:
         try:

@@ -13,7 +13,7 @@ from ..keys.features import Features
 from ..keys.parts import part_of
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
-from ..rules.client_key import client_key
+from ..rules.clients import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call

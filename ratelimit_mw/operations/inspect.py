@@ -10,7 +10,7 @@ from ..errors import ConfigError, StoreError
 from ..keys.features import Features
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
-from ..rules.client_key import client_key, features_of, missing_in_key, similar_names, words_of_entries
+from ..rules.clients import client_key, features_of, missing_in_key, similar_names, words_of_entries
 from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from ..limiter.limiter import Limiter
-from ..rules.client_key import client_key
-from ..rules.overrides import ClientOverride
+from ..rules.clients import ClientOverride, client_key
 from ..stores.blocking import Call
 from .answer import Answer, Cell, Table, client_json, client_text, override_json, time_text, words_of
 from .arguments import AnyClient, AnyRule, Client, Length, Limits, RuleName, operation

@@ -2,16 +2,19 @@
 
 # Annotations are evaluated here, because msgspec reads them.
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, TypedDict
 
+from ..clock import SECOND, Clock, now_us
+from ..decision import BannedVerdict, Verdict, decide_without_store
 from ..errors import ConfigError, error_path, path_of
 from ..keys.features import INVALID, Features
 from ..keys.parts import compared, feature_of, part_of
-from .client_bans import ClientBans
+from .clients import ClientBans
 from .declaration import decode, option
 from .marks import Destination
 from .match import FeatureValues, Values, each_of, parse_feature
@@ -118,7 +121,12 @@ class AccessLists:
         return lists
 
     def allows(self, features: Features) -> bool | None:
-        """Return True when the request is on the allow list, False when on the deny list, None when on neither.
+        """Return True when the request is on the allow list, False when on the deny list, None when on neither."""
+        verdict = self.decide(features)
+        return None if verdict is None else verdict.allowed
+
+    def decide(self, features: Features, clock: Clock = now_us) -> Verdict | None:
+        """Return the verdict of the lists, and of a ban from all rules; None for a request that rules decide.
 
         An invalid feature is on the deny list, so that a client cannot evade the list. The deny list matches all
         spellings of a value, the allow list only the one in the settings. Bans come next, and exempt paths come last.
@@ -133,7 +141,8 @@ class AccessLists:
                 text = part.compared(features) if denies else part.written(features)
                 found = text in values or (denies and text is INVALID)
             if found:
-                return not denies
-        if self.bans is not None and self.bans.find(features) is not None:
-            return False
-        return True if _EXEMPT in self.matched else None
+                return decide_without_store(not denies)
+        if self.bans is not None and (ban := self.bans.find(features)) is not None:
+            until = math.inf if ban.until is None else ban.until
+            return BannedVerdict((), False, None, None, until, clock() / SECOND)
+        return decide_without_store(True) if _EXEMPT in self.matched else None

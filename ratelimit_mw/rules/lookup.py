@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from inspect import Parameter, isawaitable, iscoroutine, iscoroutinefunction, signature
@@ -142,7 +143,8 @@ class LimitsLookup:
             raise ConfigError(_MUST_AWAIT, of=self._name)
 
 
-class LimitsCall(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class LimitsCall:
     """One call of the function of a rule. ``last`` are the limits of the values until now.
 
     On an event loop, it has ``_LONGEST`` to return. A function that is not async cannot be stopped: without an event

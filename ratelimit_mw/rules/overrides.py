@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import asdict
 
-from ..clock import SECOND, Clock
-from ..decision import Limit, without_hash_tag
+from ..clock import Clock
+from ..decision import Limit
 from ..errors import ConfigError
 from ..keys.parts import feature_of
-from .client_bans import ClientBan, ClientBans
+from .clients import ClientBans, ClientOverride
 from .compiled import CompiledRule
 from .lookup import UNLIMITED
 from .ruleset import RuleSet
@@ -23,40 +23,6 @@ from .ruleset import RuleSet
 BANNED: Final = "(all rules)"
 """The name of all rules, from which a client is banned, in messages."""
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
-_NO_DATE: Final = 253_402_300_800 * SECOND
-"""The year 10,000, which no date can be in."""
-
-
-class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Other limits for one client of one rule.
-
-    Args:
-        rule: The name of the rule.
-        key: The client, as the keys of the store name it. With a secret, it has digests instead of personal data.
-        limits: The limits, such as ``"1000/minute; 20000/day"``, or ``"unlimited"``.
-        until_us: The end, in microseconds since 1970; None for an override without an end.
-        by: The parts of the key of a client that is banned from all rules. Its ``rule`` and ``limits`` are "".
-    """
-
-    rule: str
-    key: str
-    limits: str
-    until_us: Annotated[int, msgspec.Meta(lt=_NO_DATE)] | None = None
-    by: tuple[str, ...] = ()
-
-    @property
-    def client(self) -> str:
-        """The client as text, such as ``user=acme``."""
-        return without_hash_tag(self.key)
-
-    @property
-    def until(self) -> float | None:
-        """The end, in seconds since 1970; None for an override without an end."""
-        return None if self.until_us is None else self.until_us / SECOND
-
-    def has_ended(self, now: int) -> bool:
-        return self.until_us is not None and self.until_us <= now
-
 
 Overrides = tuple[ClientOverride, ...]
 
@@ -160,7 +126,7 @@ def _put_bans(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock)
         if unknown := [part for part in each.by if feature_of(part) not in known]:
             problems.add((BANNED, f"no rule uses {unknown[0]}"))
         else:
-            bans.append(ClientBan(each.by, each.key, each.until_us))
+            bans.append(each)
     if bans:
         rules.lists = rules.own_lists.with_bans(ClientBans(bans, rules.secret, clock))
     return problems

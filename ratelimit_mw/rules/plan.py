@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from ..clock import SECOND, Clock, now_us
-from ..decision import BannedVerdict, Verdict, decide_without_store
+from ..clock import Clock, now_us
+from ..decision import Verdict, decide_without_store
 from ..keys.features import Features
 from .access_lists import AccessLists
 from .compiled import CompiledRule
@@ -108,7 +108,7 @@ class Plan:
 
         A plan that ``looks_up`` needs what is ``found``. It may need a call first, and then be asked again.
         """
-        if self.lists is not None and (verdict := self._by_lists(features, clock)) is not None:
+        if self.lists is not None and (verdict := self.lists.decide(features, clock)) is not None:
             return verdict
         hits: list[Any] = []
         for step in self._steps:
@@ -136,13 +136,3 @@ class Plan:
             for limit in limits:
                 hits.append((limit, limit.prefix + key, used))  # a tuple is built in a fifth of the time of a ``Hit``
         return hits
-
-    def _by_lists(self, features: Features, clock: Clock) -> Verdict | None:
-        """Return the verdict of the allow and deny lists and of a ban from all rules; None without one."""
-        lists: Any = self.lists
-        if (allowed := lists.allows(features)) is None:
-            return None
-        ban = None if allowed or lists.bans is None else lists.bans.find(features)
-        if ban is None:
-            return decide_without_store(allowed)
-        return BannedVerdict((), False, None, None, ban.until, clock() / SECOND)

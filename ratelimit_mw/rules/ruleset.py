@@ -14,7 +14,7 @@ from ..keys.forms import normalize_host
 from ..keys.key import warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
-from .client_key import ClientKeyError
+from .clients import no_key
 from .compiled import CompiledRule
 from .lookup import Found, LimitsCall
 from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
@@ -161,7 +161,7 @@ class RuleSet:
         features = rule.captures.add(features)
         key = rule.build_key(features)
         if key is None:
-            raise ClientKeyError(rule, features)
+            raise no_key(rule, features)
         return rule, key, features
 
     def forget_plans(self) -> None:
