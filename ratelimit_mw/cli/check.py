@@ -16,8 +16,8 @@ from ..http.routes import fitting_routes
 from ..http.warnings import NO_RULES, NOT_ENABLED
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.ip import parse_network
+from ..keys.key import PERSONAL
 from ..keys.parts import feature_of, part_of
-from ..keys.secret import PERSONAL
 from ..operations import Answer, Line, Table
 from ..operations.overview import describe_amendments
 from ..rules.compiled import CompiledRule

@@ -9,14 +9,13 @@ from typing import Any, Final, NamedTuple
 from ..errors import ConfigError
 from ..keys.parts import feature_of
 from ..rules.access_lists import AccessLists
-from ..rules.client_checks import check_lists, check_rule
 from ..rules.compiled import CompiledRule
-from ..rules.costs import FeatureCost
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import OPTIONAL
 from ..rules.priorities import PRIORITY
 from ..rules.ruleset import RuleSet
-from ..settings.rules import DEFAULT_RULE
+from ..rules.values import FeatureCost
+from ..settings.rules import DEFAULT_RULE, check_lists, check_rule
 
 _OF_USER: Final = frozenset({"user", "group", "plan"})
 """The features that are known inside authentication."""

@@ -1,17 +1,65 @@
-"""Build keys from features, so that two different sets of values never share a key. Knows no stores."""
+"""Build keys from features, so that two different sets of values never share a key. Knows no stores.
+
+With a secret, digests replace personal features, so that the store holds no personal data.
+"""
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ..decision import without_hash_tag
 from ..errors import ConfigError, parse_each
 from .features import INVALID, KEY_ALIASES, OF_ALL_CLIENTS, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
 from .ip import canonical_ip
 from .parts import EMPTY, LONGEST, Part, checked_part, inner, part_of
-from .secret import NO_SECRET, Secret
+
+PERSONAL: Final = ("email", "user", "ip")
+"""The features that are digested when there is a secret and the settings name no others."""
+
+_SHORTEST: Final = 16
+_OPEN_KEY: Final = b"ratelimit_mw"
+
+
+@dataclass(frozen=True, repr=False)
+class Secret:
+    """The key of the digests, and the ``names`` of the features that are digested. Never shows the secret's text.
+
+    >>> Secret.from_text("correct horse battery staple").digest("ip", "192.0.2.7")
+    '7467ce9ae3160d08175a88807684ce9c'
+    >>> Secret.from_text("correct horse battery staple")
+    Secret(...)
+    """
+
+    key: bytes = b""
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_text(cls, text: str, names: Iterable[str] = PERSONAL) -> Self:
+        """Derive the key from a text. ``ConfigError``, which does not show the text, when the text is too short."""
+        if len(text) < _SHORTEST:
+            raise ConfigError(f"expected a secret of at least {_SHORTEST} characters; got {len(text)}")
+        derived = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32, person=b"ratelimit_mw").digest()
+        return cls(derived, frozenset(names))
+
+    def covers(self, feature: str) -> bool:
+        """Return whether a feature is digested. ``email`` covers the email addresses in all fields."""
+        return feature in self.names or (is_email(feature) and "email" in self.names)
+
+    def digest(self, name: str, value: str) -> str:
+        """Compute 128 bits, with a secret from name and value: then equal values of two features differ."""
+        text = f"{name}\0{value}" if self.key else value
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=self.key or _OPEN_KEY).hexdigest()
+
+    def __repr__(self) -> str:
+        return "Secret(...)" if self.key else "Secret()"
+
+
+NO_SECRET: Final = Secret()
+
 
 _log = logging.getLogger("ratelimit_mw")
 _ESCAPES: Final = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})

@@ -19,7 +19,7 @@ from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, checked_source, with_options
-from ..settings.values import checked_observers
+from ..settings.options import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins, twins_of
 from ..testmode import process_clock, testmode

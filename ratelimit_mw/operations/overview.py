@@ -12,14 +12,13 @@ from ..keys.features import Features
 from ..keys.forms import normalize_host
 from ..quota import Quota, format_duration
 from ..rules.compiled import CompiledRule
-from ..rules.costs import REQUESTS
 from ..rules.marks import Destination, Mark, ViewMarks
 from ..rules.match import Match
 from ..rules.named_rules import Amendment
 from ..rules.names import name_of
 from ..rules.routed import PathPatterns
 from ..rules.ruleset import RuleSet
-from ..rules.values import items_of
+from ..rules.values import REQUESTS, items_of
 
 _SHOWN_VALUES: Final = 3
 _OTHERS: Final = (

@@ -12,9 +12,8 @@ from ..clock import SECOND, Clock
 from ..decision import without_hash_tag
 from ..errors import ConfigError
 from ..keys.features import INVALID, Features
-from ..keys.key import KeyMaker
+from ..keys.key import KeyMaker, Secret
 from ..keys.parts import checked_part, feature_of, part_of
-from ..keys.secret import Secret
 from .compiled import CompiledRule
 
 _NO_DATE: Final = 253_402_300_800 * SECOND

@@ -11,16 +11,15 @@ from ..clock import SECOND
 from ..decision import BanLimit, Hit, Limit, Tuning, make_hit
 from ..errors import ConfigError, join_path
 from ..keys.features import INVALID, UNMATCHED, Features
-from ..keys.key import KeyMaker
+from ..keys.key import KeyMaker, Secret
 from ..keys.parts import Part, part_of
-from ..keys.secret import Secret
 from ..quota import Quota, checked_cost
-from .costs import FeatureCost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .places import DEFAULTS, Location, place_of, steps_of
 from .priorities import DEFAULT_PRIORITIES, Priorities
 from .rule import Rule
 from .schedule import Schedule
+from .values import FeatureCost
 
 Limits = tuple[Limit, ...]
 Chooser = Callable[[Features, str, int, Any], "Limits | list[Limits] | LimitsCall | None"]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 from .. import algorithms
 from ..keys.key import parse_key
 from ..quota import Quota, parse_duration
-from .costs import parse_cost
 from .declaration import OFF, as_given, option
 from .match import Match as ParsedMatch
 from .match import MatchOptions
@@ -24,6 +23,7 @@ from .values import (
     checked_table,
     checked_unit,
     parse_ban,
+    parse_cost,
     parse_count_unless,
     parse_count_when,
     parse_hold,

@@ -14,7 +14,6 @@ from ..errors import ConfigError, error_of, error_path
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import checked_part, feature_of, spellings
 from ..quota import Quota, parse_quotas
-from .costs import FeatureCost
 from .declaration import checked_call, decode, defaults_of, document
 from .lookup import function_of, value_of
 from .match import Match, checked_method
@@ -23,7 +22,7 @@ from .paths import Captures
 from .places import Location
 from .priorities import PRIORITY
 from .schedule import Schedule
-from .values import Outcomes, checked_table, without_statuses
+from .values import FeatureCost, Outcomes, checked_table, without_statuses
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
 _ATTRIBUTES: Final = {

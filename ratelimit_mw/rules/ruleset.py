@@ -11,8 +11,7 @@ from ..decision import Hit
 from ..errors import ConfigError, suggestion
 from ..keys.features import Features
 from ..keys.forms import normalize_host
-from ..keys.key import warn_of_unknown_ip
-from ..keys.secret import NO_SECRET, Secret
+from ..keys.key import NO_SECRET, Secret, warn_of_unknown_ip
 from .access_lists import AccessLists
 from .clients import no_key
 from .compiled import CompiledRule

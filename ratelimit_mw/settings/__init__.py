@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Unpack, cast
 
 from ..errors import SETTINGS, ConfigError, error_path
-from ..keys.secret import Secret
+from ..keys.key import Secret
 from ..rules.access_lists import AccessLists
-from ..rules.client_checks import check_lists
 from ..rules.declaration import decode, marked
 from ..rules.named_rules import Amendment
 from ..rules.names import printable
@@ -21,11 +20,9 @@ from ..rules.priorities import Priorities
 from ..rules.rule import Rule
 from ..stores import Store
 from . import options as declared
-from .environment import with_names, with_variables
-from .files import Origin, read, recording
-from .options import HttpOptions, SettingsDict, schema
-from .rules import DEFAULT_RULE, parse_rules, with_files, with_limits
-from .values import database_file, secret_of
+from .files import Origin, read, recording, with_names, with_variables
+from .options import HttpOptions, SettingsDict, database_file, schema, secret_of
+from .rules import DEFAULT_RULE, check_lists, parse_rules, with_files, with_limits
 
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 

@@ -18,9 +18,8 @@ from tables import expect_error
 
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.keys.features import INVALID, UNMATCHED
-from ratelimit_mw.keys.key import KeyMaker, parse_key
+from ratelimit_mw.keys.key import NO_SECRET, KeyMaker, Secret, parse_key
 from ratelimit_mw.keys.parts import LONGEST, part_of
-from ratelimit_mw.keys.secret import NO_SECRET, Secret
 from ratelimit_mw.testing import ManualClock
 
 TEXT = "correct horse battery staple"

@@ -16,7 +16,7 @@ from ...clock import monotonic
 from ...decision import Decision, Verdict
 from ...errors import ConfigError, error_path
 from ...forksafe import check_process, create_lock
-from ...settings.values import checked_observer
+from ...settings.options import checked_observer
 from ...testmode import testmode
 from ..gates import Gates
 from ..remote.breaker import Breaker
