@@ -12,7 +12,7 @@ from ..http.routes import Route, ViewMarksByMethod
 from ..keys.features import INVALID, UNMATCHED
 from ..rules.marks import Destination, Mark, ViewMarks
 from ..rules.match import METHODS
-from ..rules.paths import PathTree
+from ..rules.paths import PathTable
 from .dependants import DependencyLimit, ParameterTypes, calls_before
 
 Scope = Mapping[str, Any]
@@ -133,7 +133,7 @@ class RouteTable:
     def __init__(self, routes: list[AppRoute], missed: RouteMatch) -> None:
         self._routes = routes
         self._missed = missed
-        self._tree = PathTree((number, route.shape) for number, route in enumerate(routes))
+        self._table = PathTable((number, route.shape) for number, route in enumerate(routes))
 
     def find(self, scope: Scope, is_cacheable: bool = True) -> RouteFound:
         """Return the route of a request, as the router does: the first with its method, else the first with its path.
@@ -160,9 +160,9 @@ class RouteTable:
         return RouteFound(self._missed, scope["path_params"], is_cacheable)
 
     def _candidates(self, path: str) -> Iterable[int]:
-        numbers = self._tree.match(path)
+        numbers = self._table.match(path)
         if path[-1:] == "\n":  # a pattern that ends in "$" also matches a line feed after the path
-            return sorted({*numbers, *self._tree.match(path[:-1])})
+            return sorted({*numbers, *self._table.match(path[:-1])})
         return numbers
 
 

@@ -1,4 +1,4 @@
-"""Match a path against all path patterns at once: one tree, walked once. Pure; knows no rules.
+"""Match a path against path patterns, each compiled once. Pure; knows no rules.
 
 ``*`` matches anything within a segment, ``{name}`` one segment, ``**`` and ``{name:path}`` any number of segments,
 even none. Paths are compared with ``//`` collapsed and one trailing slash ignored. A leading slash is added when it is
@@ -8,9 +8,9 @@ missing, because some frameworks route such a path.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,7 +22,8 @@ PARAMETER: Final = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 # Parameters as Flask and Django write them, and as many others do at the start of a segment.
 _FOREIGN = re.compile(r"<(?:(\w+)(?:\([^<>]*\))?:)?(\w+)>|(?<=/):()([A-Za-z_]\w*)")
-_DEEP = "**"
+_DEEP: Final = "**"
+_FAMILY: Final = "path:"
 
 
 def checked_pattern(pattern: object) -> str:
@@ -59,81 +60,33 @@ def deepen(template: str, names: Collection[str]) -> str:
     return PARAMETER.sub(lambda found: f"{{{found[1]}:path}}" if found[1] in names else found[0], template)
 
 
-@dataclass(slots=True, eq=False)
-class _Node:
-    """A place in the tree. ``numbers`` are those of the patterns that end here."""
-
-    repeats: bool = False
-    exact: dict[str, _Node] = field(default_factory=dict)
-    globs: dict[str, tuple[re.Pattern[str] | None, _Node]] = field(default_factory=dict)
-    deep: _Node | None = None
-    numbers: list[int] = field(default_factory=list)
-
-    def child(self, segment: str) -> _Node:
-        """The node after a segment of a pattern, created when it is new."""
-        if segment == _DEEP:
-            self.deep = self.deep or _Node(repeats=True)
-            return self.deep
-        if "*" in segment:
-            return self.globs.setdefault(segment, (_glob(segment), _Node()))[1]
-        return self.exact.setdefault(segment, _Node())
-
-    def successors(self, segment: str) -> list[_Node]:
-        """The nodes after a segment of a path."""
-        exact = self.exact.get(segment)
-        nodes = [] if exact is None else [exact]
-        if self.globs:
-            nodes += [node for glob, node in self.globs.values() if glob is None or glob.fullmatch(segment)]
-        if self.repeats:
-            nodes.append(self)
-        return nodes
-
-
-class PathTree:
+class PathTable:
     """All patterns, by number. Finds the numbers of those that match a path.
 
-    >>> tree = PathTree([(0, "/api/**"), (1, "/api/items/{id}"), (2, "/login")])
-    >>> tree.match("/api/items/7/")
+    >>> table = PathTable([(0, "/api/**"), (1, "/api/items/{id}"), (2, "/login")])
+    >>> table.match("/api/items/7/")
     (0, 1)
     """
 
     def __init__(self, patterns: Iterable[tuple[int, str]]) -> None:
-        root = _Node()
-        self._has_deep = False
+        self._by_start: dict[str, list[tuple[int, Callable[[str], object]]]] = {}
         for number, pattern in patterns:
-            node = root
-            for segment in pattern_segments(pattern):
-                node = node.child(segment)
-                self._has_deep = self._has_deep or node.repeats
-            node.numbers.append(number)
-        self._start = _with_deep([root])
+            plain = takewhile(lambda segment: "*" not in segment, pattern_segments(pattern))
+            start = "".join(f"/{segment}" for segment in plain)
+            self._by_start.setdefault(start, []).append((number, _expression(pattern)[1].fullmatch))
+        self._most_slashes = max((start.count("/") for start in self._by_start), default=0)
 
     def match(self, path: str) -> tuple[int, ...]:
-        """Return the numbers in rising order. The walk keeps a set of nodes, so its work is bounded for every path."""
-        nodes = self._start
-        for segment in _segments(path):
-            if len(nodes) == 1:
-                nodes = nodes[0].successors(segment)
-            else:
-                nodes = [successor for node in nodes for successor in node.successors(segment)]
-            if not nodes:
-                return ()
-            if self._has_deep:
-                nodes = _with_deep(nodes)
-        if len(nodes) == 1 and len(nodes[0].numbers) == 1:
-            return (nodes[0].numbers[0],)
-        return tuple(sorted({number for node in nodes for number in node.numbers}))
-
-
-def _with_deep(nodes: Iterable[_Node]) -> list[_Node]:
-    """The nodes, each once, and the ``**`` nodes after them, which need no segment."""
-    unique: dict[int, _Node] = {}
-    for start in nodes:
-        node: _Node | None = start
-        while node is not None and id(node) not in unique:
-            unique[id(node)] = node
-            node = node.deep
-    return list(unique.values())
+        """Return the numbers in rising order. The work is bounded for every path."""
+        text, end, numbers = _without_root(path), 0, list[int]()
+        for _ in range(self._most_slashes + 1):
+            start = text if end < 0 else text[:end]
+            if patterns := self._by_start.get(start):
+                numbers += [number for number, fits in patterns if fits(text)]
+            if end < 0:
+                break
+            end = text.find("/", end + 1)
+        return tuple(sorted({*numbers}))
 
 
 def pattern_segments(pattern: str) -> list[str]:
@@ -146,18 +99,43 @@ def _segments(path: str) -> list[str]:
     return path[1:].split("/") if len(path) > 1 else []
 
 
-def is_glob_match(pattern: str, segment: str) -> bool:
-    """Return whether a segment with stars matches one without."""
-    glob = _glob(pattern) if "*" in pattern else re.compile(re.escape(pattern))
-    return glob is None or glob.fullmatch(segment) is not None
+def _without_root(path: str) -> str:
+    """Return a path in the form that expressions match: normalized, and "" for the root."""
+    path = normalize_path(path)
+    return path if len(path) > 1 else ""
 
 
-def _glob(segment: str) -> re.Pattern[str] | None:
-    """Compile a segment with stars; None for "*". Each part is an atomic group, so no path causes backtracking."""
-    if segment == "*":
-        return None
-    first, *parts, last = map(re.escape, re.split(r"\*+", segment))
-    return re.compile(first + "".join(f"(?>.*?{part})" for part in parts) + ".*" + last, re.DOTALL)
+@lru_cache(10_000)
+def _expression(pattern: str) -> tuple[list[str], re.Pattern[str]]:
+    """Return the parameters that have one place in each path, and an expression that finds them in a path that fits.
+
+    Each part between two ``**`` is an atomic group, which is found at its first place, so no path causes backtracking.
+    """
+    segments, stars = _segments(pattern), pattern_segments(pattern)
+    deep = [i for i, star in enumerate(stars) if star == _DEEP]
+    first, last = (deep[0], deep[-1]) if deep else (len(stars), -1)
+    names, expression, part = list[str](), "", ""
+    for i, (segment, star) in enumerate(zip(segments, stars, strict=True)):
+        parameters = PARAMETER.findall(segment)
+        is_outside = i < first or i > last or first == last
+        is_certain = is_outside and len(parameters) == 1 and "*" not in segment
+        names += [_FAMILY + parameters[0][0]] if is_certain else []
+        if star == _DEEP:
+            expression += part if i == first else f"(?>(?:/[^/]*+)*?{part}(?=/|\\Z))"
+            part = "" if i < last else "(?:/(.*))?" if is_certain else "(?:/.*)?"
+        else:
+            part += f"/{_glob(star, is_certain)}"
+    return names, re.compile(expression + part, re.DOTALL)
+
+
+def _glob(segment: str, has_group: bool = False) -> str:
+    """Return the expression of a segment with stars. Each text between two stars is an atomic group, too."""
+    first, *rest = map(re.escape, re.split(r"\*+", segment))
+    if not rest:
+        return first
+    between = "".join(f"(?>[^/]*?{text})" for text in rest[:-1])
+    star = "[^/]*" if rest[-1] else "[^/]*+"
+    return f"{first}{between}{f'({star})' if has_group else star}{rest[-1]}"
 
 
 def overlap(one: str, other: str) -> bool:
@@ -188,13 +166,10 @@ def _segments_overlap(one: str, other: str) -> bool:
     if "*" not in other:
         one, other = other, one
     if "*" not in one:
-        return is_glob_match(other, one)
+        return re.fullmatch(_glob(other), one, re.DOTALL) is not None
     (start, *_, end), (other_start, *_, other_end) = one.split("*"), other.split("*")
     starts = start.startswith(other_start) or other_start.startswith(start)
     return starts and (end.endswith(other_end) or other_end.endswith(end))
-
-
-_FAMILY: Final = "path:"
 
 
 class Captures:
@@ -206,8 +181,8 @@ class Captures:
     """
 
     def __init__(self, patterns: Iterable[str], needed: Iterable[str] | None = None) -> None:
-        self._patterns = [(PathTree([(0, pattern)]), *_expression(pattern)) for pattern in patterns]
-        every = {name for _, names, _ in self._patterns for name in names}
+        self._patterns = list(map(_expression, patterns))
+        every = {name for names, _ in self._patterns for name in names}
         self.names = frozenset(every if needed is None else every.intersection(needed))
 
     def add(self, features: Features) -> Features:
@@ -220,31 +195,8 @@ class Captures:
     def read(self, path: Any) -> Mapping[str, Any]:
         """Return the captures in a path; all of them ``INVALID`` where it is ambiguous or fits no pattern."""
         text: Any = path if path is INVALID else path_feature(str(path))
-        for tree, names, expression in self._patterns if text is not INVALID else ():
-            if tree.match(text) and (found := expression.fullmatch(text)):
+        for names, expression in self._patterns if text is not INVALID else ():
+            if found := expression.fullmatch(_without_root(text)):
                 values = zip(names, found.groups(""), strict=True)
                 return {name: value for name, value in values if name in self.names}
         return dict.fromkeys(self.names, INVALID)
-
-
-def _expression(pattern: str) -> tuple[list[str], re.Pattern[str]]:
-    """Return the parameters whose place does not depend on the path, and an expression that finds them in a path.
-
-    The path fits the pattern, so all other segments may have any text.
-    """
-    segments, stars = normalize_path(pattern)[1:].split("/"), pattern_segments(pattern)
-    deep = [i for i, star in enumerate(stars) if star == "**"]
-    first, last = (deep[0], deep[-1]) if deep else (len(segments), -1)
-    names, expression = [], ""
-    for i, segment in enumerate(segments):
-        if first < i <= last:
-            continue
-        before, parameter, after = map(re.escape, PARAMETER.sub("\0", segment).partition("\0"))
-        is_certain = parameter and "*" not in segment and "\0" not in after and (i != first or first == last)
-        if is_certain:
-            names += [_FAMILY + name for name, _ in PARAMETER.findall(segment)]
-        if i == first:
-            expression += "(?:/(.*))?" if is_certain else "(?:/.*)?"
-        else:
-            expression += f"/{before}([^/]*){after}" if is_certain else "/[^/]*"
-    return names, re.compile(expression, re.DOTALL)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..keys.forms import is_ambiguous, normalize_path, read_path
 from .marks import NOWHERE, Destination
-from .paths import PARAMETER, PathTree, deepen, overlap, pattern_segments
+from .paths import PARAMETER, PathTable, deepen, overlap, pattern_segments
 
 Params = Callable[[], Mapping[str, Any]]
 
@@ -24,7 +24,7 @@ class PathPatterns:
 
     def __init__(self, patterns: Iterable[tuple[int, str]]) -> None:
         patterns = list(patterns)
-        self._tree = PathTree(patterns)
+        self._table = PathTable(patterns)
         self._patterns = patterns
         self._by_template: dict[str, set[int]] = {}
         for number, pattern in patterns:
@@ -44,7 +44,7 @@ class PathPatterns:
         if (template := to.template) is None:
             return self._match_readings(path)
         if to.is_exact:
-            return {*self._tree.match(path), *self._tree.match(template)}
+            return {*self._table.match(path), *self._table.match(template)}
         templates = (template, to.unprefixed) if to.unprefixed else (template,)
         possible = set[int]().union(*map(self._possible, templates))
         if to.is_expression:  # which may match other paths than its template, and ignore case
@@ -57,7 +57,7 @@ class PathPatterns:
             return found
         for each in templates:
             filled = PARAMETER.sub(lambda name: str(params().get(name[1], name[0])), each)
-            found.update(self._by_template.get(normalize_path(each), ()), self._tree.match(filled))
+            found.update(self._by_template.get(normalize_path(each), ()), self._table.match(filled))
         return found
 
     def match_as_written(self, path: str, to: Destination) -> set[int]:
@@ -74,8 +74,8 @@ class PathPatterns:
         """
         if (readings := read_path(path) if is_ambiguous(path) else ()) is None:  # there are too many
             return set()
-        fitting = set(self._tree.match(path)).intersection(*map(self._tree.match, readings))
-        routed = self._tree.match(to.template) if fitting and to.template else ()
+        fitting = set(self._table.match(path)).intersection(*map(self._table.match, readings))
+        routed = self._table.match(to.template) if fitting and to.template else ()
         return {n for n, pattern in self._patterns if n in fitting and (n in routed or _is_written_like(path, pattern))}
 
     def _possible(self, template: str) -> set[int]:
@@ -90,11 +90,11 @@ class PathPatterns:
     def _match_readings(self, path: str, otherwise: set[int] | None = None) -> set[int]:
         """Return the numbers for all readings of a path; ``otherwise`` (None: all) where it has too many readings."""
         if not is_ambiguous(path):
-            return {*self._tree.match(path)}
+            return {*self._table.match(path)}
         readings = read_path(path)
         if readings is None:
             return {number for number, _ in self._patterns} if otherwise is None else {*otherwise}
-        return {number for text in readings for number in self._tree.match(text)}
+        return {number for text in readings for number in self._table.match(text)}
 
 
 def _is_written_like(path: str, pattern: str) -> bool:

@@ -33,7 +33,7 @@ from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import ViewMarks
 from ratelimit_mw.rules.match import METHODS
-from ratelimit_mw.rules.paths import PathTree, overlap
+from ratelimit_mw.rules.paths import PathTable, overlap
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
@@ -215,7 +215,7 @@ PATTERNS = st.lists(SEGMENTS, max_size=4).map(lambda parts: "/" + "/".join(parts
 )
 def test_a_path_that_matches_both_patterns_is_found(one: str, other: str, asked: str) -> None:
     """``overlap`` is never false for two patterns that the path tree matches with one path."""
-    if len(PathTree([(0, one), (1, other)]).match(asked)) == 2:
+    if len(PathTable([(0, one), (1, other)]).match(asked)) == 2:
         assert overlap(one, other)
 
 

@@ -18,7 +18,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.keys.forms import normalize_path
-from ratelimit_mw.rules.paths import Captures, PathTree, checked_pattern
+from ratelimit_mw.rules.paths import Captures, PathTable, checked_pattern
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
@@ -46,7 +46,7 @@ paths = st.lists(st.sampled_from([*LITERALS, "", "", "abab", "a.a.b", "v1.b"]), 
 
 
 def pattern_matches(pattern: str, path: str) -> bool:
-    return bool(PathTree([(0, pattern)]).match(path))
+    return bool(PathTable([(0, pattern)]).match(path))
 
 
 def match_by_regex(pattern: str, path: str) -> bool:
@@ -75,7 +75,7 @@ def match_by_regex(pattern: str, path: str) -> bool:
 def test_the_tree_agrees_with_a_regular_expression_for_each_pattern(table: list[str], path: str) -> None:
     """For any patterns and path the tree finds the same patterns as separate matches, in ascending order."""
     expected = tuple(i for i, pattern in enumerate(table) if match_by_regex(pattern, path))
-    assert PathTree(enumerate(table)).match(path) == expected
+    assert PathTable(enumerate(table)).match(path) == expected
 
 
 @given(patterns, paths)
