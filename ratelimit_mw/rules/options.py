@@ -77,70 +77,50 @@ LimitsByText = Mapping[str, FixedLimits]
 LimitsByFeature = Mapping[str, LimitsByText]
 
 
-KeyOption = Annotated[
-    str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"], read=parse_key)
-]
-AlgorithmOption = Annotated[
-    Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT, read=checked_algorithm)
-]
-CountWhenOption = Annotated[
-    CountWhen | None, option("Count only the requests with one of these outcomes.", read=parse_count_when)
-]
-OnStoreErrorOption = Annotated[
-    OnStoreError | None, option("The action without the store. Default: as in the settings.")
-]
-
-
-ConsistencyOption = Annotated[
-    Consistency, option('How a process counts a busy key: `"leased"` takes shares in advance.', "exact")
-]
-
-
 if TYPE_CHECKING:
     Off = Literal[False]
 else:
     Off = Annotated[bool, OFF]
-BanOption = Annotated[
-    BanOptions | Off | None, option("Ban a client that was rejected often. `false` for no ban.", read=parse_ban)
-]
-
-
-TimezoneOption = Annotated[
-    str,
-    option(
-        'The time zone of `schedule` and of calendar quotas, such as `"Europe/Berlin"`.', "UTC", read=parse_timezone
-    ),
-]
-
-
-ModeOption = Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
 
 
 class RuleDefaults(TypedDict, total=False):
-    """The options of the rules and decorators that do not set them."""
+    """The options of a rule that `[defaults]` may have, too."""
 
-    key: KeyOption
-    algorithm: AlgorithmOption
-    count_when: CountWhenOption
-    mode: ModeOption
-    on_store_error: OnStoreErrorOption
-    consistency: ConsistencyOption
-    ban: BanOption
-    timezone: TimezoneOption
+    key: Annotated[
+        str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"], read=parse_key)
+    ]
+    algorithm: Annotated[
+        Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT, read=checked_algorithm)
+    ]
+    mode: Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
+    count_when: Annotated[
+        CountWhen | None, option("Count only the requests with one of these outcomes.", read=parse_count_when)
+    ]
+    on_store_error: Annotated[OnStoreError | None, option("The action without the store. Default: as in the settings.")]
+    consistency: Annotated[
+        Consistency, option('How a process counts a busy key: `"leased"` takes shares in advance.', "exact")
+    ]
+    ban: Annotated[
+        BanOptions | Off | None, option("Ban a client that was rejected often. `false` for no ban.", read=parse_ban)
+    ]
+    timezone: Annotated[
+        str,
+        option(
+            'The time zone of `schedule` and of calendar quotas, such as `"Europe/Berlin"`.', "UTC", read=parse_timezone
+        ),
+    ]
 
 
-class RuleOptions(TypedDict, total=False):
+class RuleOptions(RuleDefaults, total=False):
     """The options of a rule, except its limits."""
 
     name: Annotated[
         str | None,
         option("The name in headers and commands. Default: `rule-1`, or `module.view`.", read=checked_rule_name),
     ]
-    key: KeyOption
     match: Annotated[
         Match, option("The requests that the rule applies to. Default: every request.", {}, read=ParsedMatch.parse)
     ]
-    algorithm: AlgorithmOption
     cost: Annotated[
         Cost,
         option(
@@ -154,8 +134,6 @@ class RuleOptions(TypedDict, total=False):
         option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests", read=checked_unit),
     ]
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
-    mode: ModeOption
-    count_when: CountWhenOption
     count_unless: Annotated[
         CountUnless | None, option("Count all requests but those with one of these outcomes.", read=parse_count_unless)
     ]
@@ -172,18 +150,15 @@ class RuleOptions(TypedDict, total=False):
             'Limits at certain times, such as `"mon-fri 08:00-18:00"`. They replace `limits`.', {}, read=checked_table
         ),
     ]
-    timezone: TimezoneOption
     limits_ttl: Annotated[
         str | float, option("How long limits from a function are kept, in Python.", "1m", read=parse_duration)
     ]
-    on_store_error: OnStoreErrorOption
     hold_at_most: Annotated[str | float, option("The longest time that a request holds a slot.", "1h", read=parse_hold)]
     wait: Annotated[
         str | float | None,
         option('The longest wait for a slot of a limit such as `"2 concurrent"`.', read=parse_duration),
     ]
     max_waiting: Annotated[int, option("Maximum number of waiting requests of one key in one process.", 100, ge=1)]
-    ban: BanOption
     reserve: Annotated[
         Mapping[str, str],
         option(
@@ -203,7 +178,6 @@ class RuleOptions(TypedDict, total=False):
         option("The cause of a change of an adaptive rate: its demand, or the health of the service."),
     ]
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
-    consistency: ConsistencyOption
     lease: Annotated[
         str | None,
         option(
