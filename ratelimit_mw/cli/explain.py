@@ -136,7 +136,8 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
     if reason:
         return {"rule": rule.name, "applies": False, "reason": reason}
     found = Found(process_clock)
-    found.known.update(dict.fromkeys(rule.lookups))  # the command does not call functions
+    if rule.lookup is not None:  # the command does not call functions
+        found.known[rule.lookup] = None
     known = rule.limits_of(features, key or "", found)
     limits = [(str(limit.quota), limit.policy) for limit in known or ()]  # type: ignore[union-attr] # no calls
     limits = limits or [(function_name(rule.source.function), rule.name)]

@@ -255,8 +255,8 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
 def _keyed_plans(limits: HttpLimits, rules: Iterable[CompiledRule], features: Values) -> list[Plan]:
     """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
     keyed = [rule for rule in rules if rule.key_of(features) is not None]
-    alone = [(rule,) for rule in keyed if rule.lookups]
-    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.lookups), *alone]))
+    alone = [(rule,) for rule in keyed if rule.lookup]
+    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.lookup), *alone]))
 
 
 def _in_order(verdicts: Iterable[Verdict], rules: Iterable[str]) -> Usages:

@@ -77,7 +77,7 @@ class RulesHere:
         of_user = {rule for rule in all_rules if _OF_USER & {*rule.source.needs}}
         self.left = frozenset(rule.name for rule in foreign | of_user)
         """The names of the rules that are left to the inner middleware, which knows the user and the route."""
-        self.waits = any(rule.lookups or rule.source.wait_us for rule in all_rules)
+        self.waits = any(rule.lookup or rule.source.wait_us for rule in all_rules)
         """Whether a decision may wait for a function of limits, or a slot."""
         self.has_names = any(map(_has_name, all_rules))
         """Whether code of the application may know a rule by its name, for ``check``."""

@@ -103,7 +103,7 @@ class _KeySearch:
             self._whole.append(rule)
         elif self._features and len(missing) == len(entries):
             self._skipped.append(rule)
-        elif rule.lookups:  # only the features of a client show its limits
+        elif rule.lookup:  # only the features of a client show its limits
             self.functions.append(rule)
         else:
             self._listed[rule.name] = rule

@@ -76,7 +76,7 @@ class Overview:
         """A rule for programs. It has most options only when the rule has them."""
         source = rule.source
         tables, zone = {name: _texts_of(table) for name, table in source.tables}, source.options["timezone"]
-        per_key = tables.pop("", None) or function_name(source.options["per_key"])
+        per_key = tables.pop("", None)
         return {
             "name": rule.name,
             "match": _match(source.matches),
@@ -216,7 +216,6 @@ def _exemption(view: ViewMarks) -> str:
 def _limits(rule: CompiledRule) -> list[str]:
     options = rule.source.options
     lines = [function_name(rule.source.function)] if not rule.limits else list(map(_limit, rule.limits))
-    lines += [f"key: {own}"] if (own := function_name(options["per_key"])) else []
     for name, table in rule.source.tables:
         shown = islice(table.items(), _SHOWN_VALUES)
         lines += [f"{name or 'key'} {value}: {_line(map(str, quotas))}" for value, quotas in shown]

@@ -84,8 +84,11 @@ class CompiledRule:
         self.has_classes = bool(rule.reserve or rule.target_us)
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], Limits] = {}
-        self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
-        self.lookups = tuple(lookup for lookup in (self._of_key, self._of_rule) if lookup is not None)
+        self.lookup = None
+        """The function that the limits come from, and its results; None for limits that are known."""
+        if rule.function is not None:
+            values = KeyMaker(rule.arguments).values
+            self.lookup = LimitsLookup(rule.function, values, self.parse, rule.limits_ttl_us, f"rule {self.name!r}")
         self.placeholder = () if self.limits else (self._unknown_limit(),)
         """Used for limits from a function that are not known."""
         self.ban = None if rule.ban is None else BanLimit(rule.ban, (*self.limits, *self.placeholder)[0])
@@ -157,21 +160,6 @@ class CompiledRule:
         """Return the key of a client by its features; None without one."""
         return self.build_key(self.captures.add(features))
 
-    def _lookup(self, option: str) -> LimitsLookup | None:
-        source, own = self.source, option == "per_key"
-        function: Any = source.options["per_key"] if own else source.function
-        if not callable(function):
-            return None
-        values = (self.key if own else KeyMaker(source.arguments)).values
-        effect = "it has the other limits of the rule" if own else "its requests are rejected with 503"
-        name = f"rule {self.name!r}: {option}"
-        return LimitsLookup(
-            function, values, self._parse_own if own else self.parse, source.limits_ttl_us, name, effect
-        )
-
-    def _parse_own(self, result: object) -> Limits | None:
-        return None if result is None else self.parse(result)
-
     def parse(self, result: object) -> Limits:
         """Return the limits for the result of a function: the same objects for the same quotas."""
         if result == UNLIMITED:
@@ -204,25 +192,16 @@ class CompiledRule:
         """The ways to find the limits of a client, in their order."""
         if limits is not None:
             self.choosers = (lambda _features, key, *_: limits.find(key), *self._own_choosers)
-        self.varies = len(self.choosers) > 1 or bool(self.lookups or self.has_classes)
+        self.varies = len(self.choosers) > 1 or bool(self.lookup or self.has_classes)
         """Whether the limits of a client may be others than those of the rule."""
 
     def _choosers(self) -> Iterator[Chooser]:
-        if self._of_key is not None:
-            yield self._by_function(self._of_key)
         for parts, table in self.tables:
             yield _by_value(parts, table)
         if self.source.schedule is not None:
             yield _by_time(self.source.schedule, self.ranges)
         limits = self.limits
-        yield (lambda *_: limits) if self._of_rule is None else self._by_function(self._of_rule)
-
-    def _by_function(self, lookup: LimitsLookup) -> Chooser:
-        def choose(features: Features, _key: str, _now: int, found: Found) -> Limits | LimitsCall | None:
-            known = found.known
-            return known[lookup] if lookup in known else lookup.find(lookup.values(features), found)
-
-        return choose
+        yield (lambda *_: limits) if self.lookup is None else _by_function(self.lookup)
 
     def limits_of(
         self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser] | None = None
@@ -283,7 +262,7 @@ class CompiledRule:
     def may_decide_here(self) -> bool:
         """Whether a process may decide a request without its store."""
         is_inexact = self.source.consistency != "exact"
-        return any(limit.lease for limit in self.all_limits()) or (bool(self.lookups) and is_inexact)
+        return any(limit.lease for limit in self.all_limits()) or (self.lookup is not None and is_inexact)
 
     @property
     def never_fitting(self) -> list[Limit]:
@@ -309,6 +288,14 @@ def _by_value(parts: Iterable[Part], table: Mapping[str, Limits]) -> Chooser:
     def choose(features: Features, *_: object) -> Limits | list[Limits] | None:
         text = next((text for part in parts if (text := part.written(features)) is not None), "")
         return list(table.values()) if text is INVALID else table.get(text)
+
+    return choose
+
+
+def _by_function(lookup: LimitsLookup) -> Chooser:
+    def choose(features: Features, _key: str, _now: int, found: Found) -> Limits | LimitsCall | None:
+        known = found.known
+        return known[lookup] if lookup in known else lookup.find(lookup.values(features), found)
 
     return choose
 

@@ -73,32 +73,27 @@ class LimitsLookup:
         values: Returns the values of a request that it is passed.
         parse: Returns the limits of a result. It raises ``ConfigError`` for a result that cannot work.
         kept_us: How long a result is kept.
-        name: The rule and the option, for messages.
-        otherwise: The effect of an error on a client whose limits are not known, for messages.
+        name: The rule, for messages.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
         values: Callable[[Features], Sequence[Any]],
-        parse: Callable[[Any], _Limits | None],
+        parse: Callable[[Any], _Limits],
         kept_us: int,
         name: str,
-        otherwise: str,
     ) -> None:
         self.function, self.values, self.parse = function, values, parse
         self._is_async = iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
         self._kept_us = kept_us
-        self._name, self._otherwise = name, otherwise
+        self._name = f"{name}: limits"
         self._young: dict[object, _Known] = {}
         self._old: dict[object, _Known] = {}
         self._logs_at = 0.0
 
     def find(self, values: Sequence[Any], found: Found) -> _Limits | LimitsCall | None:
-        """Return the limits of the values, or the call that has to be made first.
-
-        None when the function returned None, or failed.
-        """
+        """Return the limits of the values, None when the function failed, or the call that has to be made first."""
         key, now = tuple(map(_cached_as, values)), found.now
         known = self._young.get(key) or self._old.get(key)
         if known is None or not now < known.until <= now + max(self._kept_us, _RETRY):  # a clock may be turned back
@@ -124,7 +119,7 @@ class LimitsLookup:
         self.keep(call.key, call.last, call.clock() + _RETRY)
         if (now := monotonic()) >= self._logs_at:
             self._logs_at = now + _LOG_EVERY
-            effect = f"The last limits of a client stay in effect. Without any, {self._otherwise}"
+            effect = "The last limits of a client stay in effect. Without any, its requests are rejected with 503"
             _log.error("%s: no limits from the function (%s). %s", self._name, _reason(error), effect)
         return call.last
 

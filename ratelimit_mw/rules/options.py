@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     FixedLimits = str | Quota | Iterable[str | Quota] | tuple[int, int]
     LimitsFunction = Callable[..., FixedLimits | Awaitable[FixedLimits]]
     Limits = FixedLimits | LimitsFunction | Mapping[str, LimitsFunction]
-    FoundLimits = FixedLimits | None
-    LimitsOfKey = str | Mapping[str, FixedLimits] | Callable[[Any], FoundLimits | Awaitable[FoundLimits]]
+    LimitsOfKey = str | Mapping[str, FixedLimits]
     Match = Mapping[str, str | int | Iterable[str | int]]
     Algorithm = AlgorithmName | AlgorithmTable | type[algorithms.Algorithm]
     Cost = int | str | Callable[[Any], int]

@@ -34,7 +34,7 @@ class Step:
         self.limits = None if rule.varies else rule.limits
         """The limits of all clients; None where the ``choosers`` find those of each client."""
         self.choosers, self.choose = rule.choosers, rule.limits_of_class if rule.has_classes else rule.limits_of
-        is_fixed = len(rule.limits) == len(rule.choosers) == 1 and not (rule.lookups or rule.source.reserve)
+        is_fixed = len(rule.limits) == len(rule.choosers) == 1 and not (rule.lookup or rule.source.reserve)
         self.shed = rule.limits[0] if is_fixed and rule.limits[0].sheds else None
         """The only limit of the rule, if it is adaptive."""
         self.leased = self.limits[0] if self.limits and len(self.limits) == 1 and self.limits[0].lease else None
@@ -53,11 +53,11 @@ class Plan:
         self.required = self.needs = tuple(dict.fromkeys((*listed, *(name for names in needs for name in names))))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
-        calls_functions = any(rule.lookups for rule in rules)
+        calls_functions = any(rule.lookup for rule in rules)
         self.looks_up = calls_functions or any(rule.ranges for rule in rules)
         """Whether limits depend on the time, or come from functions, which may return any."""
         self.has_slots = calls_functions or any(limit.quota.concurrent for limit in every)
-        self.adapts = any(limit.quota.floor for limit in every) or any(r.lookups and r.source.adapts for r in rules)
+        self.adapts = any(limit.quota.floor for limit in every) or any(r.lookup and r.source.adapts for r in rules)
         """Whether limits follow the load of this process."""
         if self.adapts:
             self.needs = (*self.required, *(name for name in OPTIONAL if name not in self.required))
@@ -65,7 +65,7 @@ class Plan:
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
         """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""
         tuned = (limit.tuning.by for limit in every if limit.tuning is not None)
-        self.times = any(by != "demand" for by in tuned) or any(r.lookups and r.source.target_us for r in rules)
+        self.times = any(by != "demand" for by in tuned) or any(r.lookup and r.source.target_us for r in rules)
         """Whether limits follow the responses."""
         self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.times)
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)

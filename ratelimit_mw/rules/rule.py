@@ -14,8 +14,8 @@ from ..errors import ConfigError, error_of, error_path
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import checked_part, feature_of, spellings
 from ..quota import Quota, parse_quotas
-from .declaration import checked_call, decode, defaults_of, document
-from .lookup import function_of, value_of
+from .declaration import decode, defaults_of, document
+from .lookup import function_of
 from .match import Match, checked_method
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .paths import Captures
@@ -235,8 +235,7 @@ class Rule:
         if per_key and len(self.entries) != 1:
             raise ConfigError("per_key needs a key of one part. Use per, or a rule of its own", "per_key")
         names = [name for entry in self.entries for name in entry]
-        has_table = per_key and not callable(per_key)
-        tables = [("", self._limits_by_value("per_key", per_key, *names))] if has_table else []
+        tables = [("", self._limits_by_value("per_key", per_key, *names))] if per_key else []
         for name, limits in per.items():
             with error_path("per"):
                 part = checked_part(name, in_key=False)
@@ -269,7 +268,7 @@ class Rule:
         """Yield the options that have no effect, whether the rule has them or not, with the problem."""
         if not self.wait_us:
             yield "max_waiting", "no request waits. Set wait, or remove max_waiting"
-        if not self._has_functions:  # which return limits of any kind
+        if self.function is None:  # which returns limits of any kind
             yield "limits_ttl", "no function returns limits. Remove limits_ttl"
             quotas = list(self._every_quota)
             for option, (uses, problem) in _USES.items():
@@ -290,9 +289,6 @@ class Rule:
             raise ConfigError(f"an adaptive limit cannot be combined with {name}. Write two rules", name)
         if self.reserve and isinstance(self.algorithm, Mapping) and self.algorithm.get("count_rejected"):
             raise ConfigError("cannot be combined with count_rejected. Remove one", "reserve")
-        if callable(own := self.options["per_key"]):
-            with error_path("per_key"):
-                checked_call(own, *map(value_of, self.entries))
 
     def _share(self, consistency: str, percent: int | None) -> tuple[str, int]:
         """Return the consistency, and the share of a lease. A lease alone means "leased".
@@ -348,11 +344,6 @@ class Rule:
         if not (quota.concurrent or self.tune):
             return "tune"
         return "" if self.target_us or not (quota.concurrent or self.tune == "health") else "target"
-
-    @property
-    def _has_functions(self) -> bool:
-        """Whether functions return limits, which may be of any kind."""
-        return self.function is not None or callable(self.options["per_key"])
 
     @property
     def set_options(self) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class RuleSet:
     def keys(self, name: str, features: Features, found: Found) -> list[str] | LimitsCall:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
         rule, key, features = self._keyed(name, features)
-        known = rule.limits_of(features, key, found) if rule.lookups else None
+        known = rule.limits_of(features, key, found) if rule.lookup else None
         if isinstance(known, LimitsCall):
             return known
         limits = rule.all_limits()  # those of functions are known now, with their periods, which the keys have

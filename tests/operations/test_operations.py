@@ -144,7 +144,7 @@ def test_limits_from_a_function_need_the_features_of_a_key() -> None:
         return Limiter(
             [
                 Rule(name="plan", key=["user", "ip"], limits=lambda user, ip: "1/hour"),
-                Rule(name="table", key=["user"], limits="9/hour", per_key=lambda user: "1/hour"),
+                Rule(name="table", key=["user"], limits=lambda user: "1/hour"),
                 Rule(name="fixed", key=["user"], limits="9/hour"),
             ],
             store,

@@ -38,15 +38,13 @@ def test_an_algorithm_is_shown_under_the_name_in_the_rule() -> None:
 
 def test_limits_from_a_function_are_shown_by_its_name() -> None:
     """Their values depend on the client."""
-    limiter = Limiter(
-        [Rule(name="api", key=["user"], limits=limits_of, per_key=limits_of, algorithm="gcra", cost=cost_of)]
-    )
+    limiter = Limiter([Rule(name="api", key=["user"], limits=limits_of, algorithm="gcra", cost=cost_of)])
     overview = Overview(limiter.rules, {})
     (rule,) = limiter.rules.rules
     name = f"{__name__}.limits_of()"
-    assert overview.row(rule)["limits"] == [name, f"key: {name}"]
+    assert overview.row(rule)["limits"] == [name]
     assert (overview.row(rule)["algorithm"], overview.row(rule)["cost"]) == (["gcra"], [f"{__name__}.cost_of()"])
-    assert (overview.as_json(rule)["limits"], overview.as_json(rule)["per_key"]) == (name, name)
+    assert overview.as_json(rule)["limits"] == name
 
 
 def test_an_option_without_a_column_is_shown_beside_the_mode() -> None:

@@ -224,18 +224,6 @@ def test_a_missing_key_can_be_rejected() -> None:
     assert (verdict.allowed, verdict.status, verdict.retry_after) == (False, 429, None)
 
 
-def test_per_key_returns_the_limits_of_single_clients() -> None:
-    """For None the tables of ``per`` decide, then ``limits``, which may be a function too."""
-    own = {"alice": "9/minute"}.get
-    per = {"plan": {"pro": "8/minute"}}
-    for limits in ("7/minute", lambda user: "7/minute"):
-        limiter = build(limits, per_key=own, per=per)
-        assert quotas(limiter, {**ALICE, "plan": "pro"}) == ["9/minute"]
-        assert quotas(limiter, {"user": "bob", "plan": "pro"}) == ["8/minute"]
-        assert quotas(limiter, {"user": "bob"}) == ["7/minute"]
-        assert quotas(limiter, {"user": "bob", "plan": INVALID}) == ["7/minute"]
-
-
 def test_a_rule_without_functions_keeps_its_tables_beside_one_with() -> None:
     """The plan of a request has rules of both kinds."""
     table = Rule(name="table", key=["user"], limits="3/minute", per_key={"alice": "4/minute"})
@@ -244,12 +232,12 @@ def test_a_rule_without_functions_keeps_its_tables_beside_one_with() -> None:
 
 
 def test_a_client_may_have_no_limits() -> None:
-    """The text "unlimited" says so, of ``limits`` or of ``per_key``. Other limits of the rule do not apply then."""
+    """The text "unlimited" says so."""
     plans = {"alice": "unlimited", "bob": "1/minute"}
-    for limiter in (build(plans.get), build("1/minute", per_key=plans.get)):
-        verdicts = [limiter.hit(ALICE) for _ in range(3)]
-        assert [(verdict.allowed, len(verdict.decisions)) for verdict in verdicts] == [(True, 0)] * 3
-        assert [limiter.hit({"user": "bob"}).allowed for _ in range(2)] == [True, False]
+    limiter = build(plans.get)
+    verdicts = [limiter.hit(ALICE) for _ in range(3)]
+    assert [(verdict.allowed, len(verdict.decisions)) for verdict in verdicts] == [(True, 0)] * 3
+    assert [limiter.hit({"user": "bob"}).allowed for _ in range(2)] == [True, False]
     by_plan = build(plans.get, per={"plan": {"free": "3/minute"}})
     assert quotas(by_plan, {**ALICE, "plan": "free"}) == ["3/minute"]
     assert quotas(by_plan, {**ALICE, "plan": INVALID}) == ["3/minute"]
@@ -330,9 +318,8 @@ def test_an_error_keeps_the_last_limits() -> None:
         assert len(plans.calls) == 4, error
 
 
-def test_an_error_of_per_key_leaves_the_limits_of_the_rule() -> None:
-    """They hold for a client without earlier limits of its own. A shadow rule rejects nothing."""
-    assert quotas(build("1/minute", per_key=Plans(KeyError()))) == ["1/minute"]
+def test_an_error_rejects_nothing_in_a_shadow_rule() -> None:
+    """Nor does a limit that is known."""
     assert build(Plans(KeyError()), mode="shadow").hit(ALICE).allowed
 
 

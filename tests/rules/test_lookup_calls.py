@@ -27,7 +27,7 @@ def test_an_expired_result_is_used_while_it_is_looked_up_again() -> None:
         return "5/minute"
 
     clock.advance(60.0)
-    limiter.rules.rules[0]._of_rule.function = slow  # type: ignore[union-attr]
+    limiter.rules.rules[0].lookup.function = slow  # type: ignore[union-attr]
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(quotas, limiter)
         arrived.wait()
@@ -137,7 +137,7 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for user in range(1, 20):
         assert quotas(limiter, {"user": user}) == [f"{user}/minute"]
     rule = limiter.rules.rules[0]
-    assert rule._of_rule is not None
-    assert len(rule._of_rule._young) + len(rule._of_rule._old) <= 4
+    assert rule.lookup is not None
+    assert len(rule.lookup._young) + len(rule.lookup._old) <= 4
     assert len(rule._found) <= 3
     assert quotas(limiter, {"user": 18}) == ["18/minute"]

@@ -183,7 +183,7 @@ def test_a_function_of_limits_is_passed_the_capture() -> None:
     """A limiter that knows no routes reads it from the path, also to reset a client."""
     request = {"path": "/acme/a", "method": "GET"}
     functions = (lambda tenant: {"acme": "1/minute"}[tenant], lambda entry: {"acme": "1/minute"}[entry])
-    for option in ({"limits": functions[0]}, {"limits": functions[1]}, {"per_key": functions[1]}):
+    for option in ({"limits": functions[0]}, {"limits": functions[1]}):
         limiter = tenants(**option)
         assert [limiter.hit(request).allowed for _ in range(2)] == [True, False]
         limiter.reset("tenant", request)

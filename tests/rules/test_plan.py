@@ -268,8 +268,8 @@ def test_what_is_settled_beyond_the_limit_is_a_debt(way: Any) -> None:
 def test_limits_of_single_clients_hold_estimates(way: Any) -> None:
     """The limit that a client has, from a table or a function, is the one that holds its estimate."""
     features = {**ANN, TOKENS: 10**6}
-    for options in ({"per": {"user": {"ann": "70/minute"}}}, {"per_key": lambda _: "70/minute"}):
-        rate = limiter(rule("1000/minute", cost=TOKENS, **options))
+    for options in ({"per": {"user": {"ann": "70/minute"}}}, {"limits": lambda user: "70/minute"}):
+        rate = limiter(rule(**{"limits": "1000/minute", "cost": TOKENS, **options}))
         assert way(rate).hit(features).decisions[0].hit[2] == 70
 
 

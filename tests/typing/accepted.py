@@ -57,11 +57,11 @@ class MyOwn(FixedWindow):
     name = "my-own"
 
 
-async def limits_of(user: str) -> str | None:
-    return None
+async def limits_of(user: str) -> str:
+    return "5/minute"
 
 
-found = Rule(limits=lambda user: "5/minute", per_key=limits_of, limits_ttl="10s", key=["user"])
+found = Rule(limits=limits_of, limits_ttl="10s", key=["user"])
 rule = Rule(limits=Quota("5/minute"), algorithm={"name": "token-bucket", "refill": "interval"}, mode="shadow")
 own = Rule(limits=(5, 60), algorithm=MyOwn, per={"plan": {"pro": "1000/minute"}})
 limiter = Limiter([rule, own])
