@@ -15,7 +15,7 @@ from ..http.functions import FeatureFunctions
 from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
 from ..http.routes import check_no_views
 from ..limiter.limiter import Limiter
-from ..rules.guard import get_current, set_current
+from ..rules.marks import get_current, set_current
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead

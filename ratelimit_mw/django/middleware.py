@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.warnings import warn
-from ..rules.guard import get_current, set_current
+from ..rules.marks import get_current, set_current
 from ..settings.framework import SETTING
 from .limits import ProjectLimits, plan_of, project_limits
 from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, resolve, resolve_async

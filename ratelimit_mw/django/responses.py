@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 
 from ..http.rejection import Rejection
 from ..http.request import group_values
-from ..rules.guard import current
+from ..rules.marks import current
 from ..wsgi.exchange import ResponseBody
 from .request import DjangoAdmission
 

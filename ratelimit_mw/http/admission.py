@@ -13,8 +13,7 @@ from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verd
 from ..forksafe import create_lock
 from ..limiter.gates import respond
 from ..limiter.limiter import Limiter
-from ..rules.guard import set_current
-from ..rules.marks import Mark, ViewMarks
+from ..rules.marks import Mark, ViewMarks, set_current
 from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text

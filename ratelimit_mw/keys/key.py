@@ -5,7 +5,7 @@ With a secret, digests replace personal features, so that the store holds no per
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -124,11 +124,7 @@ class KeyMaker:
     >>> KeyMaker(parse_key(["endpoint", "user|ip"]), "/login").build({"ip": "192.0.2.7"})
     'endpoint=6:/login&{ip=192.0.2.7}'
 
-    Args:
-        entries: The entries of a key.
-        endpoint: The value of ``endpoint`` for requests that match no route.
-        secret: The key of the digests.
-        warn: Called for a request without a client address.
+    ``endpoint`` is the value for requests that match no route. ``warn`` is called for one without a client address.
     """
 
     def __init__(
@@ -235,32 +231,38 @@ class KeyMaker:
         return f"{outside}{{{key}}}"
 
     def parse(self, key: str) -> dict[str, str]:
-        """Return the values in a key that ``build`` has built, by the name of their parts. A digest stays a digest.
+        """Return the values in a key, by the name of their parts; none for a key that was built with other entries.
+
+        A digest stays a digest.
 
         >>> KeyMaker(parse_key(["endpoint", "user|ip"])).parse("endpoint=6:/login&{ip=192.0.2.7}")
         {'endpoint': '/login', 'ip': '192.0.2.7'}
         """
         return {part.name: "invalid" if kind == "!" else value for part, kind, value in self._read(key)}
 
-    def _read(self, key: str) -> Iterator[tuple[Part, str, str]]:
-        """Yield the parts of a key, each with its kind, ``=``, ``#`` (digest) or ``!`` (invalid), and its value."""
-        text = without_hash_tag(key)
-        for parts, fallback, _, is_last in self._entries if text else ():
-            names = [part[0] for part in parts] + ([fallback[0]] if fallback else [])
-            name, *_ = (name for name in names if text.startswith((f"{name}=", f"{name}#", f"{name}!")))
-            kind, text = text[len(name)], text[len(name) + 1 :]
-            if kind == "#":
-                value, text = text[:_DIGEST], text[_DIGEST:]
-            elif kind == "!":
-                value, text = "", text[1:]
-            elif is_last:
-                value = _unescaped(text)
-            else:
-                # No value is longer than LONGEST, so the patterns are few.
-                length, _, text = text.partition(":")
-                escaped = re.match(rf"(?:%25|%7B|%7D|[^%]){{{length}}}", text, re.DOTALL)[0]  # type: ignore[index]
-                value, text = _unescaped(escaped), text[len(escaped) + 1 :]
-            yield part_of(name), kind, value
+    def _read(self, key: str) -> list[tuple[Part, str, str]]:
+        """Return the parts of a key, each with its kind, ``=``, ``#`` (digest) or ``!`` (invalid), and its value."""
+        read, text = [], without_hash_tag(key)
+        try:
+            for parts, fallback, _, is_last in self._entries if text else ():
+                names = [part[0] for part in parts] + ([fallback[0]] if fallback else [])
+                name, *_ = (name for name in names if text.startswith((f"{name}=", f"{name}#", f"{name}!")))
+                kind, text = text[len(name)], text[len(name) + 1 :]
+                if kind == "#":
+                    value, text = text[:_DIGEST], text[_DIGEST:]
+                elif kind == "!":
+                    value, text = "", text[1:]
+                elif is_last:
+                    value = _unescaped(text)
+                else:
+                    # No value is longer than LONGEST, so the patterns are few.
+                    length, _, text = text.partition(":")
+                    escaped = re.match(rf"(?:%25|%7B|%7D|[^%]){{{length}}}", text, re.DOTALL)[0]  # type: ignore[index]
+                    value, text = _unescaped(escaped), text[len(escaped) + 1 :]
+                read.append((part_of(name), kind, value))
+        except _OF_OTHER_ENTRIES:
+            return []
+        return read
 
     def names_client(self, key: str) -> bool:
         """Return whether a key has a value of the client's own. Invalid values, and ``unknown`` for an IP address, are
@@ -282,35 +284,22 @@ class KeyMaker:
         >>> [maker.has_invalid(f"{{{user}ip=192.0.2.7}}") for user in ("user!&", "user=2:a!&")]
         [True, False]
         """
-        try:
-            return "!&" in key and any(kind == "!" for _, kind, _ in self._read(key))
-        except _OF_OTHER_ENTRIES:
-            return False
-
-    def values_in(self, key: str) -> dict[str, str] | None:
-        """Return what ``parse`` returns; None for a key that was built with other entries."""
-        try:
-            return self.parse(key)
-        except _OF_OTHER_ENTRIES:
-            return None
+        return "!&" in key and any(kind == "!" for _, kind, _ in self._read(key))
 
     def has_values(self, key: str, features: Features) -> bool:
         """Return whether a key has the values of features that are parts of it. Other parts may have any value.
 
-        False for a key that was built with other entries.
-
         >>> KeyMaker(parse_key(["endpoint", "user|ip"])).has_values("endpoint=6:/login&{ip=192.0.2.7}", {"user": "ann"})
         False
         """
-        if (values := self.values_in(key)) is None:
-            return False
+        values = self.parse(key)
         for parts in self._parts:
             given = {
                 part.name: self._shown(part, value) for part in parts if (value := part.value(features)) is not None
             }
             if given and not any(values.get(name) == value for name, value in given.items()):
                 return False
-        return True
+        return bool(values or not self._parts)
 
     def _shown(self, part: Part, value: Any) -> str:
         """Return a value as ``parse`` returns it."""

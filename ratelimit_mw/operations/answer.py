@@ -98,14 +98,13 @@ def client_json(rule: str | None, features: Features, **result: object) -> dict[
 
 def client_text(client: str, rule: str, rules: RuleSet) -> str:
     """Return the values in a key without its prefix; "" for the key of all clients. The rule may be gone."""
-    words = words_of_client(rules.by_name[rule], client) if rule in rules.by_name else None
-    return without_hash_tag(client) if words is None else " ".join(words)
+    words = words_of_client(rules.by_name[rule], client) if rule in rules.by_name else []
+    return " ".join(words) or without_hash_tag(client)
 
 
-def words_of_client(rule: CompiledRule, client: str) -> list[str] | None:
-    """Return the values in a key without its prefix as words. A digest stays one. None for a key of other entries."""
-    values = rule.key.values_in(client)
-    return None if values is None else [f"{word_of(part_of(name))}={value}" for name, value in values.items()]
+def words_of_client(rule: CompiledRule, client: str) -> list[str]:
+    """Return the values in a key without its prefix as words. A digest stays one. A key of other entries has none."""
+    return [f"{word_of(part_of(name))}={value}" for name, value in rule.key.parse(client).items()]
 
 
 def words_of(features: Features) -> list[str]:

@@ -73,11 +73,7 @@ class ClientBans:
 
 
 def ban_of(features: Features, known: Collection[str], secret: Secret, until_us: int | None) -> ClientOverride:
-    """Return the ban of the client that is named by these features.
-
-    Raises:
-        ConfigError: A feature is not ``known``, so requests need not have it, or its value is invalid.
-    """
+    """Return the ban of the client with these features. One that is not ``known`` is an error: requests may lack it."""
     unused = [name for name in features if name not in known]
     if unused or not features:
         message = f"no rule and no list uses {' and '.join(unused)}" if unused else "no client is named"

@@ -50,17 +50,10 @@ def option(
     ge: int | None = None,
     le: int | None = None,
 ) -> msgspec.Meta:
-    """Declare an option, for use in ``Annotated``.
+    """Declare an option, for use in ``Annotated``. The default is written as in a settings file.
 
-    Args:
-        meaning: The description.
-        default: The default, as a settings file would write it.
-        marks: Words by which ``marked`` finds the option.
-        parse: Returns the value that is used, from one of the declared type.
-        read: Does the same from any object, whose type it checks itself. An option may be an object in Python.
-        is_secret: Whether no message may show the value.
-        ge: The least number.
-        le: The greatest number.
+    ``parse`` returns the value that is used, from one of the declared type. ``read`` does the same from any object,
+    whose type it checks itself, because an option may be an object in Python. ``marked`` finds options by their marks.
     """
     schema = None if default is None else {"default": default}
     extra = {"declared": (default, parse, read, is_secret, marks)}
@@ -133,16 +126,8 @@ def decode(
 ) -> dict[str, Any]:
     """Return all options as they are used, those that a table lacks with their default.
 
-    Args:
-        declaration: The ``TypedDict`` that declares them.
-        table: Their values by name, from a file or from Python.
-        expected: A table in words, for messages.
-        noun: The word for a name, for messages.
-        others: Takes each name that is not declared, with its value. Without it, such a name is an error.
-
-    Raises:
-        ConfigError: A name is unknown or missing, or has a value of another type or range. The first one in the table
-            is reported, and its path is the name.
+    ``others`` takes each name that is not declared, with its value. Without it, such a name is an error. The first
+    mistake in the table is raised, and its path is the name.
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"expected {expected}; got {table!r}")

@@ -16,8 +16,19 @@ from weakref import WeakSet
 
 from ..errors import ConfigError, error_of
 from .declaration import document
-from .guard import guard, guard_entries, require_decided
-from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, attach, combine, marks_of
+from .marks import (
+    ATTRIBUTE,
+    MARKED_FORM,
+    Mark,
+    MessageMark,
+    ViewMarks,
+    attach,
+    combine,
+    guard,
+    guard_entries,
+    marks_of,
+    require_decided,
+)
 from .names import holds_views, name_of
 from .options import LIMITS_MEANING, Limits, RuleOptions
 from .rule import Rule

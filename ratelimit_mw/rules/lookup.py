@@ -66,14 +66,9 @@ class _Known(NamedTuple):
 
 
 class LimitsLookup:
-    """The function of a rule, and its results. Bounded: two generations of values.
+    """The function of a rule, and its results, which are kept for some microseconds: two generations of values.
 
-    Args:
-        function: Returns limits for values of a request. It may be async.
-        values: Returns the values of a request that it is passed.
-        parse: Returns the limits of a result. It raises ``ConfigError`` for a result that cannot work.
-        kept_us: How long a result is kept.
-        name: The rule, for messages.
+    ``values`` returns what the function is passed, and ``parse`` the limits of its result.
     """
 
     def __init__(
@@ -176,14 +171,6 @@ def function_of(
 
     ``{part: function}`` names the part. A function without a table is passed the parts that its parameters name. If a
     name is neither a built-in feature nor a part of the rule, it is passed the entries of the key.
-
-    Args:
-        limits: The option.
-        entries: The entries of the key.
-        parts: Other parts of the rule.
-
-    Raises:
-        ConfigError: The function cannot be called so, or the table has no function.
 
     >>> function_of(lambda plan: "5/minute", [["ip"]], [])[1], function_of(lambda value: "5/minute", [["ip"]], [])[1]
     ([['plan']], [['ip']])

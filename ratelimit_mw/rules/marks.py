@@ -1,15 +1,23 @@
-"""Marks: the notes of ``@limit``, ``@exempt`` and ``@messages`` on a view, and how adapters read them."""
+"""Marks: the notes of ``@limit``, ``@exempt`` and ``@messages`` on a view, and how adapters read them.
+
+The guard around a limited view raises an error for a limit that no middleware has decided, so that none goes missing.
+"""
 
 import functools
+import inspect
 import itertools
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Protocol
+from types import FunctionType
+from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
+from ..errors import MissingMiddlewareError
 from ..keys.features import UNMATCHED
 from ..keys.values import NO_CONVERSIONS, Conversions
+from ..testmode import testmode
 from .names import class_behind, holds_views, printable
 from .rule import Rule
 
@@ -118,15 +126,8 @@ NOWHERE: Final = Destination()
 destination = functools.lru_cache(10_000)(Destination)
 
 
-class MarksReader(Protocol):
-    """An adapter that keeps the marks of views."""
-
-    def forget_marks(self) -> None:
-        """Read all marks again at the next request."""
-
-
-readers: Final = WeakSet[MarksReader]()
-"""The adapters whose views may get marks while they serve: those of a blueprint, whose calls no guard sees."""
+readers: Final = WeakSet[Any]()
+"""The adapters whose views may get marks while they serve, so that they ``forget_marks``: those of a blueprint."""
 
 
 def marks_of(view: object) -> ViewMarks:
@@ -189,3 +190,59 @@ def marked_form(view: object) -> Any:
     form = getattr(view, MARKED_FORM, None)
     module = sys.modules.get(getattr(view, "__module__", None) or "")
     return None if form is not None and getattr(module, form.__name__, None) is view else form
+
+
+_DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
+
+
+current: ContextVar[Any] = ContextVar("ratelimit_mw.current", default=None)
+"""The admission of this thread or task. Its ``marks`` are the limits that a middleware has decided."""
+get_current: Final = current.get
+"""Return the request. For an imported object, Python builds a bound method at each call: these are bound once."""
+set_current: Final = current.set
+
+
+def require_decided(marks: Iterable[Mark]) -> None:
+    """Raise ``MissingMiddlewareError`` unless one of the marks is decided, for decorators that mark several views."""
+    marks = tuple(marks)
+    now = current.get()
+    if (now is None or set(now.marks).isdisjoint(marks)) and not testmode.off:
+        raise MissingMiddlewareError(marks[0].view, is_handled=now is not None)
+
+
+def guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
+    """Put the guard around a view, whose signature stays the same. ``marked_on`` finds another marked object."""
+    guarded: Any
+
+    def require(args: tuple[Any, ...]) -> None:
+        marks: ViewMarks = getattr(marked_on(*args) if marked_on else guarded, ATTRIBUTE)
+        now = current.get()
+        undecided = marks.every if now is None else [mark for mark in marks.every if mark not in now.marks]
+        if undecided and not testmode.off:
+            raise MissingMiddlewareError(undecided[0].view, is_handled=now is not None)
+
+    if inspect.iscoroutinefunction(view):
+
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            require(args)
+            return await view(*args, **kwargs)
+
+        guarded = acall
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            require(args)
+            return view(*args, **kwargs)
+
+        guarded = call
+    # FastAPI evaluates annotations that are text with the globals of the function that has them.
+    if isinstance(view, FunctionType):
+        guarded = FunctionType(guarded.__code__, view.__globals__, None, None, guarded.__closure__)
+    return functools.wraps(view)(guarded)
+
+
+def guard_entries(view: type) -> None:
+    """Put the guard around the methods that enter a class-based view."""
+    for name in _DISPATCHERS:
+        if hasattr(view, name) and ATTRIBUTE not in vars(view):
+            setattr(view, name, guard(getattr(view, name), lambda self, *_: type(self)))

@@ -52,12 +52,7 @@ class NamedRule(NamedTuple):
         return self._replace(rule=rule)
 
     def places(self, amendment: Amendment | None, source: str) -> dict[str, Location]:
-        """Return where the rule is written, under ``""``, and where options are that the settings give to it.
-
-        Args:
-            amendment: The changes to it in the settings.
-            source: The settings file, "" for none.
-        """
+        """Return where the rule is written, under ``""``, and where options are that the settings give to it."""
         label = f"rule {self.name!r}"
         decorator = self.mark.place.rpartition(" at ")[2] if self.mark else ""
         place = self.rule.place._replace(label=f"{decorator}: {label}" if decorator else label)

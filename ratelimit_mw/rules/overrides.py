@@ -93,15 +93,9 @@ def limits_of(rule: CompiledRule, text: str) -> tuple[Limit, ...]:
 
 
 def put_overrides(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock) -> set[tuple[str, str]]:
-    """Replace the overrides of rules. Those of other rules are left out: another application may have them.
+    """Replace the overrides of rules, and return the names of rules with some that are not active, with the reasons.
 
-    Args:
-        rules: The rules.
-        overrides: The overrides of all rules.
-        clock: The time at which overrides end.
-
-    Returns:
-        The names of rules with overrides that are not active, each with the reason.
+    Those of other rules are left out: another application may have them.
     """
     by_rule: dict[str, list[ClientOverride]] = {}
     for each in overrides:

@@ -34,12 +34,8 @@ class PathPatterns:
     def match(self, path: str, to: Destination = NOWHERE, params: Params = dict) -> set[int]:
         """Return the numbers of the patterns that fit the path that was sent, or the route.
 
-        A route with one path is unambiguous. Otherwise, all patterns that fit any reading of the path are included.
-
-        Args:
-            path: The path of the request, decoded once, or not at all where it has encoded slashes.
-            to: Where the request goes.
-            params: Returns the values of the route's parameters. It is called only where a pattern depends on them.
+        The path is decoded once, or not at all where it has encoded slashes. A route with one path is unambiguous.
+        Otherwise, all patterns that fit any reading of the path are included.
         """
         if (template := to.template) is None:
             return self._match_readings(path)

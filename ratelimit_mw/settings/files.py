@@ -179,10 +179,6 @@ def with_variables(value: Any, hint: Any = None) -> Any:
     {'store': '${REDIS_URL}'}
     >>> with_variables("${NOT_SET:-20}", int), with_variables("${NOT_SET:-127.0.0.1, unix}", Sequence[str])
     (20, ['127.0.0.1', 'unix'])
-
-    Args:
-        value: The settings, or a part of them.
-        hint: The declared type of the value; None for text.
     """
     if isinstance(value, str):
         return _converted(_REFERENCE.sub(_variable, value), hint) if names_in(value) else _unescaped(value)

@@ -14,8 +14,7 @@ from ..http.limits import ADMISSION
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
 from ..rules.decorators import marks_made
-from ..rules.guard import get_current, set_current
-from ..rules.marks import ViewMarks
+from ..rules.marks import ViewMarks, get_current, set_current
 from .body import read_body
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from websocket_calls import aconnect, application
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.http.limits import ADMISSION
-from ratelimit_mw.rules.guard import current
+from ratelimit_mw.rules.marks import current
 
 
 @each("kind", ["mqtt", "websocket.extension"])

@@ -17,8 +17,8 @@ from tables import expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule, algorithms, load_settings
 from ratelimit_mw.errors import MissingExtraError
-from ratelimit_mw.rules.declaration import type_text
-from ratelimit_mw.rules.options import BanOption
+from ratelimit_mw.rules.declaration import options_of, type_text
+from ratelimit_mw.rules.options import RuleDefaults
 from ratelimit_mw.settings import schema
 from ratelimit_mw.testing import ManualClock
 
@@ -140,7 +140,7 @@ def test_the_schema_knows_every_field() -> None:
     assert table == {"$ref": "#/$defs/AlgorithmTable"}
     fields = [(name, each, field) for name, one in tables.items() for each, field in one["properties"].items()]
     assert [(name, each) for name, each, field in fields if "description" not in field] == []
-    assert (type_text(BanOption), type_text(float | str)) == ("table or false", "duration")
+    assert (type_text(options_of(RuleDefaults)["ban"].hint), type_text(float | str)) == ("table or false", "duration")
 
 
 OTHERS: dict[str, Any] = {
