@@ -56,6 +56,11 @@ def is_email(feature: str) -> bool:
     return feature == "email" or feature.startswith("email:")
 
 
+def field_name(family: str, name: str) -> str:
+    """Return a name as features of a family have it, such as that of a header in lower case; "" for none."""
+    return checked_name(f"{family}:{name}").partition(":")[2] if name else ""
+
+
 def checked_name(name: object) -> str:
     """Check the name of a feature and return its canonical form.
 

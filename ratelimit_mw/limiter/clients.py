@@ -34,6 +34,7 @@ from ..rules.clients import ClientOverride, ban_of, client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED, find_limits
 from ..rules.overrides import known_to_bans, limits_of
+from ..rules.rule import parse_limits
 from ..stores import Store
 from ..stores.blocking import Call, twins
 from ..stores.url import redacted_url
@@ -492,7 +493,7 @@ class Clients:
         with error_path("limits"):
             text = limits.strip().lower() if isinstance(limits, str) else ""
             if text != UNLIMITED:
-                text = "; ".join(map(str, rule.source.parse_limits(limits)))
+                text = "; ".join(map(str, parse_limits(rule.source, limits)))
             for limit in limits_of(rule, text):
                 self._store.check(limit)
         span = _span_of(duration, "an override")

@@ -17,7 +17,7 @@ from ..quota import Quota, checked_cost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .places import DEFAULTS, Location, place_of, steps_of
 from .priorities import DEFAULT_PRIORITIES, Priorities
-from .rule import Rule
+from .rule import Rule, parse_limits, require_tuning
 from .schedule import Schedule
 from .values import FeatureCost
 
@@ -164,7 +164,7 @@ class CompiledRule:
         """Return the limits for the result of a function: the same objects for the same quotas."""
         if result == UNLIMITED:
             return ()
-        quotas = self.source.parse_limits(result)
+        quotas = parse_limits(self.source, result)
         limits = self._found.get(quotas)
         if limits is None:
             limits = self.build_checked(quotas)
@@ -178,8 +178,7 @@ class CompiledRule:
         limits = self._build(quotas)
         self.check_cost(limits)
         for limit in limits:
-            if missing := self.source.missing_for(limit.quota):
-                raise ConfigError(f"{str(limit.quota)!r} needs the option {missing}")
+            require_tuning(self.source, limit.quota)
             if limit.quota.concurrent and not self.may_hold_slots:
                 raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
             self.check(limit)

@@ -18,6 +18,7 @@ from ..keys.parts import feature_of
 from .clients import ClientBans, ClientOverride
 from .compiled import CompiledRule
 from .lookup import UNLIMITED
+from .rule import parse_limits
 from .ruleset import RuleSet
 
 BANNED: Final = "(all rules)"
@@ -89,7 +90,7 @@ def limits_of(rule: CompiledRule, text: str) -> tuple[Limit, ...]:
     """Return the limits of an override; ``ConfigError`` for those that the rule cannot have."""
     if text == UNLIMITED:
         return ()
-    return rule.build_checked(rule.source.parse_limits(text))
+    return rule.build_checked(parse_limits(rule.source, text))
 
 
 def put_overrides(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock) -> set[tuple[str, str]]:

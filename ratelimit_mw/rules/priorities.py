@@ -5,11 +5,11 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Final, TypedDict
 
 from ..errors import ConfigError, error_path, parse_each, suggestion
-from ..keys.features import Features, checked_name
+from ..keys.features import Features, field_name
 from .declaration import as_given, decode, option
 from .values import checked_table, parse_percent
 
@@ -32,10 +32,6 @@ def _parse_order(names: Sequence[str]) -> tuple[str, ...]:
     return order
 
 
-def _header_name(name: str) -> str:
-    return checked_name(f"header:{name}")[7:] if name else ""
-
-
 class PriorityTable(TypedDict, total=False):
     """The classes of requests."""
 
@@ -49,7 +45,11 @@ class PriorityTable(TypedDict, total=False):
     ]
     header: Annotated[
         str,
-        option("The header with the class of a request. It needs `trusted_proxies`.", "", parse=_header_name),
+        option(
+            "The header with the class of a request. It needs `trusted_proxies`.",
+            "",
+            parse=partial(field_name, "header"),
+        ),
     ]
     shed: Annotated[
         Mapping[str, str],

@@ -178,7 +178,7 @@ class Rule:
             matched = (name for name, _ in self.matches.features)
             function, arguments = function_of(self.limits, self.entries, (*matched, *decoded["per"]))
             self._keep(function=function, arguments=arguments)
-            self._keep(quotas=() if function else self.parse_limits(self.limits))
+            self._keep(quotas=() if function else parse_limits(self, self.limits))
         self._keep(tables=self._tables(decoded["per_key"], decoded["per"]))
         scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):
@@ -190,8 +190,7 @@ class Rule:
         self._name_parts()
         self._check_others()
         for quota in self._every_quota:
-            if missing := self.missing_for(quota):
-                raise ConfigError(f"{str(quota)!r} needs {_FIXES[missing]}", missing)
+            require_tuning(self, quota)
 
     def _statuses(self, counted: Outcomes | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
         statuses = None if counted is None else counted.statuses
@@ -211,24 +210,6 @@ class Rule:
         looked_at = {"path", *map(feature_of, read)}
         self._keep(captures=captures, parts=parts, needs=needs)
         self._keep(needs_without_cost=tuple(name for name in needs if name in looked_at))
-
-    def parse_limits(self, limits: object) -> tuple[Quota, ...]:
-        """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm. Internal.
-
-        Args:
-            limits: Limits in any form that a rule takes, except a function.
-
-        Returns:
-            The quotas.
-
-        Raises:
-            ConfigError: The limits cannot be parsed, or the algorithm of the rule cannot have them.
-        """
-        quotas = tuple(quota.in_zone(str(self.timezone)) for quota in parse_quotas(limits))
-        for i, quota in enumerate(quotas):
-            with error_path(f"[{i}]"):
-                build_limit("", 0, quota, self.algorithm)
-        return quotas
 
     def _tables(self, per_key: Any, per: Mapping[str, Any]) -> Tables:
         """Limits by value for each feature; those of ``per_key`` come first, under the name ""."""
@@ -251,7 +232,7 @@ class Rule:
                 with error_path(f"[{value!r}]"):
                     if parts == ("method",):
                         checked_method(value)
-                    limits[str(value)] = self.parse_limits(quotas)
+                    limits[str(value)] = parse_limits(self, quotas)
                     for part in parts:
                         others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
         return {**others, **limits}
@@ -330,21 +311,6 @@ class Rule:
         """Whether the rule has an option of adaptive limits."""
         return bool(self.target_us or self.tune)
 
-    def missing_for(self, quota: Quota) -> str:
-        """Return the option that an adaptive quota needs and the rule does not have. Internal.
-
-        Args:
-            quota: Any quota.
-
-        Returns:
-            The name of the option, "" without such an option.
-        """
-        if quota.floor is None or (quota.concurrent and self.target_us):
-            return ""
-        if not (quota.concurrent or self.tune):
-            return "tune"
-        return "" if self.target_us or not (quota.concurrent or self.tune == "health") else "target"
-
     @property
     def set_options(self) -> dict[str, Any]:
         """The options without those that have their default."""
@@ -353,6 +319,25 @@ class Rule:
     def __repr__(self) -> str:
         options = {"limits": self.limits, **self.set_options}
         return f"Rule({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+
+
+def parse_limits(rule: Rule, limits: object) -> tuple[Quota, ...]:
+    """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm of the rule."""
+    quotas = tuple(quota.in_zone(str(rule.timezone)) for quota in parse_quotas(limits))
+    for i, quota in enumerate(quotas):
+        with error_path(f"[{i}]"):
+            build_limit("", 0, quota, rule.algorithm)
+    return quotas
+
+
+def require_tuning(rule: Rule, quota: Quota) -> None:
+    """Raise ``ConfigError`` for an adaptive quota without an option of the rule that it needs."""
+    if quota.floor is None:
+        return
+    if not (quota.concurrent or rule.tune):
+        raise ConfigError(f"{str(quota)!r} needs {_FIXES['tune']}", "tune")
+    if not rule.target_us and (quota.concurrent or rule.tune == "health"):
+        raise ConfigError(f"{str(quota)!r} needs {_FIXES['target']}", "target")
 
 
 def build_rule(

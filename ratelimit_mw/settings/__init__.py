@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Final, Unpack, cast
+from typing import Any, Final, Unpack, cast
 
 from ..errors import SETTINGS, ConfigError, error_path
 from ..keys.key import Secret
@@ -81,16 +81,15 @@ class Settings:
     secret: Secret
     source: str = field(default="", compare=False)
     """The path of the settings file, or "" for a dictionary."""
-    origin: ClassVar[Origin | None] = None
+    origin: Origin | None = field(default=None, compare=False, repr=False)
     """How to load the same settings again; None for settings that your code has built or changed."""
 
     def __init__(self, **settings: Unpack[SettingsDict]) -> None:
-        self.__dict__.update(vars(load_settings(settings)))
-        del self.__dict__["origin"]  # settings of your code are not read again
+        self.__dict__.update(vars(load_settings(settings).replaced()))
 
     def replaced(self, **values: Any) -> "Settings":
         """Return these settings with other values, in the form that the attributes have."""
-        return _built({each.name: getattr(self, each.name) for each in fields(self)} | values)
+        return _built({**vars(self), "origin": None, **values})
 
     @contextmanager
     def located(self, *arguments: str) -> Iterator[None]:
@@ -172,20 +171,15 @@ def _load(source: SettingsFile, may_be_empty: bool = True) -> Settings:
         except ConfigError as error:
             raise _locate(error, data, path) from None
     again = partial(_load, source, may_be_empty=False)
-    return _with_origin(settings, Origin(key, again, files, data))
-
-
-def _with_origin(settings: Settings, origin: Origin) -> Settings:
-    settings.__dict__["origin"] = origin  # no field: ``replace`` drops it, because its result has no source
-    return settings
+    return settings.replaced(origin=Origin(key, again, files, data))
 
 
 def loaded_again(settings: Settings) -> tuple[Settings, dict[str, Any]]:
     """Load settings again. Return them, and the new values of those that need a restart, by name."""
     loaded = settings.origin.load()  # type: ignore[union-attr] # the caller knows that there is one
     changed = {name: new for name in _AT_START if (new := getattr(loaded, name)) != getattr(settings, name)}
-    kept = loaded.replaced(**{name: getattr(settings, name) for name in changed})
-    return _with_origin(kept, loaded.origin), changed
+    kept = {name: getattr(settings, name) for name in changed}
+    return loaded.replaced(origin=loaded.origin, **kept), changed
 
 
 def missing_parts(settings: Settings, later: Settings) -> set[str]:
@@ -266,9 +260,7 @@ def with_options(source: SettingsSource | None, options: HttpOptions) -> Setting
     for argument in loaded.rules:
         rules = [rule for rule in settings.rules if not settings.has_limits or rule.name != DEFAULT_RULE]
         changed |= {"rules": with_limits(tuple(rules), argument.limits, settings.defaults), "has_limits": True}
-    changed_settings = settings.replaced(**changed)
-    if (origin := settings.origin) is None:
-        return changed_settings
-    arguments = (*origin.arguments, *given)
-    again = origin._replace(load=lambda: with_options(origin.load(), options), arguments=arguments)
-    return _with_origin(changed_settings, again)
+    if (origin := settings.origin) is not None:
+        arguments = (*origin.arguments, *given)
+        changed["origin"] = origin._replace(load=lambda: with_options(origin.load(), options), arguments=arguments)
+    return settings.replaced(**changed)

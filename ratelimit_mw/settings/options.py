@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 import msgspec
 
 from ..errors import ConfigError, error_path, parse_each
-from ..keys.features import checked_name
+from ..keys.features import checked_name, field_name
 from ..keys.key import NO_SECRET, PERSONAL, Secret
 from ..keys.parts import checked_part, part_of
 from ..quota import parse_duration
@@ -73,12 +73,6 @@ def parse_size(value: str | int) -> int:
     if not 1 <= size <= _MOST_BODY:
         raise ConfigError(f'expected a size such as "64KiB", from 1 byte to 16MiB; got {value!r}')
     return size
-
-
-def field_name(family: str, name: str) -> str:
-    """A name as features of the family ``json`` or ``header`` have it, or "" for none."""
-    feature = checked_name(f"{family}:{name}") if name else ""
-    return feature.partition(":")[2]
 
 
 def database_file(folder: Path, name: str) -> str:
