@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import unquote
-from uuid import UUID
 
 from ..errors import ConfigError, error_path
 from .features import INVALID, UNKNOWN_IP, Features, checked_name, is_email
 from .forms import comparison_form, normalize_host, normalized_email, path_feature, region_form
 from .ip import MAX_ADDRESS, IPAddress, Networks, canonical_ip, counted_ip, widened
-from .values import canonical, lacks_attribute, text_of
+from .values import CANONICAL, canonical, lacks_attribute, text_of
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
 LONGEST: Final = 64  # bytes; a longer value is replaced by its digest
-_KINDS: Final[dict[str, type]] = {"int": int, "uuid": UUID}
 _RAW: Final = "raw"
 _NORMAL: Final[dict[str, Callable[[str], Any]]] = {
     "path": path_feature,
@@ -103,8 +101,8 @@ def part_of(text: str) -> Part:
         form = partial(_formed, region_form, name)
     elif feature in _NORMAL and kind != _RAW:
         exact = partial(_formed, _NORMAL[feature], name)
-    elif kind in _KINDS:
-        exact = partial(_formed, partial(canonical, _KINDS[kind]), name)
+    elif kind in CANONICAL:
+        exact = partial(_formed, partial(canonical, kind), name)
     elif kind == _RAW or feature in _EXACT:
         shape = "exact"
     elif feature.startswith("cookie:"):
@@ -123,7 +121,7 @@ def checked_part(text: object, in_key: bool = True) -> str:
     if not isinstance(text, str):
         return checked_name(text)
     name, kind = _split(text.strip())
-    if kind and kind != _RAW and kind not in _KINDS:
+    if kind and kind != _RAW and kind not in CANONICAL:
         raise ConfigError(f'expected "{name} as int", "{name} as uuid" or "{name} as raw"; got {text!r}')
     if not in_key and name.startswith("ip/"):
         raise ConfigError(f'expected "ip", whose values may be networks; got {text!r}')

@@ -37,15 +37,15 @@ def text_of(name: str, value: object) -> Any:
         return INVALID
 
 
-def canonical(kind: type, text: str) -> Any:
+def canonical(kind: str, text: str) -> Any:
     """Return a text as the canonical text of a number or a UUID; ``INVALID`` where it is none.
 
-    >>> canonical(int, " 007.0 "), canonical(UUID, "{12345678123456781234567812345678}")
+    >>> canonical("int", " 007.0 "), canonical("uuid", "{12345678123456781234567812345678}")
     ('7', '12345678-1234-5678-1234-567812345678')
     """
     form = comparison_form(text)
     try:
-        return INVALID if form is INVALID else _CANONICAL[kind](form)
+        return INVALID if form is INVALID else CANONICAL[kind](form)
     except ValueError:
         return INVALID
 
@@ -124,4 +124,5 @@ _TEXTS: Final[dict[type, Callable[[Any], Any]]] = {
     Decimal: _decimal,
     bytes: _bytes,
 }
-_CANONICAL: Final[dict[type, Callable[[str], str]]] = {int: _whole, UUID: lambda text: str(UUID(text))}
+CANONICAL: Final[dict[str, Callable[[str], str]]] = {"int": _whole, "uuid": lambda text: str(UUID(text))}
+"""The types that a key may name, with the canonical text of a value."""

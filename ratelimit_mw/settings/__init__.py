@@ -156,11 +156,11 @@ def checked_source(source: Any, *kinds: type) -> Any:
 
 def _load(source: SettingsFile, may_be_empty: bool = True) -> Settings:
     data: Any = source
-    path, folder, key = "", Path(), object()
+    path, folder = "", Path()
     with recording() as files:
         if not isinstance(source, Mapping):
             file = Path(source)
-            path, folder, key, data = str(file), file.parent, str(file.absolute()), read(file)
+            path, folder, data = str(file), file.parent, read(file)
             if not (data or may_be_empty):
                 raise ConfigError(f"{path}: the file is empty. To turn all limits off, write enabled = false")
         try:
@@ -171,7 +171,7 @@ def _load(source: SettingsFile, may_be_empty: bool = True) -> Settings:
         except ConfigError as error:
             raise _locate(error, data, path) from None
     again = partial(_load, source, may_be_empty=False)
-    return settings.replaced(origin=Origin(key, again, files, data))
+    return settings.replaced(origin=Origin(again, files, data))
 
 
 def loaded_again(settings: Settings) -> tuple[Settings, dict[str, Any]]:

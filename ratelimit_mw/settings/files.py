@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -42,9 +42,8 @@ class FileState(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The source of settings. Settings with an equal ``key`` have the same source."""
+    """The source of settings."""
 
-    key: Hashable
     load: Callable[[], Any]
     """Loads the ``Settings`` again. A file that is empty now is an error."""
     files: Mapping[Path, FileState]
