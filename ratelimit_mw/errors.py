@@ -19,7 +19,7 @@ PAGES: Final = {
     "ipv6_prefix trusted_proxies forwarded_header": "reference/features#the-clients-ip-address",
     "email_field body_limit body_timeout": "reference/features#bodies",
     "region_database region_header": "reference/features#region",
-    "secret secret_file keyed": "reference/features#keeping-people-out-of-the-store",
+    "secret keyed": "reference/features#keeping-people-out-of-the-store",
     "match": "reference/settings#match",
     "count_when count_unless": "reference/settings#outcomes",
     "cost unit": "reference/settings#costs",

@@ -21,7 +21,6 @@ _EXAMPLES: Final[dict[str, Any]] = {
     "region_header": "cf-ipcountry",
     "exempt": ["/health", "/static/**"],
     "secret": "at least 16 characters",
-    "secret_file": "secret.txt",
     "keyed": ["email", "user", "ip"],
     "fleet_size": 4,
     "traffic_log": "sqlite:///traffic.db",

@@ -76,8 +76,6 @@ class Plan:
         self.may_delay = calls_functions or self.delays
         self.decides_at_once = not (self.adapts or self.waits)
         """Whether one call of the store decides a request."""
-        self.is_plain = self.decides_at_once and not self.adds_hits
-        """Whether the hits of that call are those of the limits."""
         self._steps = [Step(rule) for rule in rules]
         self.program: Program | None = None
         """Decides the requests of the plan in memory, once it is bound: by features, cost and request."""

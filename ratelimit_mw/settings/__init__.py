@@ -237,7 +237,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     )
     limits = options.pop("limits")
     options["rules"] = with_limits(rules, limits, options["defaults"], source)
-    options["secret"] = secret_of(options["secret"], options.pop("secret_file"), options.pop("keyed"), folder)
+    options["secret"] = secret_of(options["secret"], options.pop("keyed"))
     return _built({**options, "has_limits": limits is not None, "source": source})
 
 

@@ -116,14 +116,6 @@ def _content(path: Path, kind: str) -> bytes:
         raise ConfigError(f"{kind} {str(path)!r} cannot be read: {reason}") from None
 
 
-def secret_file(path: Path) -> str:
-    """Read a file that holds only a secret."""
-    try:
-        return _content(path, "file").decode().strip()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: expected text in UTF-8") from None
-
-
 def _yaml(data: bytes) -> Any:
     try:
         decoded = msgspec.yaml.decode(data)

@@ -27,7 +27,6 @@ from ..rules.priorities import PriorityTable, parse_priorities
 from ..rules.values import checked_table, parse_positive_duration, parse_whole_seconds
 from ..stores import Store, check_store_url
 from ..traffic.store import checked_log_url
-from .files import secret_file
 from .rules import parse_defaults
 
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
@@ -87,18 +86,16 @@ def database_file(folder: Path, name: str) -> str:
     return str(path) if name else ""
 
 
-def secret_of(text: str | None, file: str | None, keyed: Iterable[str] | None, folder: Path) -> Secret:
-    """The secret from its text or its file. No message shows the secret."""
-    if text is None and file is None:
+def secret_of(text: str | None, keyed: Iterable[str] | None) -> Secret:
+    """The secret of a text, which no message shows."""
+    if text is None:
         if keyed is not None:
-            raise ConfigError("keyed needs a secret. Set secret or secret_file", "keyed")
+            raise ConfigError("keyed needs a secret. Set secret", "keyed")
         return NO_SECRET
-    if text is not None and file is not None:
-        raise ConfigError("set either secret or secret_file, not both", "secret_file")
     with error_path("keyed"):
         names = parse_each(checked_name, PERSONAL if keyed is None else keyed)
-    with error_path("secret" if file is None else "secret_file"):
-        return Secret.from_text(text or "" if file is None else secret_file(folder / file), names)
+    with error_path("secret"):
+        return Secret.from_text(text, names)
 
 
 def checked_observers(observers: Any) -> tuple[str | Callable[[Any], object], ...]:
@@ -289,7 +286,6 @@ class SettingsDict(HttpOptions, total=False):
         str | None,
         option("The secret of the digests in the store, at least 16 characters.", None, AT_START, is_secret=True),
     ]
-    secret_file: Annotated[str | None, option("A file that holds only the secret, relative to the settings file.")]
     keyed: Annotated[
         Sequence[str] | None, option("Features to digest. It needs a secret. Default: `email`, `user`, `ip`.")
     ]

@@ -96,7 +96,7 @@ WRONG = {
     "a file of clients that is missing": '[[rules]]\nname = "x"\nper_key = "clients.json"\nlimits = "1/hour"\n',
     "a store without a scheme": 'store = "cache"\n',
     "a database of regions that is missing": 'region_database = "x.mmdb"\n',
-    "a secret that is missing": 'secret_file = "secret"\n',
+    "a secret that is short": 'secret = "short"\n',
 }
 
 

@@ -126,39 +126,17 @@ def test_other_functions_work_with_a_secret() -> None:
 # -- sources of the secret ---------------------------------------------------------------------------------
 
 
-def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
-    """The path starts at the settings file, and outer white space is removed."""
-    (tmp_path / "key.txt").write_text(f"\n{TEXT}\n")
-    path = tmp_path / "r.toml"
-    path.write_text('secret_file = "key.txt"')
-    assert load_settings(path).secret == SECRET == load_settings({"secret_file": str(tmp_path / "key.txt")}).secret
-    assert load_settings({}).secret == NO_SECRET
-
-
 def test_an_invalid_secret_is_an_error_that_does_not_show_it() -> None:
     """A secret that is too short, given twice, missing or unused raises an error with its place."""
     for settings, message in (
         ({"secret": "only 15 letters"}, "secret: expected a secret of at least 16 characters; got 15"),
         ({"secret": ""}, "secret: expected a secret of at least 16 characters; got 0"),
         ({"secret": 1234567890123456}, "secret: expected text$"),
-        ({"secret": TEXT, "secret_file": "x"}, "secret_file: set either secret or secret_file, not both"),
-        ({"secret_file": "missing"}, "secret_file: file 'missing' not found in "),
         ({"keyed": ["user"]}, "keyed: keyed needs a secret"),
         ({"secret": TEXT, "keyed": ["user-agent"]}, "keyed\\[0\\]: expected a feature"),
     ):
         error = expect_error(message, load_settings, settings)
         assert str(settings.get("secret") or TEXT) not in error
-
-
-def test_a_file_without_a_secret_is_an_error(tmp_path: Path) -> None:
-    """An empty, truncated or binary file raises an error instead of disabling the secret."""
-    for content in (b"", b"short", b"\xff" * 20):
-        (tmp_path / "key").write_bytes(content)
-        expect_error(
-            r"secret_file: .*expected (a secret of|text in UTF-8)",
-            load_settings,
-            {"secret_file": str(tmp_path / "key")},
-        )
 
 
 @pytest.mark.parametrize("broken", [f'secret: "{TEXT}', f"secret: {TEXT}: x", f"secret: {TEXT}\n bad: ["])

@@ -124,7 +124,10 @@ def test_every_other_mistake_names_its_place() -> None:
         ({"retry_jitter": 1.5}, 'retry_jitter: expected whole seconds such as "2s"; got 1.5'),
         ({"store_timeout": "soon"}, "store_timeout: expected a duration"),
         ({"on_store_error": "retry"}, "on_store_error: expected 'allow' or 'deny' or 'local'; got 'retry'"),
-        ({"secret_file": "a\0b"}, "secret_file: file 'a\\x00b' cannot be read: the name is invalid"),
+        (
+            {"rules": [{**RULE, "per_key": "a\0.json"}]},
+            "rules[0]: per_key: file 'a\\x00.json' cannot be read",
+        ),
         ({"lists": 3}, "lists: expected a table; got 3"),
         ({"lists": {"deny": ["10.0.0.1"]}}, "lists.deny: expected a table; got ['10.0.0.1']"),
         ({"lists": {"deny": {"user": [None]}}}, "lists.deny.user: expected text or a whole number; got None"),
