@@ -8,19 +8,19 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 import sys
 from collections.abc import Mapping
 from inspect import Parameter, Signature
-from operator import attrgetter
 from typing import Any, Final, Unpack
 
-from .asgi.dependants import DependencyLimit, DependencyObject, check_provided
+from .asgi.dependants import DependencyLimit, check_provided
 from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_path
-from .http.in_view import LimitUsage, of_request, on_loops, verdict_by
+from .http.in_view import LimitUsage
 from .http.limits import ADMISSION
 from .keys.features import checked_name
 from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions
+from .starlette import check, usage, verdict
 from .testmode import testmode
 
 try:
@@ -42,10 +42,6 @@ __all__ = [
     "verdict",
 ]
 
-
-_scope_of = attrgetter("scope")
-check, usage = on_loops(of_request(_scope_of))
-verdict = verdict_by(_scope_of)
 
 _ANNOTATION: Final = "<string>"
 """The file of the code that Python compiles for an annotation that is kept as text."""
@@ -126,10 +122,6 @@ class RateLimit(DependencyLimit, Depends):
         return decided[self.mark]
 
 
-# FastAPI takes the parameters of a class in Depends(RateLimit), a mistake, from its annotations and cannot read these.
-RateLimit.__init__.__annotations__ = {}
-
-
 def _dependencies(features: Any) -> dict[str, Depends]:
     if not isinstance(features, Mapping):
         raise ConfigError(f'expected {{"user": current_user}}, dependencies by feature; got {features!r}', "features")
@@ -143,7 +135,7 @@ def _dependencies(features: Any) -> dict[str, Depends]:
     return dependencies
 
 
-class Usage(DependencyObject):
+class Usage:
     """A dependency whose value is how much is left of each rule for the client. It consumes nothing.
 
     Args:

@@ -1,6 +1,5 @@
 """Reads what FastAPI knows of a view: the functions it calls before, and the types of its parameters."""
 
-import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Final
@@ -25,20 +24,11 @@ _PLACES: Final = {
 """The list of parameters that has the features of a family."""
 
 
-class DependencyObject:
-    """A dependency that is an object. Its class in its place would take arguments from the query of the client."""
-
-    arguments = ""
-    """Arguments of the class, for an example."""
-
-
-class DependencyLimit(DependencyObject):
+class DependencyLimit:
     """A limit that a dependency carries. Objects with the same mark are one limit.
 
     ``provides`` has the dependencies of features. Without any, the limit is decided before dependencies are called.
     """
-
-    arguments = '"5/minute"'
 
     def __init__(self, mark: Mark, provides: Mapping[str, object], place: str) -> None:
         self.mark = mark
@@ -61,12 +51,8 @@ def check_provided(limit: DependencyLimit, rule: Rule) -> None:
 def calls_before(dependant: Any) -> Iterator[object]:
     """Yield the functions that FastAPI calls before a view, the outermost first."""
     for inner in getattr(dependant, "dependencies", ()):
-        call = inner.call
-        if inspect.isclass(call) and issubclass(call, DependencyObject):
-            name = call.__name__
-            raise ConfigError(f"expected Depends({name}({call.arguments})); got Depends({name})")
         yield from calls_before(inner)
-        yield call
+        yield inner.call
 
 
 class ParameterTypes(Conversions):

@@ -26,27 +26,24 @@ _MEMBERS: Final = dict.fromkeys(("type", "title", "detail"), _STRING) | {
 _PROBLEM: Final = {"application/problem+json": {"schema": {"type": "object", "properties": _MEMBERS}}}
 
 
-class OpenAPIWithLimits:
-    """Replaces ``openapi`` of a FastAPI application: the same description, with the response of limited operations."""
+def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppRoute]) -> None:
+    """Replace ``openapi`` of a FastAPI application: the same description, with the response of limited operations."""
+    described: Callable[[], dict[str, Any]] = getattr(app.openapi, "described", app.openapi)
 
-    def __init__(self, app: Any, http_limiter: HttpLimiter, routes: Collection[AppRoute]) -> None:
-        self.described: Callable[[], dict[str, Any]] = getattr(app.openapi, "described", app.openapi)
-        self._app = app
-        self._http_limiter = http_limiter
-        self._routes = routes
-
-    def __call__(self) -> dict[str, Any]:
-        schema, limits = self.described(), self._http_limiter.in_force
-        handlers = ErrorHandlers.of(self._app)
+    def openapi() -> dict[str, Any]:
+        schema, limits = described(), http_limiter.in_force
+        handlers = ErrorHandlers.of(app)
         has_problem = limits.reject is None and (handlers is None or handlers.find(_STATUS) is None)
-        headers = [name.decode("ascii") for name in limits.writer.names]
-        response = _describe_response(headers, has_problem, limits.settings.reset)
-        for route in self._routes:
-            described = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
+        response = _describe_response(limits.writer.text_names, has_problem, limits.settings.reset)
+        for route in routes:
+            operations = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
             for method in route.methods or ():
-                if method.lower() in described and _is_limited(limits, route, method):
-                    described[method.lower()].setdefault("responses", {}).setdefault(str(_STATUS), response)
+                if method.lower() in operations and _is_limited(limits, route, method):
+                    operations[method.lower()].setdefault("responses", {}).setdefault(str(_STATUS), response)
         return schema
+
+    openapi.described = described  # type: ignore[attr-defined]
+    app.openapi = openapi
 
 
 def _is_limited(limits: HttpLimits, route: AppRoute, method: str) -> bool:

@@ -14,7 +14,7 @@ from ..keys.values import parameter
 from ..rules.marks import Destination, ViewMarks
 from ..rules.rule import with_defaults
 from .dependants import check_provided
-from .openapi import OpenAPIWithLimits
+from .openapi import describe_limits
 from .rejections import ErrorHandlers, handle_rejections
 from .request import ASGIRequest
 from .route_reader import RouteReader, application_behind
@@ -66,8 +66,7 @@ class RouteIndex:
         for app in {id(app): app for app in reader.owners}.values():
             handle_rejections(app)
             if hasattr(app, "openapi_schema"):
-                routes_of_app = [route for route in reader.routes if route.place.app is app]
-                app.openapi = OpenAPIWithLimits(app, self._http_limiter, routes_of_app)
+                describe_limits(app, self._http_limiter, [route for route in reader.routes if route.place.app is app])
 
     def find(self, request: ASGIRequest) -> RouteMatch:
         """Return where a request goes."""

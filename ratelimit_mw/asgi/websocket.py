@@ -7,7 +7,7 @@ import asyncio
 from typing import Final
 
 from ..decision import Verdict, rejection_of
-from .request import ASGIAdmission
+from .request import ERROR, ASGIAdmission
 from .types import ASGIApp, Message, Receive
 
 _DENIAL: Final = "websocket.http.response"
@@ -43,9 +43,9 @@ class WebSocketConnection:
             if admission.verdict.delay:
                 await asyncio.sleep(admission.verdict.delay)
             await app(admission.native, self._receive_allowed, self._send_on)
-            status = admission.status or 500
+            status = admission.status or ERROR
         except Exception as error:
-            rejection, status = rejection_of(error), admission.status or 500
+            rejection, status = rejection_of(error), admission.status or ERROR
             if rejection is None:
                 raise
             if admission.status is None:

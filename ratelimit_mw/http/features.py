@@ -19,12 +19,12 @@ from ..rules.plan import REQUEST_START, Plan
 from ..rules.priorities import PRIORITY
 from .client_ip import ClientIP, key_without_address
 from .functions import CheckedFunctions, Read
+from .headers import Memo
 from .needs import NOWHERE, Need
 from .region import Region
 from .request import Request
 
 _TIME: Final = re.compile(r"(?:t=)?(\d{10,16}(?:\.\d{1,9})?)", re.ASCII)
-_MAX_PLANS: Final = 10_000
 _MAX_WATCHED: Final = 10_000  # requests; later requests are not checked
 _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "header": lambda name: lambda request: request.header(name),
@@ -79,7 +79,7 @@ class FeatureReader:
         for part in map(part_of, passed):
             with suppress(ConfigError):
                 self._reads.setdefault(part.feature, self._find(part))
-        self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
+        self._by_plan = Memo(self._reads_of)
         self.reads_bodies = bool(self._in_body)
         may_wait = {*adapter.values(), *functions.reads.values()}
         self.may_await = functions.identify is not None or not may_wait.isdisjoint(self._reads.values())
@@ -107,13 +107,12 @@ class FeatureReader:
         """Return whether the plan needs a field of the body, which then must be read before the features."""
         return not self._in_body.isdisjoint(plan.needs)
 
+    def _reads_of(self, plan: Plan) -> list[tuple[str, Read]]:
+        return [(name, self._reads[name]) for name in plan.needs if name in self._reads]
+
     def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the features that a plan needs, by name. Values of async functions are still awaitables."""
-        reads = self._by_plan.get(plan)
-        if reads is None:
-            if len(self._by_plan) >= _MAX_PLANS:
-                self._by_plan.clear()
-            reads = self._by_plan[plan] = [(name, self._reads[name]) for name in plan.needs if name in self._reads]
+        reads = self._by_plan[plan]
         if provided:
             return {**provided, **{name: read(request) for name, read in reads if name not in provided}}
         features = {}

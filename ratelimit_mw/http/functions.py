@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigError, FeatureTypeError, error_path
 from ..keys.features import checked_name
@@ -179,8 +179,6 @@ def types_in(annotation: Any) -> list[type]:
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in _MANY:
         return [kind for arg in args for kind in types_in(arg)]
-    if origin is Literal:
-        return [type(arg) for arg in args]
     if origin is Annotated:
         return types_in(args[0])
     if origin in _RESULTS:

@@ -4,9 +4,8 @@ Constant parts are encoded once. Names and parameters are in one table, because 
 """
 
 import math
-from collections.abc import Collection, Iterable, MutableMapping, Sequence
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
+from typing import Any, Final, TypeVar
 
 from ..clock import SECOND
 from ..decision import Decision, Limit, Verdict
@@ -39,42 +38,26 @@ _TITLE_CASE: Final = {
 FIELD_NAMES: Final = frozenset(name for key in {*_TITLE_CASE} - {_RETRY_AFTER} for name in (key, key.decode()))
 """The names of all rate limit headers but ``Retry-After``, as bytes and as text."""
 
-_MAX_CACHED: Final = 10_000
 _MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
 
 
-class _PartsByLimit(dict[Limit, tuple[Header, Header, bytes, bool]]):
-    """The constant parts in the headers of each limit. Bounded, because limits change when settings are reloaded."""
+K = TypeVar("K")
+V = TypeVar("V")
 
-    def __missing__(self, limit: Limit) -> tuple[Header, Header, bytes, bool]:
-        if len(self) >= _MAX_CACHED:
+
+class Memo(dict[K, V]):
+    """Keeps what a function of the key returns. Bounded, because settings are reloaded and clients choose numbers."""
+
+    most = 10_000
+
+    def __init__(self, build: Callable[[K], V]) -> None:
+        self._build = build
+
+    def __missing__(self, key: K) -> V:
+        if len(self) >= self.most:
             self.clear()
-        item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
-        parts = self[limit] = ((_X_LIMIT, b"%d" % limit.limit), _policy((limit,)), item, not limit.quota.concurrent)
-        return parts
-
-
-class _PartsByReset(dict[int, tuple[Header, bytes]]):
-    """The parts in the headers of each number of seconds until the reset. Bounded, because a client can choose it."""
-
-    def __missing__(self, seconds: int) -> tuple[Header, bytes]:
-        if len(self) >= _MAX_CACHED:
-            self.clear()
-        text = b"%d" % min(seconds or 1, _MAX_NUMBER)
-        parts = self[seconds] = ((_X_RESET, text), _LIMIT_RESET + text)
-        return parts
-
-
-class _AreShown(dict[tuple[Limit, ...], bool]):
-    """Whether an allowed request shows the decisions on these limits as they are: nearly always. Bounded."""
-
-    def __missing__(self, limits: tuple[Limit, ...]) -> bool:
-        if len(self) >= _MAX_CACHED:
-            self.clear()
-        shown = self[limits] = len({*limits}) == len(limits) and not any(
-            limit.hidden or limit.quota.concurrent for limit in limits
-        )
-        return shown
+        value = self[key] = self._build(key)
+        return value
 
 
 class HeaderWriter:
@@ -90,10 +73,8 @@ class HeaderWriter:
         self._jitter = jitter_us // SECOND
         self.varies = self._epoch or bool(self._jitter)
         """Whether equal decisions may have different headers."""
-        self._parts = _PartsByLimit()
-        self._resets = _PartsByReset()
-        self._policy = lru_cache(_MAX_CACHED)(_policy)
-        self._are_shown = _AreShown()
+        self._parts, self._resets = Memo(_parts_of), Memo(_reset_parts)
+        self._policies, self._are_shown = Memo(_policy), Memo(_are_shown)
         x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
         self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
         self.text_names = frozenset(name.decode("ascii") for name in self.names)
@@ -123,7 +104,7 @@ class HeaderWriter:
                 x_reset = _X_RESET, b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND)
             headers = [x_limit, (_X_REMAINING, remaining), *((x_reset,) if is_timed else ())]
         if self._draft:
-            headers.append(policy if limits is None else self._policy(limits))
+            headers.append(policy if limits is None else self._policies[limits])
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
@@ -229,6 +210,23 @@ def wait_for(decision: Decision) -> float:
 def _wait_seconds(rejecting: Decision) -> int | None:
     """Return the wait in whole seconds, rounded up, at least 1; None where waiting does not help."""
     return None if rejecting.retry_us is None else min(-(-rejecting.retry_us // SECOND), _MAX_NUMBER) or 1
+
+
+def _parts_of(limit: Limit) -> tuple[Header, Header, bytes, bool]:
+    """Return the constant parts in the headers of a limit."""
+    item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
+    return (_X_LIMIT, b"%d" % limit.limit), _policy((limit,)), item, not limit.quota.concurrent
+
+
+def _reset_parts(seconds: int) -> tuple[Header, bytes]:
+    """Return the parts in the headers of a number of seconds until the reset."""
+    text = b"%d" % min(seconds or 1, _MAX_NUMBER)
+    return (_X_RESET, text), _LIMIT_RESET + text
+
+
+def _are_shown(limits: tuple[Limit, ...]) -> bool:
+    """Return whether an allowed request shows the decisions on these limits as they are: nearly always."""
+    return len({*limits}) == len(limits) and not any(limit.hidden or limit.quota.concurrent for limit in limits)
 
 
 def _policy(limits: tuple[Limit, ...]) -> Header:

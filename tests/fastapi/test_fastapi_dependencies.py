@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 from calls import ask
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from fastapi.exceptions import FastAPIError
 from fastapi_apps import by_user, current_user, limited, remaining, statuses, view
 from shared_store import SharedStore
 from tables import each
@@ -16,7 +17,7 @@ from websocket_calls import connect, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
-from ratelimit_mw.fastapi import RateLimit, Usage, limit
+from ratelimit_mw.fastapi import RateLimit, limit
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
 
@@ -218,13 +219,10 @@ def test_a_dependency_needs_no_depends_around_it(place: str) -> None:
     assert len({once, once}) == 1
 
 
-@each(("given", "expected"), [(RateLimit, r'RateLimit\("5/minute"\)'), (Usage, r"Usage\(\)")])
-def test_the_class_instead_of_an_object_is_a_mistake(given: Any, expected: str) -> None:
+def test_the_class_instead_of_an_object_is_a_mistake() -> None:
     """``Depends(RateLimit)`` would take the options of the limit from the query of the client."""
-    app = FastAPI()
-    app.add_api_route("/", view, dependencies=[Depends(given)])
-    with pytest.raises(ConfigError, match=rf"expected Depends\({expected}\); got Depends\({given.__name__}\)"):
-        ask(limited(app))
+    with pytest.raises(FastAPIError):
+        FastAPI().add_api_route("/", view, dependencies=[Depends(RateLimit)])
 
 
 # -- annotations that are kept as text, as all in this file ----------------------------------------------------
