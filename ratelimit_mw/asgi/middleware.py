@@ -123,8 +123,10 @@ class RateLimitMiddleware:
             if admission is not None:
                 set_current(before)
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
-        if not admission.ends_at_once():
-            await admission.aend(admission.status or ERROR)
+        if due := admission.due():
+            await admission.settle(due, admission.status or ERROR)
+        elif limits.is_observed:
+            admission.observe()
 
     def _run_other(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""

@@ -160,16 +160,9 @@ class ASGIAdmission(Admission):
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers at the start of the response."""
         if message["type"] in _STARTS:
-            self.status = message.get("status", 101)
-            if self.first is not None:
-                self.first.verdict = self.verdict
-                return self.server_send(message)
-            limits, verdict = self.limits, self.verdict
-            if self.counts_outcomes:
-                verdict = self.outcome(self.status or ERROR)
-            added = limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
+            added = self.headers(message.get("status", 101))
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
-                names = limits.writer.names if verdict.allowed else {name for name, _ in added}
+                names = self.limits.writer.names if self.verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)
         return self.server_send(message)
 
@@ -190,22 +183,6 @@ class ASGIAdmission(Admission):
         else:  # where the server stops, the outcome is not known: only slots are returned
             await self.aend((self.status or ERROR) if isinstance(error, Exception) else None)
         return False
-
-    def ends_at_once(self) -> bool:
-        """End a request without anything to settle, and send its event. Return False where ``aend`` has to settle.
-
-        A second middleware of the same limiter ends with the first one.
-        """
-        if self.first is not None:
-            return True
-        self.has_ended, decided = True, self.verdicts
-        if decided:  # a cost that is stated from now on is settled at once
-            decided[0].settler = self.limits.limiter
-        if self.needs_settlement or self.added is not None or (decided and decided[0].open_receipt is not None):
-            return False
-        if self.limits.is_observed:
-            self.observe()
-        return True
 
     async def reject(self, receive: Receive, send: Send, handlers: ErrorHandlers | None = None) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's.

@@ -296,21 +296,26 @@ class Admission:
 
         Later costs are settled at once.
         """
-        if due := self._due():
+        if due := self.due():
             self.limits.limiter.conclude(combine_verdicts(due), status)
         if self.limits.is_observed:
             self.observe()
 
     async def aend(self, status: int | None) -> None:
         """Async form of ``end``. It completes when its caller is cancelled."""
+        await self.settle(self.due(), status)
+
+    async def settle(self, due: Sequence[Verdict], status: int | None) -> None:
+        """Settle the verdicts that are due, and send the event."""
         try:
-            if due := self._due():
+            if due:
                 await self.limits.limiter.aconclude(combine_verdicts(due), status)
         finally:
             if self.limits.is_observed:
                 self.observe()
 
-    def _due(self) -> Sequence[Verdict]:
+    def due(self) -> Sequence[Verdict]:
+        """Return the verdicts to settle at the end, nearly always none."""
         if self.first is not None:
             return ()
         if not (self.needs_settlement or self.is_streamed or self._settled):
