@@ -14,7 +14,7 @@ from .asgi.dependants import DependencyLimit, check_provided
 from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
-from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_path
+from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_of, error_path
 from .http.in_view import LimitUsage
 from .http.limits import ADMISSION
 from .keys.features import checked_name
@@ -80,11 +80,9 @@ class RateLimit(DependencyLimit, Depends):
         if caller.f_code.co_filename == _ANNOTATION:  # each route would have a count of its own
             message = "FastAPI evaluates an annotation that is kept as text for each route"
             raise ConfigError(f'{message}. Write per_minute = RateLimit("5/minute"), and Depends(per_minute)', of=place)
-        try:
+        with error_of(place):
             mark = make_mark(limits, options, where)
             dependencies = _dependencies(features or {})
-        except ConfigError as error:
-            raise ConfigError(error.message, error.path, place) from None
         super().__init__(mark, {name: depends.dependency for name, depends in dependencies.items()}, place)
         if "key" in options:  # else it may be a default of the settings, which are not known yet
             check_provided(self, mark.rule)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
-from ..errors import ConfigError, FeatureTypeError, error_path
+from ..errors import ConfigError, FeatureTypeError, error_of, error_path
 from ..http.functions import types_in
 from ..keys.features import INVALID, checked_name
 from ..keys.parts import part_of
@@ -38,14 +38,11 @@ class DependencyLimit:
 
 def check_provided(limit: DependencyLimit, rule: Rule) -> None:
     """Raise ``ConfigError`` for a feature of a limit that its rule does not use."""
-    try:
-        for name in limit.provides:
-            with error_path(f"features[{name!r}]"):
-                if checked_name(name) not in [part_of(each).feature for each in rule.parts]:
-                    needs = ", ".join(rule.parts)
-                    raise ConfigError(f"the limit does not use it: its key, match, per and cost need {needs}")
-    except ConfigError as error:
-        raise ConfigError(error.message, error.path, limit.place) from None
+    for name in limit.provides:
+        with error_of(limit.place), error_path(f"features[{name!r}]"):
+            if checked_name(name) not in [part_of(each).feature for each in rule.parts]:
+                needs = ", ".join(rule.parts)
+                raise ConfigError(f"the limit does not use it: its key, match, per and cost need {needs}")
 
 
 def calls_before(dependant: Any) -> Iterator[object]:

@@ -116,7 +116,11 @@ def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]
         fits, name = _FITS[field]
         for value in values:
             on_value = [route for route in routes if fits(value, route)]
-            yield from _problems(field, value, match.methods, on_value, map(name, routes))
+            if not on_value:
+                yield f"match.{field}", _no_route(field, value, map(name, routes))
+            elif match.methods and not _with_methods(on_value, match.methods):
+                has = _either({method for route in on_value for method in route.views})
+                yield "match.methods", f"the route of {value!r} has {has}, and not {_either(match.methods)}. "
     if not fitting_routes(match, routes):
         wanted = [f"{name} {' or '.join(map(repr, places[name]))}" for name in places]
         field = [*places, "methods"][len(places) - 1]
@@ -139,16 +143,6 @@ def fitting_routes(match: Match, routes: Iterable[Route]) -> list[Route]:
     for field, values in _places(match).items():
         routes = [route for route in routes if any(_FITS[field][0](value, route) for value in values)]
     return [route for route in routes if not match.methods or _with_methods([route], match.methods)]
-
-
-def _problems(
-    field: str, value: str, methods: Collection[str], routes: Collection[Route], known: Iterable[str]
-) -> Iterator[tuple[str, str]]:
-    if not routes:
-        yield f"match.{field}", _no_route(field, value, known)
-    elif methods and not _with_methods(routes, methods):
-        has = _either({method for route in routes for method in route.views})
-        yield "match.methods", f"the route of {value!r} has {has}, and not {_either(methods)}. "
 
 
 def _no_route(field: str, value: str, known: Iterable[str]) -> str:
