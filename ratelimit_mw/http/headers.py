@@ -92,7 +92,7 @@ class HeaderWriter:
                 wait = None if allowed else verdict.retry_after  # of a client that is banned from all rules
                 return [] if wait is None else [(_RETRY_AFTER, b"%d" % (math.ceil(wait) or 1))]
         if not allowed:
-            shown = max((decision for decision in decisions if not decision.allowed), key=wait_for)
+            shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
             shown = decisions[0] if limits is None else _scarcest(decisions)
         x_limit, policy, item, is_timed = self._parts[shown.hit[0]]
@@ -202,8 +202,7 @@ def _scarcest(decisions: Iterable[Decision]) -> Decision:
     return scarcest
 
 
-def wait_for(decision: Decision) -> float:
-    """Return the microseconds to wait for a decision; infinite where waiting does not help."""
+def _wait(decision: Decision) -> float:
     return float("inf") if decision.retry_us is None else decision.retry_us
 
 

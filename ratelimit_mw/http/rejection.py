@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ..clock import SECOND
 from ..decision import BannedVerdict, Decision, Verdict
-from .headers import Header, HeaderWriter, TextHeader, as_text, wait_for, wait_of
+from .headers import Header, HeaderWriter, TextHeader, as_text, wait_of
 
 # The title and the problem type of each status.
 _PROBLEMS: Final = {
@@ -95,9 +95,18 @@ def _key_of(form: int, verdict: Verdict) -> tuple[object, ...]:
     if not decisions:  # of a list, or of a client that is banned from all rules
         wait = verdict.retry_after
         return form, type(verdict), None if wait is None else math.ceil(wait)
-    shown = [decision for decision in decisions if not (decision.allowed or decision.hit[0].hidden)]
-    longest = max(shown, key=wait_for).hit[0] if shown else None
-    return form, longest, *(one.hit[0] if one.allowed else _key_of_decision(one) for one in decisions)
+    key: tuple[object, ...] = ()
+    longest, position = -1.0, 0
+    for decision in decisions:
+        limit = decision.hit[0]
+        if decision.allowed:
+            key += (limit,)
+            continue
+        microseconds = math.inf if decision.retry_us is None else decision.retry_us
+        if not limit.hidden and microseconds > longest:
+            longest, position = microseconds, len(key)
+        key += _key_of_decision(decision)
+    return form, position, *key
 
 
 def _key_of_decision(decision: Decision) -> tuple[object, ...]:
