@@ -8,6 +8,7 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 import sys
 from collections.abc import Mapping
 from inspect import Parameter, Signature
+from operator import attrgetter
 from typing import Any, Final, Unpack
 
 from .asgi.dependants import DependencyLimit, check_provided
@@ -15,12 +16,11 @@ from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_of, error_path
-from .http.in_view import LimitUsage
+from .http.in_view import LimitUsage, of_request, on_loops, verdict_by
 from .http.limits import ADMISSION
 from .keys.features import checked_name
 from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions
-from .starlette import check, usage, verdict
 from .testmode import testmode
 
 try:
@@ -42,6 +42,10 @@ __all__ = [
     "verdict",
 ]
 
+
+_scope_of = attrgetter("scope")
+check, usage = on_loops(of_request(_scope_of))
+verdict = verdict_by(_scope_of)
 
 _ANNOTATION: Final = "<string>"
 """The file of the code that Python compiles for an annotation that is kept as text."""

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from ..keys.parts import Part, part_of
 from ..keys.values import parameter
 from ..rules.plan import REQUEST_START, Plan
 from ..rules.priorities import PRIORITY
+from ..settings import Settings
+from .body import body_feature
 from .client_ip import ClientIP, key_without_address
 from .functions import CheckedFunctions, Read
 from .headers import Memo
@@ -47,15 +50,14 @@ class FeatureReader:
     def __init__(
         self,
         needs: Mapping[str, Need],
-        client_ip: ClientIP,
+        settings: Settings,
         functions: CheckedFunctions,
         adapter: Mapping[str, Read],
         routes: bool = False,
-        body_feature: Callable[[str], Read | None] = lambda _: None,
-        region: Region | None = None,
         passed: Iterable[str] = (),
-        priority_header: str = "",
     ) -> None:
+        client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix)
+        region, priority_header = Region.from_settings(settings), settings.priorities.header
         self._functions = functions
         self._client_ip = client_ip
         self._ip_key = client_ip.key
@@ -73,7 +75,7 @@ class FeatureReader:
         if priority_header and not client_ip.reads_header:
             raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "priorities.header")
         self._routes = routes
-        self._body_feature = body_feature
+        self._body_feature = partial(body_feature, limit=settings.body_limit, email_field=settings.email_field)
         self._in_body: set[str] = set()
         self._reads = {part_of(part).feature: self._find(part_of(part), need) for part, need in needs.items()}
         for part in map(part_of, passed):

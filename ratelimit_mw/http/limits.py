@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from ..clock import monotonic
@@ -28,13 +28,10 @@ from ..settings import (
     load_settings,
     with_options,
 )
-from .body import body_feature
-from .client_ip import ClientIP
 from .features import FeatureReader
 from .functions import IDENTIFY, CheckedFunctions, FeatureFunctions, Read, awaited
 from .headers import HeaderWriter
 from .needs import AppFacts, RulesHere
-from .region import Region
 from .rejection import PreparedRejections
 from .request import Request
 from .routes import check_no_views
@@ -64,15 +61,15 @@ class HttpLimits:
         self.rejections = PreparedRejections(self.writer)
         self.functions = functions = http_limiter.functions
         self.named = http_limiter.named
-        build_reader = _reader_builder(http_limiter, http)
+        reading = http, functions, http_limiter.adapter
         if not (app.has_routes or http_limiter.before_user):
             check_no_views(every, functions.may_provide)
         leaves = http_limiter.before_user and not app.has_routes
-        here = RulesHere(every, app, build_reader({}).knows if leaves else None)
+        here = RulesHere(every, app, FeatureReader({}, *reading).knows if leaves else None)
         if "ip" not in functions.may_provide:  # it may be anything
             here.check_addresses(http.ipv6_prefix)
         self.rules, self.left, self.has_names = here.rules, here.left, here.has_names
-        self.reader = build_reader(here.needs, routes=app.has_routes, passed=here.passed)
+        self.reader = FeatureReader(here.needs, *reading, app.has_routes, here.passed)
         is_known = http_limiter.before_user or http_limiter.gives_user
         self.without_user = () if is_known else tuple(here.without_user())
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
@@ -246,20 +243,6 @@ class HttpLimiter:
         """Return the features of a client as its requests have them."""
         prefix = self.options.get("ipv6_prefix", self.limiter.settings.ipv6_prefix)
         return as_counted(features, prefix, "ip" in self.functions.may_provide)
-
-
-def _reader_builder(http_limiter: HttpLimiter, settings: Settings) -> partial[FeatureReader]:
-    """Return the reader of a middleware without the features that it has to read."""
-    proxies = settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix
-    return partial(
-        FeatureReader,
-        client_ip=ClientIP(*proxies),
-        functions=http_limiter.functions,
-        adapter=http_limiter.adapter,
-        body_feature=partial(body_feature, limit=settings.body_limit, email_field=settings.email_field),
-        region=Region.from_settings(settings),
-        priority_header=settings.priorities.header,
-    )
 
 
 def _plan_without(plan: Plan, names: Collection[str]) -> Plan:

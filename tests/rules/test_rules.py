@@ -11,16 +11,16 @@ from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.bucket import Gcra
 from ratelimit_mw.decision import BanTerms
-from ratelimit_mw.http import features as http_features
-from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.http.functions import CheckedFunctions
+from ratelimit_mw.http.headers import Memo
 from ratelimit_mw.http.needs import Need
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations.overview import Overview
 from ratelimit_mw.rules import ruleset
 from ratelimit_mw.rules.marks import Destination, ViewMarks
 from ratelimit_mw.rules.ruleset import RuleSet
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.exchange import WSGIRequest
 
@@ -103,9 +103,9 @@ def test_the_match_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_plan_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Independent patterns have as many plans as combinations. The cache holds a bounded number of them."""
     monkeypatch.setattr(ruleset, "_MAX_CACHED", 100)
-    monkeypatch.setattr(http_features, "_MAX_PLANS", 100)
+    monkeypatch.setattr(Memo, "most", 100)
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(8))
-    reader = FeatureReader({"ip": Need()}, ClientIP(), CheckedFunctions({}), {"user": lambda request: None})
+    reader = FeatureReader({"ip": Need()}, Settings(), CheckedFunctions({}), {"user": lambda request: None})
     request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
     for chosen in range(1 << 8):
         names = [i for i in range(8) if chosen >> i & 1]
