@@ -23,8 +23,6 @@ from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop,
 
 _EARLY: Final = 0.75
 """The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""
-_RUNNING: Final = 0.05
-"""The part of the interval after which a request asks whether a look has ended."""
 NEVER: Final = -1e9
 """The time of a look that was not made yet."""
 
@@ -46,7 +44,7 @@ class Follower:
     """Looks for changes that another process, or an operator, has made. Times are those of ``time.monotonic``."""
 
     _begun_at = NEVER
-    """When the last look began that no request waits for."""
+    """When the last look began in the background."""
     _seen_at = NEVER
     """When the last look began that has ended: later changes are not known."""
 
@@ -62,10 +60,8 @@ class Follower:
 
     @property
     def due_at(self) -> float:
-        """The time from which a request begins a look, or asks whether the one that runs has ended."""
-        if self._begun_at > self._seen_at:
-            return min(self.stale_at, self._begun_at + _RUNNING * self.interval)
-        return self._seen_at + _EARLY * self.interval
+        """The time from which a request begins a look. While one runs, a request waits for it once it is stale."""
+        return self.stale_at if self._begun_at > self._seen_at else self._seen_at + _EARLY * self.interval
 
     def begin(self) -> None:
         """Begin a look, in a thread or a task where it may take long."""
@@ -105,7 +101,7 @@ class Watch:
             now = monotonic()
             if now >= each.stale_at and may_wait:
                 await each.catch_up(call)
-            elif now >= min(each.due_at, each.stale_at):
+            elif now >= each.due_at:
                 each.begin()
         self.due_at = min(each.due_at for each in self._followers)
 

@@ -67,16 +67,7 @@ class Limiter:
     Attributes:
         store: The store.
         clients: The ``Clients``: its methods show, reset and ban single clients, and override their limits.
-        reloads: The rules and the settings, and their reader.
-        slots: The slots of the requests that run in this process.
-        gates: The adaptive limits of this process.
-        settlement: Settles verdicts.
-        clocks: The times of the limiter.
-        observers: The observers.
-        is_observed: Whether the limiter has observers.
         traffic_log: The traffic log that counts the outcomes, None without the setting.
-        remote: The parts of this process in front of the store, None for the memory store.
-        check_limit: Raises ``ConfigError`` for a limit that is known later than its rule, and cannot be decided here.
         waits: Whether a decision may wait for I/O. Then an event loop must use the async methods.
     """
 

@@ -168,7 +168,7 @@ def test_an_observer_that_raises_is_logged_once_a_minute(
 
 def test_a_traffic_log_is_an_observer(caplog: pytest.LogCaptureFixture) -> None:
     """When it cannot count, requests are not affected."""
-    rate, _ = observed(Rule(name="api", limits="9/minute"), settings=settings(**LOG))
+    rate = Limiter([Rule(name="api", limits="9/minute")], settings=settings(**LOG))
     rate.traffic_log.record = lambda *_: 1 // 0  # type: ignore[assignment, method-assign, union-attr]
     assert rate.hit(ANN)
     assert "TrafficFeed raised ZeroDivisionError; requests are not affected" in caplog.text
