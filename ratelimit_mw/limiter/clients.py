@@ -443,20 +443,18 @@ class Clients:
         return show_bans(list(decided.values()))
 
     async def _peek(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
+        """Decide hits, without the keys whose state cannot be decoded."""
         decisions: list[Decision] = []
-        for start in range(0, len(hits), _AT_ONCE):
-            decisions += await self._peek_once(call, hits[start : start + _AT_ONCE])
+        while hits:
+            some, hits = hits[:_AT_ONCE], hits[_AT_ONCE:]
+            try:
+                decisions += await self._apply(call, some)
+            except StateError as error:
+                readable = [hit for hit in some if hit.key not in error.keys]
+                if len(readable) == len(some):
+                    raise
+                hits = [*readable, *hits]
         return decisions
-
-    async def _peek_once(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
-        """Decide hits at one instant, without the keys whose state cannot be decoded."""
-        try:
-            return await self._apply(call, hits)
-        except StateError as error:
-            readable = [hit for hit in hits if hit.key not in error.keys]
-            if len(readable) == len(hits):
-                raise
-            return await self._peek(call, readable)
 
     async def _decide(self, call: Call, hit: Hit) -> Decision:
         return (await self._apply(call, [hit]))[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import threading
@@ -20,6 +19,7 @@ from ..settings import Settings, missing_parts
 from ..settings.files import FileState, Identity, identity_of, recording
 from ..stores.background import run_once
 from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
+from .tasks import result_of
 
 _EARLY: Final = 0.75
 """The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""
@@ -166,19 +166,8 @@ class FileFollower(Follower):
             if reading is not self._awaited[0]:
                 self._awaited = reading, now + _PATIENCE
             with suppress(OSError):  # it is late, or the machine has no thread left
-                await call(self, "join", reading, self._awaited[1] - now)
+                await result_of(call, reading, self._awaited[1] - now)
             self._seen_at = max(self._seen_at, now)
-
-    @staticmethod
-    def join(reading: Future[None], timeout: float) -> None:
-        """Wait for a thread."""
-        reading.result(timeout)
-
-    @staticmethod
-    async def ajoin(reading: Future[None], timeout: float) -> None:
-        """Async form of ``join``."""
-        async with asyncio.timeout(timeout):
-            await asyncio.wrap_future(reading)
 
     def reload(self) -> None:
         """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""

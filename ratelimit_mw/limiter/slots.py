@@ -37,7 +37,7 @@ from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop,
 from .clocks import Clocks
 from .remote.breaker import NotAskedError
 from .remote.store import RemoteStore
-from .tasks import Tasks
+from .tasks import Tasks, result_of
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _CHECK_EVERY: Final = 1.0  # seconds between two checks for slots that were held too long
@@ -188,16 +188,10 @@ class Waiter:
         if not self._woken.done():
             self._woken.set_result(None)
 
-    def sleep(self, seconds: float) -> None:
+    async def sleep(self, call: Call, seconds: float) -> None:
         """Wait until the request is woken."""
         with suppress(TimeoutError):
-            self._woken.result(seconds)
-
-    async def asleep(self, seconds: float) -> None:
-        """Async form of ``sleep``."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):  # ``wait_for`` may lose a cancellation before Python 3.12
-                await asyncio.wrap_future(self._woken)
+            await result_of(call, self._woken, seconds)
 
 
 class SlotQueues:
@@ -254,7 +248,7 @@ class SlotQueues:
                             return verdict
                         continue  # a slot may have been returned since
                 left = seconds - passed()
-                await call(waiter, "sleep", min(left, _ASK_EVERY) if is_first else left)
+                await waiter.sleep(call, min(left, _ASK_EVERY) if is_first else left)
         finally:
             self._leave(key, waiter)
 

@@ -1,12 +1,13 @@
-"""``Tasks``: work on an event loop that completes even when its caller is cancelled."""
+"""Work on an event loop that completes even when its caller is cancelled, and the results of threads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from ..stores.blocking import is_on_event_loop
+from ..stores.blocking import Call, blocking_call, is_on_event_loop
 
 Result = TypeVar("Result")
 
@@ -43,3 +44,11 @@ class Tasks:
         loop = asyncio.get_running_loop()
         if tasks := [task for task in self.running if task.get_loop() is loop]:
             await asyncio.wait(tasks)
+
+
+async def result_of(call: Call, future: Future[Result], seconds: float) -> Result:
+    """Return the result of a thread, or raise ``TimeoutError``: block this thread, or await it on its event loop."""
+    if call is blocking_call:
+        return future.result(seconds)
+    async with asyncio.timeout(seconds):  # ``wait_for`` may lose a cancellation before Python 3.12
+        return await asyncio.wrap_future(future)

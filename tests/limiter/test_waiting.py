@@ -17,7 +17,7 @@ from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter import slots
 from ratelimit_mw.stores import MemoryStore, Store
-from ratelimit_mw.stores.blocking import blocking_call, run_blocking
+from ratelimit_mw.stores.blocking import async_call, blocking_call, run_blocking
 from ratelimit_mw.testing import ManualClock
 
 ANN, BOB = {"user": "ann"}, {"user": "bob"}
@@ -136,7 +136,7 @@ def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(
     queues, allowed, first = limiter.slots.queues, Verdict(), slots.Waiter()
     steps: list[object] = []
 
-    def sleep(_: object, seconds: float) -> None:
+    async def sleep(_: object, call: object, seconds: float) -> None:
         steps.append(seconds > 1.0)
         clock.advance(HOUR)
 
@@ -284,7 +284,7 @@ def test_a_task_whose_loop_has_ended_is_passed_over() -> None:
     waiter = slots.Waiter()
 
     async def scenario() -> None:
-        asyncio.ensure_future(waiter.asleep(HOUR))  # noqa: RUF006 - the end of the loop cancels it
+        asyncio.ensure_future(waiter.sleep(async_call, HOUR))  # noqa: RUF006 - the end of the loop cancels it
         await asyncio.sleep(0)
 
     asyncio.run(scenario())
