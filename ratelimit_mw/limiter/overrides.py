@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +20,7 @@ from ..rules.ruleset import RuleSet
 from ..stores import Store
 from ..stores.background import run_once
 from ..stores.base import MAX_RECORD
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..stores.blocking import Call, blocking_call, twins
 from ..stores.url import redacted_url
 from .clocks import Clocks
 from .follower import NEVER, Follower
@@ -56,21 +56,20 @@ class Overrides:
         _everywhere.add(self)
 
     async def follow(self, call: Call) -> None:
-        """Put the record of the store into effect. If another one is active since the read, read again."""
-        while (use := await self.find(call)) and not use():
-            pass
-
-    async def find(self, call: Call) -> Callable[[], bool] | None:
-        """Return the function that puts the record of the store into effect; None if it is active.
+        """Put the record of the store into effect. If another one is active since the read, read again.
 
         A ban that has ended is put out of effect, too, because each request is slower while there are bans.
         """
-        known, now = self.record, self._clocks.time()
-        record = await call(self._store, "read_record", _RECORD)
-        has_ended = any(each.by and each.has_ended(now) for each in self._active)
-        return partial(self.use, record, known) if has_ended or record != known else None
+        is_active = False
+        while not is_active:
+            known, now = self.record, self._clocks.time()
+            record = await call(self._store, "read_record", _RECORD)
+            if record == known and not any(each.by and each.has_ended(now) for each in self._active):
+                return
+            use = partial(self._use, record, known)
+            is_active = use() if call is blocking_call else await asyncio.to_thread(use)
 
-    def use(self, record: bytes | None, before: bytes | None) -> bool:
+    def _use(self, record: bytes | None, before: bytes | None) -> bool:
         """Put a record into effect. Return False if it is no longer ``before`` that was active before the read.
 
         A damaged record raises ``ValueError``.
@@ -220,18 +219,13 @@ class RecordFollower(Follower):
         if self._thread is not None:
             wait([self._thread])
 
-    def read(self) -> None:
+    async def _read(self, call: Call) -> None:
         """Read the overrides now, and put them into effect. A failure is logged."""
         with self._reporting():
-            run_blocking(self._overrides.follow(blocking_call))
+            await self._overrides.follow(call)
             self._has_read = True
 
-    async def aread(self) -> None:
-        """Async form of ``read``."""
-        with self._reporting():
-            while (use := await self._overrides.find(async_call)) and not await asyncio.to_thread(use):
-                pass
-            self._has_read = True
+    read, aread = twins(_read)
 
     def _read_in_thread(self) -> None:
         self._thread = run_once(self, self.read)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from ..errors import MissingExtraError
 from ..limiter.observers.events import Event
-from ..limiter.observers.readers import OutcomeReader, reads
+from ..limiter.observers.readers import OutcomeReader
 from . import BUCKETS, GAUGES, REQUESTS, STORE, Instrument
 
 try:
@@ -71,13 +71,20 @@ def _attributes(instrument: Instrument, labels: Iterable[str]) -> dict[str, str]
     return {f"ratelimit.{name}": value for name, value in zip(instrument.labels, labels, strict=True) if value}
 
 
-@reads(OpenTelemetryMetrics)
+_reader: Final = cache(OpenTelemetryMetrics)
+"""Returns the reader of this process, which is built when an observer needs it."""
+
+
 def count(event: Event) -> None:
     """Count an event in the global meter provider. It is an observer.
 
     Args:
         event: The event of a request.
     """
+    _reader()(event)
+
+
+vars(count).update(reader=_reader)
 
 
 def annotate(event: Event) -> None:

@@ -6,13 +6,14 @@ import atexit
 import os
 import threading
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 from ..errors import MissingExtraError
 from ..forksafe import create_lock
 from ..heartbeat import Heartbeat
 from ..limiter.observers.events import Event, Labels, RequestOutcomes
-from ..limiter.observers.readers import OutcomeReader, reads
+from ..limiter.observers.readers import OutcomeReader
 from . import BUCKETS, GAUGES, REQUESTS, STORE
 
 try:
@@ -124,10 +125,17 @@ class _Collector(Collector):
         return [requests, *gauges.values()]
 
 
-@reads(PrometheusMetrics)
+_reader: Final = cache(PrometheusMetrics)
+"""Returns the reader of this process, which is built when an observer needs it."""
+
+
 def count(event: Event) -> None:
     """Count an event in the default registry of ``prometheus_client``. It is an observer.
 
     Args:
         event: The event of a request.
     """
+    _reader()(event)
+
+
+vars(count).update(reader=_reader)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from functools import cache, wraps
+from collections.abc import Iterator
 from itertools import count
 from typing import Any, Final
 
@@ -94,21 +93,3 @@ class OutcomeReader:
 
     def __call__(self, event: Event) -> None:
         next(self.counter_of(event._outcomes))
-
-
-def reads(build: Callable[[], OutcomeReader]) -> Callable[[Callable[[Event], None]], Callable[[Event], None]]:
-    """Give an observer the reader of this process, which is built when it is needed.
-
-    It has the name and the docstring of the function.
-    """
-    reader = cache(build)
-
-    def add(function: Callable[[Event], None]) -> Callable[[Event], None]:
-        @wraps(function)
-        def observer(event: Event) -> None:
-            reader()(event)
-
-        vars(observer).update(reader=reader)
-        return observer
-
-    return add
