@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
-from ..clock import Clock
+from ..clock import Clock, checked_clock
+from ..testmode import process_clock, testmode
 
 
-class Clocks(NamedTuple):
-    """The times of a limiter.
+class Clocks:
+    """The times of a limiter that was given a clock, or none. Then a test may put it on its own."""
 
-    Attributes:
-        own: The clock that the limiter was given; None without one.
-        time: Returns the time now, in microseconds since 1970.
-        now: Returns the time to pass to the store; None for the store's own time.
-        key_suffix: Returns the end of all keys, when a test has put the limiter on its clock.
-    """
+    def __init__(self, own: Clock | None) -> None:
+        self.own = None if own is None else checked_clock(own)
+        self.time: Clock = self.own or process_clock
+        """Returns the time now, in microseconds since 1970."""
 
-    own: Clock | None
-    time: Clock
-    now: Callable[[], int | None]
-    key_suffix: Callable[[], str]
+    def now(self) -> int | None:
+        """Return the time to pass to the store; None for the store's own time."""
+        return clock() if (clock := self.own or testmode.clock) else None
+
+    def key_suffix(self) -> str:
+        """Return the end of all keys, when a test has put the limiter on its clock."""
+        return testmode.key_suffix if self.own is None else ""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from ..clock import Clock, checked_clock, monotonic
+from ..clock import Clock, monotonic
 from ..decision import Hit, Verdict, build_verdict, make_hit, name_slots, with_added_hits
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
@@ -22,7 +22,7 @@ from ..settings import Settings, SettingsSource, checked_source, with_options
 from ..settings.options import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins, twins_of
-from ..testmode import process_clock, testmode
+from ..testmode import testmode
 from .clients import Clients
 from .clocks import Clocks
 from .gates import Gates, leave, postpone, respond
@@ -80,7 +80,7 @@ class Limiter:
         observers: Sequence[Observer | str] | None = None,
     ) -> None:
         self.reloads = reloads = Reloads(rules, settings)
-        self.clocks = clocks = _clocks_of(clock)
+        self.clocks = clocks = Clocks(clock)
         self._time, self._now = clocks.time, clocks.now
         arguments = [name for name, value in (("store", store), ("observers", observers)) if value is not None]
         with reloads.located(*arguments), error_path("store"):
@@ -465,16 +465,6 @@ class Limiter:
             await call(self._counts, "start")
 
     start, astart = twins(_start)
-
-
-def _clocks_of(own: Clock | None) -> Clocks:
-    """Return the times of a limiter that was given a clock, or none. A test may put it on its own."""
-    own = None if own is None else checked_clock(own)
-
-    def now() -> int | None:
-        return clock() if (clock := own or testmode.clock) else None
-
-    return Clocks(own, own or process_clock, now, lambda: testmode.key_suffix if own is None else "")
 
 
 class Slot:
