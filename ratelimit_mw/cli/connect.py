@@ -14,7 +14,7 @@ from ..limiter.remote.fleet import FLEET, stated_workers, takes_slots
 from ..settings import Settings
 from ..stores.base import Facts
 from ..stores.url import redacted_url
-from .clients import open_limiter
+from .operate import open_limiter
 from .output import Failure
 from .source import Source
 
@@ -24,10 +24,6 @@ _PROBES: Final = 9
 _SKEW: Final = 3
 """Seconds between two clocks that are a risk: more than a reply may take. Memcached has the time in whole seconds."""
 _MIB: Final = 1 << 20
-_OLDEST: Final = (6, 2)
-"""The oldest version of Redis."""
-_FULL: Final = 0.9
-"""The share of the memory of Redis, or of the connections of PostgreSQL, that is too much."""
 _NEARLY_FULL: Final = 3 / 4
 """The share of used pages of LMDB that is too much. At seven eighths, new keys fail."""
 _REFUSED: Final = re.compile("NOPERM|permission denied|must be owner|insufficient privilege")
@@ -143,20 +139,16 @@ def _redis(info: Mapping[str, Any]) -> _Found:
     version = info.get("valkey_version") or info.get("redis_version", "?")
     software = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
     used, most, evicted = (int(info.get(field, 0)) for field in ("used_memory", "maxmemory", "evicted_keys"))
-    policy, share = info.get("maxmemory_policy", "?"), used / most if most else 0
+    policy = info.get("maxmemory_policy", "?")
     memory = f"memory {_mib(used)} {f'of {_mib(most)}' if most else 'without a bound'}, maxmemory-policy {policy}"
     yield FACT, f"{software}, role {info.get('role', '?')}, {memory}, {evicted:,} keys evicted"
     yield from _clock(int(info.get("server_time_usec", 0)) / SECOND)
-    if software.startswith("Redis") and tuple(map(int, re.findall(r"\d+", version)[:2])) < _OLDEST:
-        yield PROBLEM, f"{software} is not supported. Install Redis 6.2 or newer, or Valkey"
     if most and policy not in ("noeviction", "volatile-ttl"):
         effect = f"{policy} evicts keys when memory is full, and a client whose key is evicted starts at zero"
         kind = PROBLEM if policy.startswith("allkeys") or evicted else NOTE
         yield kind, f"{effect}. Set maxmemory-policy to noeviction, or volatile-ttl"
     elif evicted:
         yield PROBLEM, f"{evicted:,} keys were evicted, so limits were forgotten. Raise maxmemory"
-    if share > _FULL:
-        yield PROBLEM, f"{share:.0%} of the memory is used. When it is full, calls fail. Raise maxmemory"
 
 
 def _sentinel(fields: Mapping[str, Any]) -> _Found:
@@ -182,8 +174,6 @@ def _memcached(stats: Mapping[str, Any]) -> _Found:
     yield from _clock(int(stats.get("time", 0)))
     if evicted:
         yield PROBLEM, f"{evicted:,} values were evicted: their clients started at zero. Give it more memory (-m)"
-    if int(stats.get("listen_disabled_num", 0)):
-        yield NOTE, "had no free connections. Raise their number (-c)"
 
 
 def _lmdb(values: Mapping[str, Any]) -> _Found:
@@ -204,12 +194,9 @@ def _lmdb(values: Mapping[str, Any]) -> _Found:
 
 
 def _postgresql(values: Mapping[str, Any]) -> _Found:
-    used, most = values["connections"], int(values["max_connections"])
-    connections = f"{used} of {most} connections are in use"
+    connections = f"{values['connections']} of {values['max_connections']} connections are in use"
     yield FACT, f"PostgreSQL {values['version'].split()[0]}, the table has {_mib(values['size'])}, {connections}"
     yield from _clock(values["time"])
-    if used > most * _FULL:
-        yield NOTE, f"{connections}. Raise max_connections, or use a pooler"
 
 
 def _clock(seconds: float) -> _Found:

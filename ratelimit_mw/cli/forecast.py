@@ -11,7 +11,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from math import ceil
 from operator import sub
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 import click
 
@@ -21,7 +21,7 @@ from ..limiter.observers.events import Outcome
 from ..limiter.observers.traffic import event_of
 from ..operations import Answer, Line, Table
 from ..stores.url import redacted_url
-from .clients import open_log
+from .operate import open_log
 from .output import Failure, command, json_flag
 from .toml import toml
 
@@ -56,61 +56,51 @@ def forecast(url: str, event: str | None, rule: str | None) -> Answer:
         raise click.UsageError("name an EVENT, or a rule with --rule")
     events = [event] if event is not None else [event_of(str(rule), outcome) for outcome in get_args(Outcome)]
     start, counts = count_hours(url, events)
-    summary = _summary(start, counts, forecast_counts(counts))
-    return Answer(summary, _show(summary))
+    return _answer(start, counts, forecast_counts(counts))
 
 
-def _summary(start: int, counts: Sequence[int], result: "Forecast") -> dict[str, Any]:
-    """Return the forecast for programs."""
-    end = start + HOUR * len(counts)
+def _answer(start: int, counts: Sequence[int], result: "Forecast") -> Answer:
+    end, period = start + HOUR * len(counts), "week" if result.period > _DAY else "day"
     peak = max(range(result.period), key=lambda hour: result.counts[hour])
-    return {
+    highest, margin = round(result.counts[peak]), round(result.margin)
+    limits = [limit_above(result.counts, result.margin)]
+    first, last, hour = (datetime.fromtimestamp(each, UTC) for each in (start, end, end + peak * HOUR))
+    json = {
         "hours": len(counts),
-        "first": _moment(start).isoformat(),
-        "last": _moment(end).isoformat(),
+        "first": first.isoformat(),
+        "last": last.isoformat(),
         "requests": sum(counts),
-        "period": "week" if result.period > _DAY else "day",
+        "period": period,
         "errors": result.errors,
         "model": result.model,
         "forecast": {"start": end, "step": HOUR, "counts": [round(count, 1) for count in result.counts]},
-        "peak": {"hour": _moment(end + peak * HOUR).isoformat(), "requests": round(result.counts[peak])},
-        "margin": round(result.margin),
-        "limits": [limit_above(result.counts, result.margin)],
+        "peak": {"hour": hour.isoformat(), "requests": highest},
+        "margin": margin,
+        "limits": limits,
     }
-
-
-def _show(summary: dict[str, Any]) -> list[Table | Line | str]:
-    period, peak = summary["period"], summary["peak"]
-    first, last, hour = map(datetime.fromisoformat, (summary["first"], summary["last"], peak["hour"]))
-    period_text = f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
-    rows = [{"model": name, "error": error} for name, error in summary["errors"].items()]
-    return [
-        f"{period_text}: {summary['requests']:,} requests in {summary['hours']:,} hours",
+    shown: list[Table | Line | str] = [
+        f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC: {sum(counts):,} requests in {len(counts):,} hours",
         "",
-        Table(f"Back-test: the last {period}, forecast from the time before", rows),
-        f"Predicted peak: {peak['requests']:,} requests per hour on {hour:%A, %Y-%m-%d %H:%M} UTC",
-        f"Nine of ten hours exceeded their forecast by at most {summary['margin']:,} requests.",
+        Table(
+            f"Back-test: the last {period}, forecast from the time before",
+            [{"model": name, "error": error} for name, error in result.errors.items()],
+        ),
+        f"Predicted peak: {highest:,} requests per hour on {hour:%A, %Y-%m-%d %H:%M} UTC",
+        f"Nine of ten hours exceeded their forecast by at most {margin:,} requests.",
         "",
         Line("The lowest limit for all requests together that leaves room for this peak", "bold"),
         "[[rules]]",
         'name = "everyone"',
         "key = []",
-        f"limits = {toml(summary['limits'])}",
+        f"limits = {toml(limits)}",
     ]
-
-
-def _moment(seconds: int) -> datetime:
-    """Return a time in UTC."""
-    return datetime.fromtimestamp(seconds, UTC)
+    return Answer(json, shown)
 
 
 def count_hours(url: str, events: Sequence[str]) -> tuple[int, list[int]]:
-    """Count events of a traffic log together, as far back as the log keeps hours.
+    """Return the start of the first hour of some events in a traffic log, and the counts of all hours from then on.
 
     The first and the last hour with a request are left out: they may be cut.
-
-    Returns:
-        The start of the first hour, in seconds since 1970, and the counts of all hours from then on.
     """
     end = now_us() // SECOND // HOUR * HOUR
     with closing(open_log(url)) as log:
@@ -148,12 +138,7 @@ class Forecast(NamedTuple):
 
 
 def forecast_counts(counts: Sequence[float]) -> Forecast:
-    """Forecast the next week of hourly counts, or the next day of counts of less than three weeks.
-
-    Raises:
-        Failure: There are too few counts, or none in the last period.
-        MissingExtraError: statsmodels is not installed.
-    """
+    """Forecast the next week of hourly counts, or the next day of counts of less than three weeks."""
     period = next((each for each in (_WEEK, _DAY) if len(counts) >= _PERIODS * each), None)
     if period is None:
         raise Failure(f"a forecast needs three whole days, or three weeks for a week; got {len(counts)} hours")

@@ -14,7 +14,6 @@ import click
 
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
-from ..errors import ConfigError
 from ..http.limits import HttpLimiter
 from ..http.routes import Route
 from ..http.warnings import warnings_of_user
@@ -153,11 +152,7 @@ class MiddlewareSource(Source):
         app = next((layer for layer in outside if hasattr(layer, "build_middleware_stack")), None)
         self._scope = {"app": app} if app is not None else {}
         is_asgi = isinstance(middleware, asgi.RateLimitMiddleware)
-        try:
-            self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
-        except ConfigError as error:
-            error.message += _hint(app)
-            raise
+        self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
         routes = () if self._index is None else self._index.reader.describe()
         limits = middleware.http_limiter.in_force
         super().__init__(name, limits.settings, limits.rules, routes, middleware.http_limiter)
@@ -180,13 +175,6 @@ def _notes_of_wsgi(middleware: wsgi.RateLimitMiddleware) -> Iterator[str]:
     yield from warnings_of_user(middleware.http_limiter, wsgi.NO_REMOTE_USER)
 
 
-def _hint(app: Any) -> str:
-    """Return the end of a message about the routes of an application, which its lifespan may add to."""
-    lifespan = getattr(getattr(app, "router", None), "lifespan_context", None)
-    has_own = lifespan is not None and type(lifespan).__name__ != "_DefaultLifespan"
-    return ". Routes that the lifespan adds are not known here, because this command does not run it" if has_own else ""
-
-
 def open_application(name: str) -> Source:
     """Import an application. Return its rules: of the first middleware that knows the user, or of its framework."""
     outside: list[Any] = []
@@ -201,10 +189,9 @@ def open_application(name: str) -> Source:
             if source := _source_of_framework(layer, name):
                 return source
             outside.append(layer)
-    if _is_factory(app):
-        raise Failure(f"{name} is a function. If it returns the application, write {name}()")
     raise Failure(
-        f"{name} has no RateLimitMiddleware, and no RateLimiter of Flask. Add it, or name the application that has it"
+        f"{name} has no RateLimitMiddleware, and no RateLimiter of Flask. Add it, or name the application that has it."
+        f" If {name} is a function that returns the application, write {name}()"
     )
 
 
@@ -220,13 +207,6 @@ def _layers_of(app: Any) -> Iterator[Any]:
             app = app.middleware_stack
         else:
             app = next((inside for name in _INSIDE if (inside := getattr(app, name, None)) is not None), None)
-
-
-def _is_factory(app: object) -> bool:
-    """Return whether it is a function that needs no arguments."""
-    if not inspect.isfunction(app):
-        return False
-    return all(each.default is not each.empty for each in inspect.signature(app).parameters.values())
 
 
 def _source_of_framework(app: object, name: str) -> Source | None:

@@ -16,9 +16,9 @@ from ..testmode import process_clock
 from ..traffic import TrafficLog
 from ..traffic.store import parse_log_url
 from .access_log import LogEntry
-from .clients import open_log
 from .log_formats import LineParser
 from .logs import RequestLog, format_option, format_text, logs_argument
+from .operate import open_log
 from .output import command, count_text, json_flag, parsed, wants_json
 from .replay.simulation import LogClients
 
@@ -63,7 +63,6 @@ def _read_time(text: str) -> float:
     "ratelimit-mw traffic sqlite:///traffic.db",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --plot",
     "ratelimit-mw traffic sqlite:///traffic.db order --from 2026-01-01 --json",
-    "ratelimit-mw traffic redis://cache:6379/0 url_shorten --by 192.0.2.7",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --top 20",
     name="show",
 )
@@ -73,24 +72,23 @@ def _read_time(text: str) -> float:
               help="The start of the range: a duration before now, a date or a time.")  # fmt: skip
 @click.option("--to", "end", metavar="TIME", default="0s", show_default="now", callback=parsed(_read_time),
               help="The end of the range, such as 2026-01-31T12:00.")  # fmt: skip
-@click.option("--by", metavar="CLIENT", help="Count only the records of this client.")
 @click.option("--top", type=click.IntRange(1, 1_000), help="Show the clients with the highest counts, this many.")
 @click.option("--plot", is_flag=True, help="Draw the curve in the terminal.")
 @json_flag
-def show(url: str, event: str | None, start: float, end: float, by: str | None, top: int | None, plot: bool) -> Answer:
+def show(url: str, event: str | None, start: float, end: float, top: int | None, plot: bool) -> Answer:
     """Show the counts of EVENT in the traffic log at URL, its top clients, or all events and their totals.
 
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
     the last count are whole: they start and end at multiples of their length.
     """
-    if event is None and (by or plot or top):
-        raise click.UsageError("name an EVENT for --by, --plot and --top")
-    if top and (by or plot):
-        raise click.UsageError("--top has no curve. Leave out --by and --plot")
+    if event is None and (plot or top):
+        raise click.UsageError("name an EVENT for --plot and --top")
+    if top and plot:
+        raise click.UsageError("--top has no curve. Leave out --plot")
     with closing(open_log(url)) as log:
         if event is None:
             return _events(log, start, end)
-        return _clients(log, event, start, end, top) if top else _curve(log, event, start, end, by, plot)
+        return _clients(log, event, start, end, top) if top else _curve(log, event, start, end, plot)
 
 
 def _events(log: TrafficLog, start: float, end: float) -> Answer:
@@ -109,8 +107,8 @@ def _clients(log: TrafficLog, event: str, start: float, end: float, top: int) ->
     return Answer(json, [Table(f"{event}: clients from {_period(start, end)}", rows)], [note] * bool(note))
 
 
-def _curve(log: TrafficLog, event: str, start: float, end: float, by: str | None, has_bars: bool) -> Answer:
-    curve = log.curve(event, start, end, _POINTS_OF_JSON if wants_json() else _POINTS, by)
+def _curve(log: TrafficLog, event: str, start: float, end: float, has_bars: bool) -> Answer:
+    curve = log.curve(event, start, end, _POINTS_OF_JSON if wants_json() else _POINTS)
     total, highest = sum(curve.counts), max(1, *curve.counts)
     figures = {"total": total, "start": curve.start, "end": curve.end, "step": curve.step, "counts": curve.counts}
     rows: list[dict[str, Cell]] = [
@@ -126,9 +124,8 @@ def _curve(log: TrafficLog, event: str, start: float, end: float, by: str | None
         known = log.events(curve.start, curve.end)
         hint = suggestion(event, known) if known and event not in known else ""
         notes.append(f"no record of {event!r} in this time{hint}")
-    name = f"{event} by {by}" if by is not None else event
-    title = f"{name}: {total:,} from {_period(curve.start, curve.end)}"
-    return Answer({"event": event, "by": by, **figures}, [Table(title, rows)], notes)
+    title = f"{event}: {total:,} from {_period(curve.start, curve.end)}"
+    return Answer({"event": event, **figures}, [Table(title, rows)], notes)
 
 
 def _period(start: float, end: float) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
@@ -33,8 +34,11 @@ class Identity(NamedTuple):
     size: int
 
 
-Identities = Mapping[Path, Identity | None]
-"""The identities of some files, None for a missing one."""
+class FileState(NamedTuple):
+    """A file as it was read. The identity is None for a missing file, the digest for one that could not be read."""
+
+    identity: Identity | None
+    digest: bytes | None
 
 
 class Origin(NamedTuple):
@@ -42,7 +46,7 @@ class Origin(NamedTuple):
 
     load: Callable[[], Any]
     """Loads the ``Settings`` again. A file that is empty now is an error."""
-    files: Identities
+    files: Mapping[Path, FileState]
     """The files that were read."""
     table: Mapping[str, object]
     """The settings as they were read."""
@@ -50,27 +54,30 @@ class Origin(NamedTuple):
     """The settings that arguments of a middleware have replaced."""
 
 
-_reading: ContextVar[dict[Path, Identity | None] | None] = ContextVar("ratelimit_mw.reading", default=None)
+_reading: ContextVar[dict[Path, FileState] | None] = ContextVar("ratelimit_mw.reading", default=None)
 
 
 @contextmanager
-def recording() -> Iterator[dict[Path, Identity | None]]:
+def recording() -> Iterator[dict[Path, FileState]]:
     """Collect the files that are read within the block, each as it was first read. Outer blocks collect them, too."""
-    outer, files = _reading.get(), dict[Path, Identity | None]()
+    outer, files = _reading.get(), dict[Path, FileState]()
     token = _reading.set(files)
     try:
         yield files
     finally:
         _reading.reset(token)
         if outer is not None:
-            outer.update({**files, **outer})
+            outer.update({path: state for path, state in files.items() if path not in outer})
 
 
 def read_bytes(path: Path) -> bytes:
     """Read a file, and record it with its identity of before: a change in the meantime then makes a difference."""
-    if (files := _reading.get()) is not None:
-        files.setdefault(path, identity_of(path))
-    return read_regular(path)
+    files = _reading.get()
+    files = {} if files is None else files
+    known = files.setdefault(path, FileState(identity_of(path), None))
+    content = read_regular(path)
+    files[path] = known._replace(digest=known.digest or blake2b(content).digest())
+    return content
 
 
 def identity_of(path: Path) -> Identity | None:

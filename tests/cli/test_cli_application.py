@@ -282,10 +282,10 @@ def test_output_of_an_application_goes_to_stderr() -> None:
     [
         (["shop:wrong"], 1, "rules[0]: limits: cannot parse quota '5/minit'"),
         (["shop:typo"], 1, "unknown rule 'sight'. Did you mean 'site'?"),
-        (["shop:late"], 1, "set unrouted = true in the rule. Routes that the lifespan adds are not known here"),
+        (["shop:late"], 1, "set unrouted = true in the rule"),
         (["shop:placed"], 1, 'placed.toml:4: rules[0] "home": match.path: no route has the path'),
         (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
-        (["shop:Factory.create"], 1, "is a function. If it returns the application, write shop:Factory.create()"),
+        (["shop:Factory.create"], 1, "returns the application, write shop:Factory.create()"),
         (["flasks:bare"], 1, "flasks:bare has no RateLimitMiddleware, and no RateLimiter"),
         (["nowhere:app"], 2, "no module 'nowhere' in the current folder"),
         (["shop:appl"], 2, "module 'shop' has no 'appl'"),

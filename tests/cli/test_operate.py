@@ -16,7 +16,7 @@ from redis_handles import address
 from servers import HOST, Server, redis_running
 
 from ratelimit_mw import Limiter
-from ratelimit_mw.cli.clients import open_limiter
+from ratelimit_mw.cli.operate import open_limiter
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.source import Source
 from ratelimit_mw.flask import RateLimiter, limit

@@ -256,12 +256,6 @@ def lacks(name: str, of: str = "site") -> str:
             {},
             ["requests end at once in the replay, so concurrency limits reject none for site"],
         ),
-        ([SITE], {"store": "memory://?max_keys=50"}, []),
-        (
-            [SITE],
-            {"store": "memory://?max_keys=5"},
-            ["more than 5 keys at once: some clients share counts, and may be rejected too early"],
-        ),
     ],
 )
 def test_notes_name_what_differs_from_the_application(
@@ -273,8 +267,14 @@ def test_notes_name_what_differs_from_the_application(
     assert answer.json["requests"] == 9
 
 
+def test_a_full_store_is_noted(rules: Write, log: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.cli.replay.simulation._MAX_KEYS", 5)
+    (found,) = answer_of("replay", rules(SITE), log(line(f"192.0.2.{i}") for i in range(9))).notes
+    assert found == "more than 5 keys at once: some clients share counts, and may be rejected too early"
+
+
 def test_snapshot_of_live_counts_is_not_used(rules: Write, log: Write, tmp_path: Path) -> None:
-    """A replay starts with empty counts, and keeps the bound of the store."""
+    """A replay starts with empty counts, and leaves those of the application alone."""
     snapshot = tmp_path / "counts"
     settings = rules(SITE, store=f"memory://?max_keys=7&snapshot={snapshot}")
     live = Limiter.from_settings(settings, clock=lambda: START * 1_000_000)

@@ -135,13 +135,6 @@ class ReplayReport:
         first, last = (_moment(time).isoformat() for time in (self.log.first, self.log.last))
         return {"requests": self.log.count, "first": first, "last": last, "clients": self.clients}
 
-    def rules_json(self) -> list[dict[str, Any]]:
-        """Return the counts of each rule."""
-        return [
-            {**rule, "limits": [{"limit": limit, "rejected": n} for limit, n in rule["limits"].items()]}
-            for rule in self._rules.values()
-        ]
-
     def as_json(self, limit: int) -> dict[str, Any]:
         most = [row for row in self.top(limit) if row["rejected"]]
         return {
@@ -149,7 +142,10 @@ class ReplayReport:
             "rejected": self.rejected,
             "denied": self.rows(_DENIED)[0][0],
             "clients_rejected": self.clients_rejected,
-            "rules": self.rules_json(),
+            "rules": [
+                {**rule, "limits": [{"limit": limit, "rejected": n} for limit, n in rule["limits"].items()]}
+                for rule in self._rules.values()
+            ],
             "clients_rejected_most": [
                 {**row, "rules": self.in_order(self.rows(_RULES_OF_CLIENT, client=row["client"]))} for row in most
             ],

@@ -17,7 +17,7 @@ from ...operations.overview import describe_amendments
 from ...rules.compiled import CompiledRule
 from ...rules.marks import Destination
 from ...settings import Settings
-from ...stores import MemoryStore, Store, check_store_url
+from ...stores import MemoryStore
 from ...stores.url import redacted_url
 from ..access_log import LogEntry
 from ..log_formats import LineParser
@@ -39,9 +39,7 @@ class Simulation:
     def __init__(self, settings: Settings, app: Source | None = None) -> None:
         self._now = 0
         settings = settings.replaced(amendments={}, enabled=True, observers=(), traffic_log=None)
-        self.max_keys = _max_keys(settings.store)
-        # An empty store, without a snapshot of live counts.
-        self._store = MemoryStore(self.max_keys)
+        self._store = MemoryStore(_MAX_KEYS)
         self.is_full = False
         """Whether clients had to share counts, because the store has no room for more."""
         self._limiter = Limiter(() if app else settings.rules, self._store, lambda: self._now, settings)
@@ -70,7 +68,7 @@ class Simulation:
         verdict = self._limiter.decide(plan, features)
         if plan.needs_settlement:
             self._limiter.conclude(verdict, entry.status)
-        if len(self._store) >= self.max_keys:
+        if len(self._store) >= _MAX_KEYS:
             self.is_full = True
         return verdict
 
@@ -139,14 +137,6 @@ def _find_client(by_header: ClientIP, by_list: ClientIP, text: str | None, heade
     return client or (peer.lower() if peer and not peer.startswith("unix:") else UNKNOWN_IP)
 
 
-def _max_keys(store: str | Store) -> int:
-    """Return the bound on keys: that of the settings for a memory store."""
-    if isinstance(store, str) and store.startswith("memory:"):
-        max_keys: int = check_store_url(store)[1][0]
-        return max_keys
-    return _MAX_KEYS
-
-
 def _attributes_of(rules: Iterable[CompiledRule]) -> dict[str, list[str]]:
     """Return the features of which rules use attributes, each with the names of these: ``user`` with ``user.id``."""
     parts = [part_of(text) for rule in rules for text in rule.source.parts]
@@ -190,8 +180,7 @@ def notes_on(source: Source, parser: LineParser, simulation: Simulation) -> Iter
         yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
     yield from _missing(source, parser)
     if simulation.is_full:
-        keys = simulation.max_keys
-        yield f"more than {keys:,} keys at once: some clients share counts, and may be rejected too early"
+        yield f"more than {_MAX_KEYS:,} keys at once: some clients share counts, and may be rejected too early"
 
 
 def _missing(source: Source, parser: LineParser) -> Iterator[str]:
