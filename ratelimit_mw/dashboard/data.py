@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -13,9 +14,11 @@ from ..limiter.gates import EVERY
 from ..limiter.limiter import Limiter
 from ..limiter.observers.events import REJECTED
 from ..operations.answer import decision_json, override_json, span_text, time_json
+from ..operations.clients import read_pages
 from ..operations.overview import Overview
 from ..operations.traffic import TrafficSeries, missing_text, read_series, top_clients, total_json
 from ..rules.ruleset import RuleSet
+from ..stores.blocking import blocking_call, run_blocking
 from ..stores.url import redacted_url
 from ..traffic import Curve, TrafficLog
 from .view import View
@@ -227,17 +230,13 @@ def _read_state(limiter: Limiter) -> Json:
 
 
 def _read_bans(limiter: Limiter) -> Json:
-    found: list[Json] = []
-    cursor: str | None = ""
-    for _ in range(_MOST_PAGES):
-        decisions, cursor = limiter.clients.bans(cursor=cursor or "")
-        found += [decision_json(each, limiter.rules) for each in decisions]
-        if cursor is None or len(found) >= _MOST_BANS:
-            break
+    read = partial(blocking_call, limiter.clients, "bans", None)
+    found, has_more = run_blocking(read_pages(read, _MOST_BANS, _MOST_PAGES))
     if not found and all(rule.ban is None for rule in limiter.rules.rules):
         return {"missing": "No rule has the option ban, and no client is banned."}
-    bans = sorted(found, key=lambda each: (each["rule"], each["client"]))
-    return {"bans": bans[:_MOST_BANS], "has_more": cursor is not None or len(bans) > _MOST_BANS}
+    bans = [decision_json(each, limiter.rules) for each in found]
+    bans.sort(key=lambda each: (each["rule"], each["client"]))
+    return {"bans": bans[:_MOST_BANS], "has_more": has_more}
 
 
 def _read_overrides(limiter: Limiter) -> Json:

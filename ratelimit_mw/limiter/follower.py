@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from ..clock import SECOND, machine, monotonic
 from ..errors import ConfigError, RateLimitError
 from ..forksafe import run_in_child
-from ..settings import Settings, missing_parts
-from ..settings.files import FileState, Identity, identity_of, recording
+from ..settings import Settings, parts_of
+from ..settings.files import Identities, identity_of, recording
 from ..stores.background import run_once
 from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 from .tasks import result_of
@@ -27,17 +27,16 @@ NEVER: Final = -1e9
 """The time of a look that was not made yet."""
 
 _QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
-_LOST_AFTER: Final = 2  # intervals without a change before something disappears, because a writer may pause
+_FEWER_AFTER: Final = 2  # intervals without a change before something disappears, because a writer may pause
 _PATIENCE: Final = 1.0
 """The longest time in seconds that requests wait for settings that changed while their worker was idle."""
 _MAX_TRIES: Final = 60
 _RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
 _FEWER: Final = (
-    "the settings no longer have all of %s. They take effect once their files have stayed the same for %g s."
+    "the settings have fewer rules, options or values. They take effect once their files have stayed the same for %g s."
     " To apply them at once, call limiter.reload()"
 )
 _log = logging.getLogger("ratelimit_mw")
-Identities = Mapping[Path, Identity | None]
 
 
 class Follower:
@@ -125,10 +124,11 @@ class FileFollower(Follower):
     checks files that have changed.
     """
 
-    def __init__(self, reloads: Renewed, files: Mapping[Path, FileState]) -> None:
+    def __init__(self, reloads: Renewed, files: Identities) -> None:
         self._reloads = reloads
-        self._known = _identities(files)
-        self._rejected: dict[Path, bytes | None] | None = None
+        self._known = files
+        self._mistake = ""
+        """The mistake that the log has."""
         self._seen_at = monotonic()
         self._again_at = math.inf
         """When to look again at files that had changed too recently."""
@@ -137,8 +137,8 @@ class FileFollower(Follower):
         """The thread that requests have waited for, and the time until which they do."""
         self._changed: tuple[Identities, float] = {}, 0.0
         """The identities of the changed files, and when they were first found."""
-        self._lost: Set[str] = frozenset()
-        """The parts that are missing in settings that wait for a second look."""
+        self._has_warned = False
+        """Whether the log has the warning of settings that wait for a second look."""
         self._start_over()
         run_in_child(self, FileFollower._start_over)
 
@@ -187,14 +187,15 @@ class FileFollower(Follower):
         return False
 
     def _follow(self) -> None:
-        """Read the settings again. Log a mistake, once for each content."""
-        now, pause, rejected = monotonic(), 0.0, self._rejected
+        """Read the settings again. Log a mistake once."""
+        now, pause = monotonic(), 0.0
         try:
             pause = self._read(is_manual=False)
             if not pause:
                 _log.info("the settings were read again, and are in effect")
         except Exception as error:
-            if self._rejected != rejected:
+            if str(error) != self._mistake:
+                self._mistake = str(error)
                 trace = None if isinstance(error, RateLimitError) else error
                 _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
         self._note(now, pause)
@@ -230,35 +231,31 @@ class FileFollower(Follower):
                 except Exception as found:
                     error = found
             identities = _identities_now((*self._known, *files))
-            if any(identities[path] != state.identity for path, state in files.items()):
+            if any(identities[path] != identity for path, identity in files.items()):
                 return self._quiet
-            if loaded is not None and not is_manual and (pause := self._wait_for_lost(loaded[0])) > 0:
+            if loaded is not None and not is_manual and (pause := self._wait_for_writer(loaded[0])) > 0:
                 return pause
             try:
                 if loaded is None:
                     raise error  # type: ignore[misc] # one of the two is there
                 self._reloads.replace(*loaded)
             except Exception:
-                self._known, self._rejected = identities, {path: state.digest for path, state in files.items()}
+                self._known = identities
                 raise
-            self._rejected, self._lost = None, frozenset()
+            self._mistake, self._has_warned = "", False
             # This comes last: a request that finds no change does not wait for this thread.
-            self._known = _identities(files)
+            self._known = files
             return 0.0
 
-    def _wait_for_lost(self, later: Settings) -> float:
-        """Return how long settings wait that lack something, because their writer may pause."""
-        if not (lost := missing_parts(self._reloads.settings, later)):
+    def _wait_for_writer(self, later: Settings) -> float:
+        """Return how long settings wait that have fewer parts, because their writer may pause."""
+        if parts_of(later) >= parts_of(self._reloads.settings):
             return 0.0
-        pause = _LOST_AFTER * self.interval - self._age(_identities_now(self._known))
-        if pause > 0 and lost != self._lost:
-            self._lost = frozenset(lost)
-            _log.warning(_FEWER, ", ".join(sorted(lost)), _LOST_AFTER * self.interval)
+        pause = _FEWER_AFTER * self.interval - self._age(_identities_now(self._known))
+        if pause > 0 and not self._has_warned:
+            self._has_warned = True
+            _log.warning(_FEWER, _FEWER_AFTER * self.interval)
         return pause
-
-
-def _identities(files: Mapping[Path, FileState]) -> Identities:
-    return {path: state.identity for path, state in files.items()}
 
 
 def _identities_now(paths: Iterable[Path]) -> Identities:

@@ -20,17 +20,7 @@ from . import clients, inspect, overrides, traffic  # noqa: F401 - they declare 
 from .answer import Answer, Cell, Line, Table
 from .arguments import OPERATIONS, AdminOperation, decode, read_features
 
-__all__ = [
-    "OPERATIONS",
-    "Answer",
-    "Cell",
-    "Line",
-    "AdminOperation",
-    "Table",
-    "arun",
-    "read_features",
-    "run",
-]
+__all__ = ["OPERATIONS", "AdminOperation", "Answer", "Cell", "Line", "Table", "arun", "read_features", "run"]
 
 
 async def _run(limiter: Limiter, call: Call, name: str, arguments: Mapping[str, Any]) -> Answer:

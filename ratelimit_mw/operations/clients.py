@@ -16,7 +16,7 @@ from ..limiter.limiter import Limiter
 from ..rules.clients import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
-from ..stores.blocking import Call
+from ..stores.blocking import Call, async_call
 from ..stores.url import redacted_url
 from .answer import (
     Answer,
@@ -38,6 +38,8 @@ _KEY: Final = Meta(title="TEXT", description="The key of the client, instead of 
 _BAN_LENGTH: Final = Meta(
     title="DURATION", description="The length, such as 30m or 7d. Default: `for` of the rule, or no end."
 )
+_MOST_PAGES: Final = 20
+"""Pages of up to 10,000 keys each."""
 SPELLING: Final = "Check the spelling of the values"
 
 
@@ -46,14 +48,22 @@ def place_of(limiter: Limiter) -> str:
     return ", ".join(filter(None, [limiter.settings.source, f"store {redacted_url(limiter.store)}"]))
 
 
-async def read_pages(read: Callable[[str], Awaitable[KeyStates]], most: int) -> tuple[list[Decision], bool]:
-    """Return decisions, and whether there are more than ``most``: then no further page is read."""
-    found = list[Decision]()
+async def read_pages(
+    read: Callable[[str], Awaitable[KeyStates]], most: int, pages: float = inf
+) -> tuple[list[Decision], bool]:
+    """Return decisions, and whether there may be more: no further page is read after ``most`` or ``pages``."""
+    found, count = list[Decision](), 0
     cursor: str | None = ""
-    while cursor is not None and len(found) <= most:
+    while cursor is not None and len(found) <= most and count < pages:
         decisions, cursor = await read(cursor)
         found += decisions
-    return found, len(found) > most
+        count += 1
+    return found, cursor is not None or len(found) > most
+
+
+def pages_of(call: Call) -> float:
+    """Return how many pages an operation may read. In a service, it must not take the time of requests for long."""
+    return _MOST_PAGES if call is async_call else inf
 
 
 async def states_of(call: Call, limiter: Limiter, rule: CompiledRule, features: Features) -> list[Decision]:
@@ -247,7 +257,8 @@ async def bans(call: Call, limiter: Limiter, *, rule: OnlyRule = None, limit: Mo
     if rule is not None:
         limiter.rules.named(rule)  # raises for another name, before it connects
     await call(limiter, "start")
-    found, has_more = await read_pages(lambda cursor: call(limiter.clients, "bans", rule, cursor), limit)
+    pages = pages_of(call)
+    found, has_more = await read_pages(lambda cursor: call(limiter.clients, "bans", rule, cursor), limit, pages)
     shown = sorted(found, key=lambda each: (each.rule, each.client))[:limit]
     notes = [] if shown else ["no client is banned now"]
     notes += [f"there are more bans than --limit {limit}. Raise it, or use --rule"] * has_more

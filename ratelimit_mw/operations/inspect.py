@@ -16,7 +16,17 @@ from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call
 from .answer import Answer, Cell, Table, decision_json, function_of, span_text, words_of_client
 from .arguments import Given, Most, OnlyRule, operation, read_features
-from .clients import client_cell, counted, missing_in_tables, next_request, place_of, read_pages, secret_hint, states_of
+from .clients import (
+    client_cell,
+    counted,
+    missing_in_tables,
+    next_request,
+    pages_of,
+    place_of,
+    read_pages,
+    secret_hint,
+    states_of,
+)
 
 _VALUE: Final = Meta(
     title="NAME=VALUE",
@@ -115,9 +125,11 @@ class _KeySearch:
             states = await states_of(call, self._limiter, rule, self._features)
             found += [each for each in states if self._has_prefix(rule, each.key)]
         found = [each for each in found if not (self._rejected and each.allowed)]
-        if self._listed:
-            found += (await read_pages(lambda cursor: self._list(call, cursor), limit - len(found)))[0]
-        return found, len(found) > limit
+        if not self._listed:
+            return found, len(found) > limit
+        left, pages = limit - len(found), pages_of(call)
+        listed, has_more = await read_pages(lambda cursor: self._list(call, cursor), left, pages)
+        return [*found, *listed], has_more
 
     async def _list(self, call: Call, cursor: str) -> KeyStates:
         arguments = self._rule, None, cursor, self._rejected, self._is_wanted

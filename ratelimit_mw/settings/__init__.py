@@ -29,8 +29,6 @@ __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_se
 OF_LIMITER: Final = marked(SettingsDict, declared.OF_LIMITER)
 """The arguments of a middleware that its limiter needs."""
 _AT_START: Final = marked(SettingsDict, declared.AT_START)
-_SHOWN: Final = 3
-"""The steps of a path in a message, such as "rules.api.per_key" or "lists.deny.user"."""
 _OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled", "source", "priorities")
 
 
@@ -182,29 +180,14 @@ def loaded_again(settings: Settings) -> tuple[Settings, dict[str, Any]]:
     return loaded.replaced(origin=loaded.origin, **kept), changed
 
 
-def missing_parts(settings: Settings, later: Settings) -> set[str]:
-    """Return the paths of the rules, options, and values of tables and lists that later settings lack."""
-    return set(_missing(_tables_of(settings), _tables_of(later), ()))
+def parts_of(settings: Settings) -> int:
+    """Return the number of tables, lists and values as they were read. A file that is half written has fewer."""
+    return _parts(settings.origin.table)  # type: ignore[union-attr] # the caller knows that there is one
 
 
-def _tables_of(settings: Settings) -> dict[str, Any]:
-    """The tables of settings, with the rules by name, and with the files of ``per_key``."""
-    numbered = enumerate(settings.rules, 1)
-    rules = {rule.name or f"rule-{i}": {**rule.given, "limits": rule.limits} for i, rule in numbered}
-    amended = {name: amendment.options for name, amendment in settings.amendments.items()}
-    return {**settings.origin.table, "rules": rules | amended}  # type: ignore[union-attr] # the caller knows it
-
-
-def _missing(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[str]:
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for name, value in before.items():
-            inner = (*path, str(name))[:_SHOWN]  # a table of clients may be long
-            if name in after:
-                yield from _missing(value, after[name], inner)
-            else:
-                yield ".".join(inner)
-    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(after) < len(before):
-        yield ".".join(path)
+def _parts(value: Any) -> int:
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return 1 + sum(map(_parts, items))
 
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:

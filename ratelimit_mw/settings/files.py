@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
@@ -34,11 +33,8 @@ class Identity(NamedTuple):
     size: int
 
 
-class FileState(NamedTuple):
-    """A file as it was read. The identity is None for a missing file, the digest for one that could not be read."""
-
-    identity: Identity | None
-    digest: bytes | None
+Identities = Mapping[Path, Identity | None]
+"""The identities of some files, None for a missing one."""
 
 
 class Origin(NamedTuple):
@@ -46,7 +42,7 @@ class Origin(NamedTuple):
 
     load: Callable[[], Any]
     """Loads the ``Settings`` again. A file that is empty now is an error."""
-    files: Mapping[Path, FileState]
+    files: Identities
     """The files that were read."""
     table: Mapping[str, object]
     """The settings as they were read."""
@@ -54,30 +50,27 @@ class Origin(NamedTuple):
     """The settings that arguments of a middleware have replaced."""
 
 
-_reading: ContextVar[dict[Path, FileState] | None] = ContextVar("ratelimit_mw.reading", default=None)
+_reading: ContextVar[dict[Path, Identity | None] | None] = ContextVar("ratelimit_mw.reading", default=None)
 
 
 @contextmanager
-def recording() -> Iterator[dict[Path, FileState]]:
+def recording() -> Iterator[dict[Path, Identity | None]]:
     """Collect the files that are read within the block, each as it was first read. Outer blocks collect them, too."""
-    outer, files = _reading.get(), dict[Path, FileState]()
+    outer, files = _reading.get(), dict[Path, Identity | None]()
     token = _reading.set(files)
     try:
         yield files
     finally:
         _reading.reset(token)
         if outer is not None:
-            outer.update({path: state for path, state in files.items() if path not in outer})
+            outer.update({**files, **outer})
 
 
 def read_bytes(path: Path) -> bytes:
     """Read a file, and record it with its identity of before: a change in the meantime then makes a difference."""
-    files = _reading.get()
-    files = {} if files is None else files
-    known = files.setdefault(path, FileState(identity_of(path), None))
-    content = read_regular(path)
-    files[path] = known._replace(digest=known.digest or blake2b(content).digest())
-    return content
+    if (files := _reading.get()) is not None:
+        files.setdefault(path, identity_of(path))
+    return read_regular(path)
 
 
 def identity_of(path: Path) -> Identity | None:

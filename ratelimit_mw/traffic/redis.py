@@ -100,11 +100,7 @@ class RedisCounts(CountStore):
 
     def _add(self, part: Batch, token: str, now: int, calls: Any) -> str | None:
         """Add a part, unless that is done. Return the retention of the log if it is another one."""
-        added = [
-            (self._key(*bucket), bucket[0].end_of(bucket[1]) - now, event, counts)
-            for bucket, events in part.items()
-            for event, counts in events.items()
-        ]
+        added = self._rows(part, now)
         sketches = [f"{key}:d:{event}" for key, _, event, counts in added if counts.dropped is not None]
         calls.watch(token, *sketches)
         is_written, retention, *found = calls.mget(token, self._log, *sketches)
@@ -128,16 +124,19 @@ class RedisCounts(CountStore):
 
     def _drop_clients(self, part: Batch, now: int) -> None:
         """Drop the smallest clients of lists that have too many after a part was added."""
-        lists = {
-            (f"{self._key(*bucket)}:n:{event}", f"{self._key(*bucket)}:d:{event}"): bucket[0].end_of(bucket[1]) - now
+        lists = [(key, event, seconds) for key, seconds, event, counts in self._rows(part, now) if counts.clients]
+        sizes = self._read([("hlen", f"{key}:n:{event}") for key, event, _ in lists], int)
+        for (key, event, seconds), size in zip(lists, sizes, strict=True):
+            if size > 2 * MOST_CLIENTS:
+                self._transaction(partial(_drop, f"{key}:n:{event}", f"{key}:d:{event}", seconds))
+
+    def _rows(self, part: Batch, now: int) -> list[tuple[str, int, str, EventCounts]]:
+        """Return the key of the bucket of each event, the seconds until it expires, the event and its counts."""
+        return [
+            (self._key(*bucket), bucket[0].end_of(bucket[1]) - now, event, counts)
             for bucket, events in part.items()
             for event, counts in events.items()
-            if counts.clients
-        }
-        sizes = self._read([("hlen", clients) for clients, _ in lists], int)
-        for ((clients, sketch), seconds), size in zip(lists.items(), sizes, strict=True):
-            if size > 2 * MOST_CLIENTS:
-                self._transaction(partial(_drop, clients, sketch, seconds))
+        ]
 
     def _key(self, resolution: Resolution, start: int) -> str:
         return f"{self._prefix}:{resolution.step}:{start}"
@@ -229,9 +228,9 @@ def _counts(reply: dict[bytes, bytes]) -> dict[str, int]:
 
 def open_client(address: Address) -> Any:
     """Return a client of redis-py for the servers of a URL. It connects when it is first used, and after a fork."""
-    login = {"username": address.username, "password": address.password}
     options: dict[str, Any] = {
-        **login,
+        "username": address.username,
+        "password": address.password,
         "db": address.db,
         "client_name": address.client_name,
         "socket_timeout": _TIMEOUT,

@@ -365,6 +365,16 @@ def test_an_event_loop_gets_the_same_answers() -> None:
     assert answers[0] == answers[1]
 
 
+def test_a_service_looks_at_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decides requests at the same time. A command looks at all keys."""
+    monkeypatch.setattr("ratelimit_mw.operations.clients._MOST_PAGES", 0)
+    shop = Shop(BANNING)
+    shop.hit("/", 4, ip="192.0.2.7")
+    for name, fields, rows in (("bans", {}, "bans"), ("inspect", {"rejected": True}, "keys")):
+        assert asyncio.run(arun(shop.limiter, name, fields)).json == {rows: [], "has_more": True}
+        assert (len(found := shop.run(name, **fields).json[rows]), found[0]["banned"]) == (1, True)
+
+
 def test_every_argument_has_a_meaning() -> None:
     """Help texts and forms show it."""
     for operation in OPERATIONS.values():
