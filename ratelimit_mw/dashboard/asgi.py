@@ -9,38 +9,16 @@ from typing import Final
 from ..asgi.body import ReadAhead
 from ..asgi.request import BODY, ASGIRequest
 from ..asgi.router import path_below
-from ..asgi.types import ASGIApp, Receive, Scope, Send
+from ..asgi.types import Receive, Scope, Send
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Admission
 from ..http.limits import ADMISSION
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
 from .changes import LONGEST_FORM
-from .core import Allow, Mount, PageResponse, is_open, redirect_into, respond
+from .core import Mount, PageResponse, dashboard_by, is_open, redirect_into, respond
 
 _CLOSED: Final = 1008
-
-
-def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None, writes: bool = False) -> ASGIApp:
-    """Return the dashboard of a limiter as an ASGI application to mount.
-
-    Args:
-        limiter: The limiter. Default: that of the ``RateLimitMiddleware`` which handles the request.
-        allow: Your function of the request, sync or async, which returns whether the client may see the dashboard.
-            Without it, a browser asks for the password that the log has at the start.
-        writes: Whether those who see the dashboard may also reset a client, lift its ban and change its limits.
-
-    Returns:
-        The application.
-
-    Raises:
-        ConfigError: An argument is invalid.
-        MissingExtraError: The extra ``dashboard`` is not installed.
-
-    Example:
-        app.mount("/ratelimit", dashboard(limiter, allow=is_staff))
-    """
-    return ASGIDashboard(Mount(limiter, allow, writes).check())
 
 
 class ASGIDashboard:
@@ -71,6 +49,9 @@ class ASGIDashboard:
             request.native = {**scope, BODY: await ahead.read(request)}
             ahead.close()
         return await asyncio.to_thread(respond, mount, limiter, request, path[1:], opens)
+
+
+dashboard: Final = dashboard_by(ASGIDashboard)
 
 
 def path_in_mount(scope: Scope) -> str:

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from ..errors import ConfigError, StoreError, url_of
@@ -25,6 +25,9 @@ from .view import parse_view
 
 Allow = Callable[[Any], bool | Awaitable[bool]]
 """Your function of the framework's request. It may be async where the framework is."""
+
+Views = TypeVar("Views", covariant=True)
+"""What a framework takes as the dashboard."""
 
 _CHANGE: Final = "change"
 """The path of forms below the mount."""
@@ -78,6 +81,43 @@ class Mount(NamedTuple):
         return (
             has_token(request, start_token(), "bearer", "basic") if self.allow is None else self.allow(request.passed)
         )
+
+
+class Dashboard(Protocol[Views]):
+    """The function ``dashboard`` of a framework."""
+
+    def __call__(
+        self, limiter: Limiter | None = None, *, allow: Allow | None = None, writes: bool = False
+    ) -> Views: ...
+
+
+def dashboard_by(build: Callable[[Mount], Views]) -> Dashboard[Views]:
+    """Return the function ``dashboard`` of a framework, which builds its views."""
+
+    def dashboard(limiter: Limiter | None = None, *, allow: Allow | None = None, writes: bool = False) -> Views:
+        """Return the dashboard to mount in ASGI, to register as a blueprint in Flask, or to include in Django.
+
+        Limits apply to it only where a rule names its path or view.
+
+        Args:
+            limiter: The limiter to show. Default: that of the middleware or extension which handles the request.
+            allow: Your function of the framework's request, sync or async, which returns whether the client may see the
+                dashboard. Without it, a browser asks for the password that the log has at the start.
+            writes: Whether those who see the dashboard may also reset a client, lift its ban and change its limits.
+
+        Returns:
+            The ASGI application, the blueprint or the URL patterns.
+
+        Raises:
+            ConfigError: An argument is invalid.
+            MissingExtraError: The extra ``dashboard`` is not installed.
+
+        Example:
+            app.mount("/ratelimit", dashboard(limiter, allow=is_staff))
+        """
+        return build(Mount(limiter, allow, writes).check())
+
+    return dashboard
 
 
 @cache
