@@ -124,7 +124,7 @@ class AppRoute:
         methods = ("GET",) if self.is_websocket else sorted(self.methods or METHODS)
         views = {method: self.match_for(method).all_marks for method in methods}
         conversions, function = self.conversions, self.function
-        return Route(self.endpoint, views, self.parameters, self.name, self.pattern, (), conversions, function)
+        return Route(self.endpoint, views, self.parameters, self.name, self.pattern, conversions, function)
 
 
 class RouteTable:

@@ -20,10 +20,8 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
-from django.utils.translation import get_language
 
 from ..errors import ConfigError, error_path
-from ..http.functions import checked_functions
 from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
 from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start
@@ -37,7 +35,8 @@ from .request import SCOPE, THROTTLE, DjangoRequest, django_user, server_data
 from .routes import URLRoutes, throttling
 
 _lock = threading.RLock()  # reentrant: importing the functions of the settings may ask for the limiter
-_current: list[tuple[object, ProjectLimits]] = []
+_current: list[ProjectLimits] = []
+"""The limits of the settings now, once something asked for them."""
 
 
 def limiter() -> Limiter:
@@ -52,21 +51,21 @@ def limiter() -> Limiter:
 def project_limits() -> ProjectLimits:
     """Return the limits of this process. Overridden settings apply from the next request on, with fresh counts."""
     source = getattr(django.conf.settings, SETTING, None)
-    for current, project in _current:
-        if current is source:
+    for project in _current:
+        if project.source is source:
             return project
     with _lock:
-        if not _current or _current[0][0] is not source:
-            project = _build(source)
+        if not _current or _current[0].source is not source:
+            project = ProjectLimits(source)
             _close()
-            _current.append((source, project))
-        return _current[0][1]
+            _current.append(project)
+        return _current[0]
 
 
 def _close() -> None:
     """Close the limiter of the previous settings, unless the project has built it."""
     while _current:
-        _, project = _current.pop()
+        project = _current.pop()
         if project.owned:
             project.http_limiter.limiter.close()
 
@@ -79,29 +78,6 @@ def _forget(setting: str, **_: Any) -> None:
             _close()
 
 
-def _build(source: Any) -> ProjectLimits:
-    if source is None:
-        check_slips(dir(django.conf.settings))
-        source = {}
-    with error_path(SETTING):
-        if not isinstance(source, Limiter | Settings | str | PathLike | Mapping):
-            raise ConfigError(f"expected the path of a file, a dictionary, Settings or a Limiter; got {source!r}")
-        kind = "limiter" if isinstance(source, Limiter) else "settings"
-        table = dict(source) if isinstance(source, Mapping) else {kind: source}
-        features = table.pop("features", {})
-        if isinstance(features, Mapping):
-            functions = {name: _import(read, f"features.{name}") for name, read in features.items()}
-        else:
-            functions = checked_functions(_import(features, "features"))
-        rejection = _import(table.pop("rejection", None), "rejection")
-        settings, limiter = table.pop("settings", None), _import(table.pop("limiter", None), "limiter")
-        if settings is None and limiter is None:
-            settings, table = source if table == source else table, {}
-        adapter = {"user": django_user, SCOPE: lambda _: None, THROTTLE: lambda _: None}  # throttles pass the last two
-        http_limiter = HttpLimiter(settings, limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
-        return ProjectLimits(http_limiter, owned=limiter is None)
-
-
 def _import(value: Any, path: str) -> Any:
     if not isinstance(value, str):
         return value
@@ -112,13 +88,32 @@ def _import(value: Any, path: str) -> Any:
 
 
 class ProjectLimits:
-    """The limits of a project, for all its URLconfs."""
+    """The limits of a project, for all its URLconfs. ``source`` is the value of the setting."""
 
-    def __init__(self, http_limiter: HttpLimiter, owned: bool) -> None:
-        self.http_limiter = http_limiter
-        self.owned = owned
+    def __init__(self, source: Any) -> None:
+        self.source = source
         self._routes: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
-        self._reading = threading.Lock()
+        if source is None:
+            check_slips(dir(django.conf.settings))
+            source = {}
+        with error_path(SETTING):
+            self._build(source)
+
+    def _build(self, source: Any) -> None:
+        if not isinstance(source, Limiter | Settings | str | PathLike | Mapping):
+            raise ConfigError(f"expected the path of a file, a dictionary, Settings or a Limiter; got {source!r}")
+        kind = "limiter" if isinstance(source, Limiter) else "settings"
+        table = dict(source) if isinstance(source, Mapping) else {kind: source}
+        features = _import(table.pop("features", {}), "features")
+        if isinstance(features, Mapping):
+            features = {name: _import(read, f"features.{name}") for name, read in features.items()}
+        rejection, limiter = (_import(table.pop(name, None), name) for name in ("rejection", "limiter"))
+        settings = table.pop("settings", None)
+        if settings is None and limiter is None:
+            settings, table = source if table == source else table, {}
+        adapter = {"user": django_user, SCOPE: lambda _: None, THROTTLE: lambda _: None}  # throttles pass the last two
+        self.http_limiter = HttpLimiter(settings, limiter, features, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
+        self.owned = limiter is None
 
     @property
     def middleware_needs(self) -> set[str]:
@@ -135,7 +130,7 @@ class ProjectLimits:
         resolver = get_resolver(urlconf)
         routes = self._routes.get(resolver)
         if routes is None:
-            with self._reading:
+            with _lock:
                 routes = self._routes.get(resolver) or self._read(resolver)
         return routes
 
@@ -162,10 +157,7 @@ class ProjectLimits:
         request = DjangoRequest(framework_request, may_await)
         limits = self.http_limiter.in_force
         request.limits = limits if limits.watch is None else self.http_limiter.latest()
-        language = get_language() if routes.has_languages else None
-        path, method = framework_request.path_info or "/", framework_request.method or ""
-        found = routes.cached.get((language, path, method)) or routes.find(path, method)
-        request.to, request.path_params = found
+        request.to, request.path_params = routes.find(request.path, request.method)
         request.endpoint = request.to.endpoint
         return request
 

@@ -102,8 +102,7 @@ class URLRoutes:
         patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
         self.has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
         self._by_language: dict[str | None, dict[tuple[str, int], DjangoRoute]] = {}
-        self.cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
-        """The results of ``find`` by language, path and method."""
+        self._cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
 
     def find(self, path: str, method: str = "GET") -> tuple[Destination, dict[str, Any]]:
         """Return where a request goes in the current language, and the parameters in its path.
@@ -111,14 +110,14 @@ class URLRoutes:
         A path without a route is resolved each time: a converter may find it in a database later.
         """
         language = translation.get_language() if self.has_languages else None
-        found = self.cached.get((language, path, method))
+        found = self._cached.get((language, path, method))
         if found is None:
             route, params = self.resolve(path, language)
             found = route.destination(method), params
             if route is not NO_ROUTE and len(path) + len(method) <= _MAX_CHARACTERS:
-                if len(self.cached) >= _MAX_CACHED:
-                    self.cached.clear()
-                self.cached[language, path, method] = found
+                if len(self._cached) >= _MAX_CACHED:
+                    self._cached.clear()
+                self._cached[language, path, method] = found
         return found
 
     def resolve(self, path: str, language: str | None) -> tuple[DjangoRoute, dict[str, Any]]:
@@ -178,14 +177,12 @@ def _read_route(way: _Way, names: ViewNames) -> DjangoRoute:
     behind = class_behind(view) or inspect.unwrap(view)
     groups = [getattr(getattr(pattern, "regex", None), "groupindex", ()) for pattern in patterns]
     defaults = [*(include.default_kwargs for include in includes), last.default_args]
-    pattern, *translations = dict.fromkeys(_paths_of(patterns))
     return DjangoRoute(
         route_template(_joined(_LANGUAGE if isinstance(each, LocalePrefixPattern) else str(each) for each in patterns)),
         {method: marked.for_method(method) for method in _methods_of(view)},
         frozenset().union(*groups, *defaults),
         name,
-        pattern,
-        translations,
+        f"/{''.join(map(_path_of, patterns))}",
         callback=view,
         marked=marked,
         function=names.name(behind, name or name_of(behind) or type(view).__qualname__),
@@ -205,14 +202,6 @@ def _without_suffix(route: DjangoRoute, before: Sequence[DjangoRoute], pattern: 
             if suffix["dot"] or getattr(converter, "regex", "").startswith(r"\."):
                 return replace(route, template=other.template, suffix=suffix["name"])
     return route
-
-
-def _paths_of(patterns: Iterable[Any]) -> Iterator[str]:
-    """Yield the paths of a route in the current language, then those in all others."""
-    yield "/" + "".join(map(_path_of, patterns))
-    for language, _ in settings.LANGUAGES if any(map(_is_translated, patterns)) else ():
-        with translation.override(language):
-            yield "/" + "".join(map(_path_of, patterns))
 
 
 def _is_translated(pattern: Any) -> bool:

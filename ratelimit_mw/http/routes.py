@@ -29,7 +29,7 @@ _DISPATCHERS: Final = ("dispatch_request", "dispatch")
 class Route:
     """One route of an application: its template, its views' marks by method, its parameters' names, its own name.
 
-    ``pattern`` matches at least its paths, where the template does not, and ``translations`` those of other languages.
+    ``pattern`` matches at least its paths, where the template does not.
     """
 
     template: str
@@ -37,7 +37,6 @@ class Route:
     parameters: Collection[str] = ()
     name: str = ""
     pattern: str = ""
-    translations: Collection[str] = ()
     conversions: Conversions = NO_CONVERSIONS
     """How the framework converts the texts of a request."""
     function: str = ""
@@ -63,7 +62,7 @@ class Route:
 
 _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], str]]]] = {
     "view": (lambda view, route: route.name == view, attrgetter("name")),
-    "path": (lambda path, route: any(overlap(path, each) for each in _patterns_of(route)), attrgetter("template")),
+    "path": (lambda path, route: overlap(path, route.pattern or route.template), attrgetter("template")),
     "endpoint": (lambda endpoint, route: endpoint in (route.template, UNMATCHED), attrgetter("template")),
 }
 """For each field of ``match``: whether a value fits a route, and the value that a route has."""
@@ -132,10 +131,6 @@ def _places(match: Match) -> dict[str, Collection[str]]:
     endpoints = sorted(map(str, dict(match.features).get("endpoint", ())))
     places = {"view": list(filter(None, match.views)), "path": match.paths, "endpoint": endpoints}
     return {field: values for field, values in places.items() if values}
-
-
-def _patterns_of(route: Route) -> tuple[str, ...]:
-    return route.pattern or route.template, *route.translations
 
 
 def fitting_routes(match: Match, routes: Iterable[Route]) -> list[Route]:

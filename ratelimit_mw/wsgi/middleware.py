@@ -74,10 +74,13 @@ class RateLimitMiddleware:
         arguments = settings, limiter, features or {}, rejection, {"user": remote_user}, options
         self.http_limiter = http_limiter = HttpLimiter(*arguments, url_map is not None, before_user)
         self.limiter, self.before_user = http_limiter.limiter, before_user
-        self.routes = _routes_of(http_limiter, url_map, views, server_name)
-        if self.routes is None:
+        self.routes: MapViews | None = None
+        if url_map is None:
             http_limiter.adopt_no_routes()
         else:
+            from .url_map import MapViews  # Werkzeug is installed where its map is
+
+            self.routes = MapViews(http_limiter, url_map, views, server_name)
             self.routes.read()
         if http_limiter.functions.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
@@ -104,15 +107,3 @@ class RateLimitMiddleware:
         exchange.admission = admission
         delay = verdict.delay if plan.may_delay else 0.0
         return exchange.run(self.app, environ, None if to is None else to.marks, delay)
-
-
-def _routes_of(
-    http_limiter: HttpLimiter, url_map: Map | None, views: Mapping[str, Any] | None, server_name: str | None
-) -> MapViews | None:
-    if url_map is not None:
-        from .url_map import MapViews  # Werkzeug is installed where its map is
-
-        return MapViews(http_limiter, url_map, views, server_name)
-    if views is not None or server_name is not None:
-        raise ConfigError("views and server_name are used only with url_map. Pass url_map=, or remove them")
-    return None
