@@ -16,14 +16,11 @@ _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
 _PACKAGE: Final = "ratelimit_mw."
 _ADD: Final = 'Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.'
 _WARNINGS: Final = {
-    "W001": (
-        "Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: these views raise an error.",
-        _ADD,
-    ),
+    "W001": f"Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: they raise an error. {_ADD}",
     "W003": BEFORE_USER,
     "W004": (
-        "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
-        "Move it after LocaleMiddleware.",
+        "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes. Move it"
+        " after LocaleMiddleware."
     ),
 }
 
@@ -49,7 +46,8 @@ def check_project(**_: Any) -> list[Any]:
         project = project_limits()
         has_marks = project.routes().has_marks
     except RateLimitError as error:
-        return [checks.Error(str(error), " ".join(getattr(error, "__notes__", ())) or None, id="ratelimit_mw.E001")]
+        text = " ".join((str(error), *getattr(error, "__notes__", ())))
+        return [checks.Error(text, id="ratelimit_mw.E001")]
     by_language, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
     position, locale = (max(positions_of(one), default=None) for one in (RateLimitMiddleware, _LOCALE))
     found = {
@@ -60,7 +58,7 @@ def check_project(**_: Any) -> list[Any]:
     unused = _unused_rules()
     errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
     names = [name for name, applies in found.items() if applies]
-    return [*errors, *(checks.Warning(*_WARNINGS[name], id=f"ratelimit_mw.{name}") for name in names)]
+    return [*errors, *(checks.Warning(_WARNINGS[name], id=f"ratelimit_mw.{name}") for name in names)]
 
 
 def _unused_rules() -> ConfigError | None:

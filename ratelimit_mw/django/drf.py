@@ -307,20 +307,10 @@ def _mark_of(throttle: type[UserRateThrottle], scope: str) -> RateMark | None:
         raise ConfigError(f"no rate for the scope {scope!r}{suggestion(scope, rates)}", _RATES, name)
     rate = throttle.rate or rates[scope]
     with error_of(name), error_path("rate"):
-        if rate is not None and not isinstance(rate, str):
-            raise _unusable(rate)
-        return None if rate is None else _mark(scope, rate)
+        return None if rate is None else _mark(scope, Quota.parse(rate))
 
 
 @cache
-def _mark(scope: str, rate: str) -> RateMark:
+def _mark(scope: str, rate: Quota) -> RateMark:
     """Return the one mark of a scope with this rate: two throttles with both share a count."""
-    quota = Quota.parse(rate)
-    if quota.concurrent or quota.burst:
-        raise _unusable(rate)
-    return RateMark(Rule(limits=quota, key=_KEY), scope)
-
-
-def _unusable(rate: object) -> ConfigError:
-    fix = "For others, use Throttle and a rule"
-    return ConfigError(f'expected AMOUNT/PERIOD, for example "5/minute"; got {rate!r}. {fix}')
+    return RateMark(Rule(limits=rate, key=_KEY), scope)

@@ -214,15 +214,15 @@ def django_user(request: Any) -> Any:
     It is read only for rules that need it, because it may query the session and the database. An async stack awaits it.
     """
     framework_request = request.framework_request
-    if not request.may_await or not hasattr(framework_request, "user"):
-        return user_key(getattr(framework_request, "user", None))
+    if request.may_await and hasattr(framework_request, "user"):
+        return _await_key(framework_request)
+    return user_key(getattr(framework_request, "user", None))
+
+
+async def _await_key(framework_request: Any) -> str | None:
     if hasattr(framework_request, "auser"):
-        return _await_key(framework_request.auser())
-    return sync_to_async(lambda: user_key(framework_request.user))()
-
-
-async def _await_key(user: Any) -> str | None:
-    return user_key(await user)
+        return user_key(await framework_request.auser())
+    return await sync_to_async(lambda: user_key(framework_request.user))()
 
 
 def user_key(user: Any) -> str | None:

@@ -1,10 +1,9 @@
 """The rules of a Django project, as the commands of ``cli/`` show them."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
-from django.core import checks
 from django.utils import translation
 
 from ..asgi.request import ASGIRequest
@@ -17,8 +16,6 @@ from .middleware import RateLimitMiddleware, positions_of
 from .request import SCOPE
 from .routes import throttling
 
-_WITHOUT_EFFECT: Final = ("ratelimit_mw.W001", "ratelimit_mw.W004")
-"""Warnings about limits that raise errors, or that never apply."""
 _NO_USER: Final = "ratelimit_mw.W003"
 
 
@@ -45,13 +42,12 @@ class DjangoSource(Source):
         return Routed(path, to, params, given)
 
     def problems(self) -> Iterator[str]:
-        """Yield the errors of the system checks, and the warnings about limits without an effect."""
-        yield from super().problems()
-        yield from (_text_of(message) for message in check_project() if _is_problem(message))
+        """Yield the messages of the system checks, all but those about limits that apply in another way."""
+        yield from (message.msg for message in check_project() if _is_problem(message))
 
     def notes(self) -> Iterator[str]:
-        """Yield the other warnings of the system checks."""
-        yield from (_text_of(message) for message in check_project() if not _is_problem(message))
+        """Yield the other messages of the system checks."""
+        yield from (message.msg for message in check_project() if not _is_problem(message))
 
 
 def open_source(_: object, title: str) -> Source | None:
@@ -60,11 +56,7 @@ def open_source(_: object, title: str) -> Source | None:
     return source if source.is_limited else None
 
 
-def _is_problem(message: checks.CheckMessage) -> bool:
-    if message.id == _NO_USER:  # a key such as "user|ip" counts by IP address
-        return any(map(requires_user, project_limits().http_limiter.in_force.rules.rules))
-    return message.level >= checks.ERROR or message.id in _WITHOUT_EFFECT
-
-
-def _text_of(message: checks.CheckMessage) -> str:
-    return " ".join(filter(None, (message.msg, message.hint)))
+def _is_problem(message: Any) -> bool:
+    # Without a user, a key such as "user|ip" counts by IP address.
+    rules = project_limits().http_limiter.in_force.rules.rules
+    return message.id != _NO_USER or any(map(requires_user, rules))

@@ -158,9 +158,7 @@ def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
         ),
         (BY_USER, {"user": "5/minut"}, r"cannot parse quota '5/minut'"),
         (BY_USER, {"user": "0/min"}, r"expected the amount .* got 0"),
-        (BY_USER, {"user": ["5/min"]}, r"expected AMOUNT/PERIOD"),
-        (BY_USER, {"user": "5 concurrent"}, r"expected AMOUNT/PERIOD"),
-        (BY_USER, {"user": "5/min burst 2"}, r"expected AMOUNT/PERIOD"),
+        (BY_USER, {"user": ["5/min"]}, r"UserRateThrottle: rate: expected .*5/minute.*got \['5/min'\]"),
     ],
 )
 def test_a_rate_that_cannot_work_stops_django(view: Any, given: dict[str, Any], error: str) -> None:
