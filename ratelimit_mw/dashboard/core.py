@@ -27,7 +27,7 @@ Allow = Callable[[Any], bool | Awaitable[bool]]
 """Your function of the framework's request. It may be async where the framework is."""
 
 Views = TypeVar("Views", covariant=True)
-"""What a framework takes as the dashboard."""
+"""The form of a dashboard that a framework takes."""
 
 _CHANGE: Final = "change"
 """The path of forms below the mount."""
