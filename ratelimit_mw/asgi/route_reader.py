@@ -143,7 +143,7 @@ def _is_within_segment(convertor: object) -> bool:
 
 
 def _shape(pattern: str, regex: re.Pattern[str]) -> str:
-    """Return a pattern of the path tree, whose segments have stars, that matches at least the paths of a route.
+    """Return a pattern of the path table, whose segments have stars, that matches at least the paths of a route.
 
     >>> _shape("/items/{id}", re.compile("")), _shape("/files/{rest:path}/raw", re.compile(""))
     ('/items/{id}', '/files/**')

@@ -1,6 +1,6 @@
 """Finds the route of a request by the framework's own routes.
 
-A path tree of all templates narrows the routes of a router to one or two. The framework's own ``matches`` of these
+A path table of all templates narrows the routes of a router to one or two. The framework's own ``matches`` of these
 decides.
 """
 

@@ -214,7 +214,7 @@ PATTERNS = st.lists(SEGMENTS, max_size=4).map(lambda parts: "/" + "/".join(parts
     PATTERNS, PATTERNS, st.lists(st.sampled_from(["a", "b", "ab", "c"]), max_size=5).map(lambda p: "/" + "/".join(p))
 )
 def test_a_path_that_matches_both_patterns_is_found(one: str, other: str, asked: str) -> None:
-    """``overlap`` is never false for two patterns that the path tree matches with one path."""
+    """``overlap`` is never false for two patterns that the path table matches with one path."""
     if len(PathTable([(0, one), (1, other)]).match(asked)) == 2:
         assert overlap(one, other)
 
