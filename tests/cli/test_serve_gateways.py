@@ -222,7 +222,7 @@ def test_bytes_of_a_path_are_read_as_utf8() -> None:
         ({"limits": "2 concurrent"}, "the service sees no response"),
         (
             {"limits": "adaptive 1..9/s", "tune": "health", "target": 1},
-            "so it has no use for concurrent limits, target,",
+            "so it has no use for concurrent limits, target and",
         ),
         ({"count_when": {"status": [401]}}, "the service sees no response"),
         ({"per": {"plan": {"pro": "9/minute"}}, "limits": "5/minute"}, "uses the feature 'plan', which a gateway"),

@@ -210,7 +210,5 @@ def _check_sent(parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> N
 def check_decided_at_once(rule: CompiledRule) -> None:
     """Raise ``ConfigError`` for a rule that needs the response, which the service does not see."""
     if Plan([rule]).needs_settlement:
-        message = (
-            "the service sees no response, so it has no use for concurrent limits, target, count_when and cost_from"
-        )
+        message = "the service sees no response, so it has no use for concurrent limits, target and count_when"
         raise rule.error(f"{message}. Use the rule in the middleware of the application")
