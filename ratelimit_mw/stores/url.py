@@ -16,7 +16,7 @@ _Address = TypeVar("_Address")
 # It also has parse_address(split URL, {option: text}), which imports no library and opens no connection.
 # The second has open_address(parsed, timeout in microseconds) -> Store.
 _FAMILIES: Final = {
-    "memory": ("memory.address", "memory.store", ""),
+    "memory": ("memory.store", "memory.store", ""),
     "lmdb": ("lmdb.address", "lmdb.store", "lmdb"),
     "redis": ("redis.address", "redis.store", "redis"),
     "memcached": ("memcached.address", "memcached.store", ""),

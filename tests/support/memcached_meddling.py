@@ -8,8 +8,7 @@ from typing import Any
 from memcached_handles import PATIENT, address
 from servers import Server
 
-from ratelimit_mw.stores.memcached.client.connections import MemcachedConnections
-from ratelimit_mw.stores.memcached.client.protocol import KeyCommands
+from ratelimit_mw.stores.memcached.connections import KeyCommands, MemcachedConnections
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.stores.ways import Way
 

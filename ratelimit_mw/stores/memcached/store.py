@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from ssl import SSLContext
 from typing import Any, Final
 
@@ -16,11 +16,9 @@ from ..base import Facts
 from ..blocking import run_blocking
 from ..bytestore import ByteStore, TimedCall, Write, wall_us
 from ..ways import Way
-from .address import MemcachedAddress, build_tls_context
-from .client.connections import MemcachedConnections
-from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, command, swap, write
-from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
-from .keys import KeyNames, expiry
+from .address import MemcachedAddress, MemcachedServer, build_tls_context, login_command, parse_servers
+from .connections import KeyCommands, MemcachedConnections, Rendezvous
+from .protocol import EXPIRED, STORED, KeyNames, ProtocolError, StoredValue, command, expiry, swap, write
 from .tiers import Window
 
 _MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
@@ -47,17 +45,17 @@ class MemcachedCall(TimedCall):
         self._at: int | None = None
         """The one time of a request with tiered windows."""
 
-    async def _exchange(self, requests: Sequence[KeyCommands]) -> list[KeyReply]:
+    async def _exchange(self, requests: Sequence[KeyCommands]) -> tuple[list[list[bytes]], Mapping[bytes, StoredValue]]:
         if not requests:
-            return []
+            return [], {}
         try:
-            replies: list[KeyReply] = await self.way.connections.exchange(requests, self.due)
+            lines, values = await self.way.connections.exchange(requests, self.due)
         except ProtocolError as error:
             if _NO_COUNTER in str(error):
                 raise StateError(f"Memcached: a value that is no counter: {error}", list(self._windows)) from error
             raise
         self.way.replies += 1
-        return replies
+        return lines, values
 
     def _token(self, key: str) -> bytes:
         token = self._tokens.get(key)
@@ -82,9 +80,9 @@ class MemcachedCall(TimedCall):
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
         at = self._store.clock() if self._at is None else self._at
-        requests = {key: self._read(key) for key in keys}
-        replies = await self._exchange(list(requests.values()))
-        loaded = {key: self._take_reply(key, reply) for key, reply in zip(requests, replies, strict=True)}
+        different = dict.fromkeys(keys)
+        _, values = await self._exchange([self._read(key) for key in different])
+        loaded = {key: self._take_value(key, values) for key in different}
         return [loaded[key] for key in keys], at
 
     def _read(self, key: str) -> KeyCommands:
@@ -94,14 +92,14 @@ class MemcachedCall(TimedCall):
         adds = window.add(window.cost, self.now is not None) if window.cost and not window.is_counted else ()
         return self._commands(key, adds, window.names())
 
-    def _take_reply(self, key: str, reply: KeyReply) -> Any:
+    def _take_value(self, key: str, values: Mapping[bytes, StoredValue]) -> Any:
         """Return the bytes of a key, or the state of a tiered window without the cost of this request."""
         if (window := self._windows.get(key)) is None:
-            stored = self._stored[key] = reply.values.get(self._state_name(key))
+            stored = self._stored[key] = values.get(self._state_name(key))
             return stored and stored.value
         window.is_counted = window.cost > 0
         try:
-            return window.state(reply.values)
+            return window.state(values)
         except ValueError as error:
             raise StateError(f"Memcached: a value that is no counter: {error}", [key]) from error
 
@@ -114,8 +112,8 @@ class MemcachedCall(TimedCall):
             value, expires = (b"", EXPIRED) if data is None else (data, expiry(lasts_us))
             stored = self._stored.get(key)
             requests[key] = self._commands(key, [swap(self._state_name(key), value, expires, stored)])
-        replies = await self._exchange(list(requests.values()))
-        return [key for key, reply in zip(requests, replies, strict=True) if reply.lines[-1] != STORED]
+        lines, _ = await self._exchange(list(requests.values()))
+        return [key for key, line in zip(requests, lines, strict=True) if line != [STORED]]
 
     # -- tiered windows --
 
@@ -164,7 +162,7 @@ class MemcachedCall(TimedCall):
             window.fine_name(c.consumed.at_us if c.consumed else at) for window, c in zip(windows, changes, strict=True)
         ]
         reads = [self._commands(c.key, (), [name]) for c, name in zip(changes, fine, strict=True) if c.consumed]
-        values = {name: value for reply in await self._exchange(reads) for name, value in reply.values.items()}
+        _, values = await self._exchange(reads)
         counts = {name: int(stored.value) for name, stored in values.items()}
         requests = []
         for change, window, name in zip(changes, windows, fine, strict=True):
@@ -191,9 +189,10 @@ class MemcachedCall(TimedCall):
     async def ping(self) -> None:
         """Write to each server, as much as a state. A server without room for it replies to all other commands."""
         payload = write(b"set", self._names.ping, bytes(40), 1)
-        for reply in await self._exchange([KeyCommands(each, (payload,)) for each in self._store.rendezvous.servers]):
-            if reply.lines != [STORED]:
-                raise ProtocolError(f"expected STORED, got {reply.lines[0][:40]!r}")
+        lines, _ = await self._exchange([KeyCommands(each, (payload,)) for each in self._store.rendezvous.servers])
+        for (line,) in lines:
+            if line != STORED:
+                raise ProtocolError(f"expected STORED, got {line[:40]!r}")
 
 
 class MemcachedStore(ByteStore):
@@ -230,7 +229,9 @@ class MemcachedStore(ByteStore):
         self.name = f"memcached{kind}://{','.join(map(str, self.rendezvous.servers))}"
         self.names = KeyNames(prefix)
         self.clock = clock
-        self._access = MemcachedAccess(tls, username, password)
+        login = login_command(username, password)
+        # A function, because no attribute shows the password.
+        self._opens: Callable[[Way], MemcachedConnections] = lambda way: MemcachedConnections(tls, login, way)
         self.given_time: int | None = None
         """The time that a caller gave last. A reset has no time of its own."""
         super().__init__(timeout_us)
@@ -251,7 +252,7 @@ class MemcachedStore(ByteStore):
         return MemcachedCall(self, way, seconds)
 
     def _connect(self, way: Way) -> MemcachedConnections:
-        return MemcachedConnections(self._access, way)
+        return self._opens(way)
 
     def _as_error(self, error: Exception) -> Exception:
         if isinstance(error, (StoreError, ConfigError)):
@@ -278,7 +279,6 @@ def _is_tiered(limit: Limit) -> bool:
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:
     tls = None if parsed.tls is None else build_tls_context(parsed.tls)
-    access = parsed.access
     return MemcachedStore(
-        parsed.servers, parsed.prefix, timeout_us, username=access.username, password=access.password, tls=tls
+        parsed.servers, parsed.prefix, timeout_us, username=parsed.username, password=parsed.password, tls=tls
     )

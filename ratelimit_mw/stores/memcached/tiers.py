@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from ...algorithms.window_log import Series, TieredWindow
 from ..bytestore import DAY
-from .client.protocol import StoredValue, command, write
-from .keys import KeyNames, expiry
+from .protocol import KeyNames, StoredValue, command, expiry, write
 
 _FACTOR: Final = 12  # blocks of one tier per block of the next
 _MAX_BLOCKS: Final = 120  # blocks of the last tier in a window

@@ -1,7 +1,7 @@
 """Expiry without threads or timers: whole tables are dropped. No I/O; the time is an argument.
 
-States are grouped by their lifetime, the span. Each group has a young and an old table. After each span the old table
-is dropped and the young table becomes the old one. A write moves a state to the young table, so every state in a
+The states of one prefix are in a young and an old table. After each span, the longest lifetime of their limits, the old
+table is dropped and the young table becomes the old one. A write moves a state to the young table, so every state in a
 dropped table has not changed for a whole span and has expired. (A dictionary of a million keys that are deleted one by
 one keeps a quarter of its memory.)
 """
@@ -15,13 +15,14 @@ Table = dict[str, Any]
 
 
 class Generations:
-    """The states that expire ``span`` microseconds after their last change."""
+    """The states whose keys have one prefix."""
 
-    __slots__ = ("old", "overdue", "rotates_at", "shared", "shared_old", "span", "young")
+    __slots__ = ("limit", "old", "overdue", "rotates_at", "shared", "shared_old", "span", "young")
 
-    def __init__(self, span: int, now: int) -> None:
-        self.span = span
-        self.rotates_at = now + span
+    def __init__(self) -> None:
+        self.limit: Any = None  # the last one with this prefix, None until there is one
+        self.span = 0
+        self.rotates_at = 0
         self.young: Table = {}
         self.old: Table = {}
         self.shared: Table = {}  # The states that new keys share when the store is full.
@@ -47,10 +48,3 @@ class Generations:
         for name in ("young", "old", "shared", "shared_old", "overdue"):
             setattr(twin, name, dict(getattr(self, name)))
         return twin
-
-    def move_prefix(self, prefix: str, other: Generations) -> None:
-        """Move all keys that start with ``prefix``, because they must be kept longer from now on."""
-        tables = (self.old, other.young), (self.young, other.young), (self.shared_old, other.shared)
-        for source, target in (*tables, (self.shared, other.shared), (self.overdue, other.overdue)):
-            for key in [key for key in source if key.startswith(prefix)]:
-                target[key] = source.pop(key)

@@ -3,7 +3,7 @@
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -11,14 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from ...decision import prefix_of
+from ...decision import Limit
 from ...errors import url_of
 from ..regular import read_regular
-from .generations import Generations, Table
+from .generations import Generations
 
-_MAGIC: Final = b"ratelimit_mw snapshot 4\n"
+_MAGIC: Final = b"ratelimit_mw snapshot 5\n"
 _DIGEST: Final = 16
-_CODEC: Final = ("utf-8", "surrogatepass")
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -28,52 +27,61 @@ class PackedState(bytes):
     __slots__ = ()
 
 
-_Dumps = Mapping[str, Callable[[Any], bytes]]
 _Saved = dict[bytes, bytes]
 
 
 class SavedGenerations(msgspec.Struct, forbid_unknown_fields=True):
-    """``Generations`` with states as bytes, and the prefixes of their limits. Keys are bytes: they may be any text."""
+    """``Generations`` with states as bytes. Keys are bytes, too: they may be any text."""
 
     span: int
-    rotates_at: int
-    prefixes: list[bytes]
     tables: tuple[_Saved, _Saved, _Saved, _Saved]  # young, old, shared, shared_old
     overdue: dict[bytes, int]
 
 
 class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
-    """All states and records of a store. ``secret`` chooses the keys of the shared states."""
+    """All states and records of a store, by their prefixes. ``secret`` chooses the keys of the shared states."""
 
     secret: bytes
-    generations: list[SavedGenerations]
+    generations: dict[bytes, SavedGenerations]
     documents: dict[str, bytes] = {}
 
 
-def pack(generations: Generations, dumps: _Dumps) -> SavedGenerations:
-    """Turn states into bytes. ``dumps`` holds the function that does it for each prefix of a limit."""
-    tables = (generations.young, generations.old, generations.shared, generations.shared_old)
-    prefixes = {prefix_of(key) for table in tables for key in table}
-    young, old, shared, shared_old = (_pack_table(table, dumps) for table in tables)
-    overdue = {key.encode(*_CODEC): until for key, until in generations.overdue.items()}
-    names, saved = [prefix.encode(*_CODEC) for prefix in prefixes], (young, old, shared, shared_old)
-    return SavedGenerations(generations.span, generations.rotates_at, names, saved, overdue)
+def pack(by_prefix: Mapping[str, Generations]) -> dict[bytes, SavedGenerations]:
+    """Turn states into bytes. Each prefix was used if it has a state that is not bytes yet."""
+    saved = {}
+    for prefix, each in by_prefix.items():
+        young, old, shared, shared_old = (
+            {_packed_key(key): _pack_state(each.limit, state) for key, state in table.items()}
+            for table in (each.young, each.old, each.shared, each.shared_old)
+        )
+        overdue = {_packed_key(key): until for key, until in each.overdue.items()}
+        if young or old or shared or shared_old:
+            saved[_packed_key(prefix)] = SavedGenerations(each.span, (young, old, shared, shared_old), overdue)
+    return saved
 
 
-def unpack(saved: SavedGenerations) -> tuple[Generations, list[str]]:
-    """Return the generations, whose states are still bytes, and the prefixes of their limits."""
-    generations = Generations(saved.span, saved.rotates_at - saved.span)
-    tables = ({key.decode(*_CODEC): PackedState(state) for key, state in table.items()} for table in saved.tables)
-    generations.young, generations.old, generations.shared, generations.shared_old = tables
-    generations.overdue = {key.decode(*_CODEC): until for key, until in saved.overdue.items()}
-    return generations, [prefix.decode(*_CODEC) for prefix in saved.prefixes]
+def unpack(saved: Mapping[bytes, SavedGenerations]) -> dict[str, Generations]:
+    """Return the generations, whose states are still bytes."""
+    by_prefix = {}
+    for prefix, each in saved.items():
+        generations = by_prefix[_key(prefix)] = Generations()
+        tables = ({_key(key): PackedState(state) for key, state in table.items()} for table in each.tables)
+        generations.young, generations.old, generations.shared, generations.shared_old = tables
+        generations.overdue = {_key(key): until for key, until in each.overdue.items()}
+        generations.span = each.span
+    return by_prefix
 
 
-def _pack_table(table: Table, dumps: _Dumps) -> _Saved:
-    return {
-        key.encode(*_CODEC): bytes(state) if type(state) is PackedState else dumps[prefix_of(key)](state)
-        for key, state in table.items()
-    }
+def _packed_key(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _key(packed: bytes) -> str:
+    return packed.decode("utf-8", "surrogatepass")
+
+
+def _pack_state(limit: Limit, state: Any) -> bytes:
+    return bytes(state) if type(state) is PackedState else limit.algorithm.dump(state)
 
 
 def write(path: Path, snapshot: Snapshot) -> None:

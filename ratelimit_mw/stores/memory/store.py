@@ -7,6 +7,7 @@ are not shared: a new client is not banned while the store is full.
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import SplitResult
 from weakref import ref
 
 from ...clock import SECOND, Clock, now_us
@@ -23,16 +25,17 @@ from ...decision import Correction, Decision, Hit, Limit, prefix_of, withdraw
 from ...errors import ConfigError
 from ...forksafe import create_lock
 from ...heartbeat import Heartbeat
+from ...quota import parse_duration
 from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
+OPTIONS: Final = ("max_keys", "snapshot", "snapshot_interval")
 _SHARED_STATES: Final = 1 << 16
 _FAR: Final = 86_400 * SECOND
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
 _INTERVAL: Final = 60.0  # seconds between two writes of the snapshot
-_BEFORE_FIRST_SWEEP: Final = -1 << 63  # the time of the first sweep of states that were read from a file
 
 
 class MemoryStore(Store):
@@ -72,10 +75,8 @@ class MemoryStore(Store):
         self.clock = clock
         self._lock = create_lock(self, "_lock", threading.Lock, MemoryStore._after_fork)
         self._secret = secrets.token_bytes(16)
-        self._by_span: dict[int, Generations] = {}
         self._by_limit: dict[Limit, Generations] = {}
         self._by_prefix: dict[str, Generations] = {}
-        self._limit_by_prefix: dict[str, Limit] = {}
         self._rotates_at = 1 << 63
         self._dropped: list[Table] = []
         self._keys = 0
@@ -103,22 +104,17 @@ class MemoryStore(Store):
             raise ConfigError("no snapshot path. Call save(path) or use memory://?snapshot=/path")
         with self._saving:
             with self._lock:  # A state is never changed in place, so the lock covers only the copy of the tables.
-                dumps = {prefix: limit.algorithm.dump for prefix, limit in self._limit_by_prefix.items()}
-                copies = [generations.copy() for generations in self._by_span.values()]
+                copies = {prefix: generations.copy() for prefix, generations in self._by_prefix.items()}
                 documents = dict(self._documents)
-            saved = [generations for each in copies if (generations := pack(each, dumps)).prefixes]
-            write(target, Snapshot(self._secret, saved, documents))
+            write(target, Snapshot(self._secret, pack(copies), documents))
 
     def _load(self, saved: Snapshot) -> None:
         """Continue from a snapshot. A state stays bytes until its key is used, and expires like all others."""
         self._secret = saved.secret
         self._documents.update(saved.documents)
-        for each in saved.generations:
-            generations, prefixes = unpack(each)
-            self._by_span[generations.span] = generations
-            self._by_prefix |= dict.fromkeys(prefixes, generations)
-            self._keys += len(generations.young) + len(generations.old)
-            self._rotates_at = _BEFORE_FIRST_SWEEP
+        self._by_prefix = unpack(saved.generations)
+        self._keys = sum(len(each.young) + len(each.old) for each in self._by_prefix.values())
+        self._rotates_at = 0
 
     def close(self) -> None:
         """Write the snapshot if the store has one."""
@@ -224,7 +220,7 @@ class MemoryStore(Store):
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         _, start = numbers_in(place)
         with self._lock:
-            tables = [table for each in self._by_span.values() for table in (each.young, each.old)]
+            tables = [table for each in self._by_prefix.values() for table in (each.young, each.old)]
             keys = list(islice(chain(self._documents, *tables), start, start + LOOKED_AT))
         following = f"0:{start + LOOKED_AT}" if len(keys) == LOOKED_AT else None
         return KeyPage([key for key in keys if key.startswith(prefix)], following)
@@ -298,7 +294,7 @@ class MemoryStore(Store):
     def _shared_key(self, key: str) -> str:
         """Return the key of the shared state of a key. Without the secret, a client cannot choose its neighbours."""
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self._secret).digest()
-        return f"{prefix_of(key)}{int.from_bytes(digest, 'big') % _SHARED_STATES}"
+        return str(int.from_bytes(digest, "big") % _SHARED_STATES)
 
     def _place(self, limit: Limit, now: int) -> Generations:
         """Choose the generations of a limit. Limits with one prefix share keys, so the longest lifetime counts.
@@ -308,16 +304,14 @@ class MemoryStore(Store):
         if self._snapshot is not None:
             self._saver.hold(self._me)
         span = max(SECOND, limit.algorithm.lifetime)
-        generations = self._by_prefix.get(limit.prefix)
-        if generations is None or generations.span < span:
-            longer = self._by_span.get(span) or Generations(span, now)
-            self._by_span[span] = longer
-            self._rotates_at = min(self._rotates_at, longer.rotates_at)
-            if generations is not None:
-                generations.move_prefix(limit.prefix, longer)
-            self._by_limit.clear()
-            generations = self._by_prefix[limit.prefix] = longer
-        self._limit_by_prefix[limit.prefix] = limit
+        if (generations := self._by_prefix.get(limit.prefix)) is None:
+            generations = self._by_prefix[limit.prefix] = Generations()
+            generations.rotates_at = now - now % span  # those of one span rotate together
+        if generations.span < span:
+            generations.rotates_at += span - generations.span
+            generations.span = span
+            self._rotates_at = min(self._rotates_at, generations.rotates_at)
+        generations.limit = limit
         if len(self._by_limit) >= _MAX_LIMITS:
             self._by_limit.clear()
         self._by_limit[limit] = generations
@@ -326,13 +320,12 @@ class MemoryStore(Store):
     def _sweep(self, now: int) -> None:
         """Drop old tables, and free a bounded number of their keys."""
         if now >= self._rotates_at:
-            for generations in self._by_span.values():
-                if self._rotates_at == _BEFORE_FIRST_SWEEP:
-                    # The clock of the process that saved them may have been ahead.
-                    generations.rotates_at = min(generations.rotates_at, now + generations.span)
+            for generations in self._by_prefix.values():
+                if not generations.rotates_at:  # read from a file, whose process may have had another clock
+                    generations.rotates_at = now + generations.span
                 if now >= generations.rotates_at:
                     self._dropped += generations.rotate(now)
-            self._rotates_at = min(generations.rotates_at for generations in self._by_span.values())
+            self._rotates_at = min(generations.rotates_at for generations in self._by_prefix.values())
         freed = 0
         while self._dropped and freed < _FREED_AT_ONCE:
             table = self._dropped.pop()
@@ -356,6 +349,20 @@ def _seconds(interval: object, path: Path | None) -> float:
         needs = "snapshot_interval needs a snapshot, and is a number of seconds above 0"
         raise ConfigError(f"{needs}; got {interval!r}" + " without a snapshot" * (path is None))
     return interval
+
+
+def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None, float | None]:
+    """Return the bound, the snapshot, and the seconds between two writes of it."""
+    if address.netloc or address.path.strip("/"):
+        raise ConfigError("memory:// has no host and no path")
+    text = options.get("max_keys", "1000000")
+    if not re.fullmatch("0*[1-9][0-9]{0,11}", text):
+        raise ConfigError(f"max_keys must be a whole number of at least 1, got {text[:99]!r}")
+    try:
+        interval = parse_duration(options["snapshot_interval"]) / SECOND if "snapshot_interval" in options else None
+    except ConfigError as error:
+        raise ConfigError(f"memory:// option snapshot_interval: {error}") from error
+    return int(text), options.get("snapshot"), interval
 
 
 def open_address(parsed: tuple[int, str | None, float | None], _timeout_us: int) -> MemoryStore:

@@ -1,6 +1,8 @@
 """The parts of the Memcached store that do no I/O: addresses, names, expiry, commands and answers, tiers."""
 
 import time
+from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,18 +12,14 @@ from memcached_handles import LEGAL
 from ratelimit_mw import ConfigError
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.bytestore import DAY
-from ratelimit_mw.stores.memcached.client import protocol
-from ratelimit_mw.stores.memcached.client.protocol import (
-    KeyCommands,
-    ProtocolError,
-    ReplyReader,
-    RoundTrip,
-    StoredValue,
-)
-from ratelimit_mw.stores.memcached.client.servers import MemcachedServer, Rendezvous, parse_servers
-from ratelimit_mw.stores.memcached.keys import KeyNames, expiry
+from ratelimit_mw.stores.memcached import protocol
+from ratelimit_mw.stores.memcached.address import MemcachedServer, parse_servers
+from ratelimit_mw.stores.memcached.connections import KeyCommands, MemcachedConnections, Rendezvous
+from ratelimit_mw.stores.memcached.protocol import KeyNames, ProtocolError, ReplyReader, StoredValue, expiry
 from ratelimit_mw.stores.memcached.tiers import TierBlock, cover, tiers
+from ratelimit_mw.stores.ways import Threads
 from ratelimit_mw.stores.wire import MORE
 from ratelimit_mw.testing.store_compliance import HOSTILE
 
@@ -143,6 +141,23 @@ def test_a_reply_is_parsed_in_pieces_of_any_size() -> None:
         assert found == [b"STORED", b"12", values, {b"pid": "1 2"}, {}]
 
 
+class Replying(MemcachedConnections):
+    """Connections to servers that give some replies."""
+
+    def __init__(self, replies: list[Any]) -> None:
+        super().__init__(None, b"", Threads(1.0))
+        self._replies = replies
+
+    def channel(self, _: MemcachedServer) -> Any:
+        return self
+
+    async def send(self, *_: object) -> Awaitable[list[Any]]:
+        async def receive() -> list[Any]:
+            return self._replies
+
+        return receive()
+
+
 def test_another_reply_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is no Memcached does not count as an empty one, and no reply can fill the memory."""
     failures = (b"ERROR", b"CLIENT_ERROR bad data chunk", b"SERVER_ERROR out of memory storing object")
@@ -160,7 +175,7 @@ def test_another_reply_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     (server,) = servers("a")
     for request, replies in ((KeyCommands(server, (), (b"x",)), [b""]), (KeyCommands(server, (b"1",)), [{}])):
         with pytest.raises(ProtocolError, match="expected a reply of Memcached"):
-            RoundTrip([request]).replies({server: replies})
+            run_blocking(Replying(replies).exchange([request], 1.0))
 
 
 # -- tiers -----------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_an_overdue_key_is_kept_until_it_has_drained(algorithm: str, max_keys: i
         clock_of(rate).advance(30)
         hit(rate, "other client")
     assert len(store_of(rate)) == 1
-    assert not any(each.overdue for each in store_of(rate)._by_span.values())
+    assert not any(each.overdue for each in store_of(rate)._by_prefix.values())
 
 
 def test_an_overdue_key_stays_overdue_after_a_partial_refund() -> None:
@@ -143,12 +143,12 @@ def test_overdue_keys_are_bounded() -> None:
     rate = limiter("60/minute burst 10", max_keys=100, algorithm="token-bucket")
     for i in range(1_000):
         rate.settle(rate.hit({"user": f"{i}"}, 1), 1000)
-    noted = [key for each in store_of(rate)._by_span.values() for key in each.overdue]
+    noted = [key for each in store_of(rate)._by_prefix.values() for key in each.overdue]
     assert sum("user=" in key for key in noted) == 100
     for i in range(100):
         rate.reset("r", {"user": f"{i}"})
     assert len(store_of(rate)) == 0
-    assert not any("user=" in key for each in store_of(rate)._by_span.values() for key in each.overdue)
+    assert not any("user=" in key for each in store_of(rate)._by_prefix.values() for key in each.overdue)
 
 
 def test_an_overdue_key_moves_to_a_longer_span() -> None:

@@ -1,11 +1,12 @@
-"""Memcached's text protocol, in commands that every version knows: commands to bytes, replies from bytes. No socket."""
+"""Memcached's text protocol: names, expiry, commands to bytes, replies from bytes. Every version knows the commands."""
 
 import re
-from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from ...wire import MORE
-from .servers import MemcachedServer
+from ...clock import SECOND, machine
+from ...errors import ConfigError
+from ..wire import MORE
 
 STORED: Final = b"STORED"
 EXPIRED: Final = -1  # An expiry. With ``cas`` it is a delete that fails when another client was faster.
@@ -15,6 +16,12 @@ _MAX_LINE: Final = 2_048
 _VALUE: Final = re.compile(rb"VALUE ([^ ]*) [^ ]* (\d{1,20}) ([^ ]*)", re.DOTALL)
 _MAX_VALUE: Final = 1 << 20  # Memcached's own limit for an item
 _MAX_REPLY: Final = 1 << 26
+_MAX_NAME: Final = 250
+_MAX_HEAD: Final = 27  # b"t", a tier, a block of 16 digits, and the separators
+_MAX_RELATIVE: Final = 30 * 86_400  # Memcached reads a larger number of seconds as a date.
+_MAX_DATE: Final = 2**31 - 1  # It deletes a value with a later date, after January 2038, at once.
+_NEVER: Final = 0
+_MAX_PREFIX: Final = 50
 
 
 class ProtocolError(Exception):
@@ -28,19 +35,40 @@ class StoredValue(NamedTuple):
     unique: bytes
 
 
-class KeyCommands(NamedTuple):
-    """``commands`` for one key, with a line of reply each. The reads of ``names`` after them see their writes."""
+class KeyNames:
+    """Builds names: the prefix, the kind of the value, the token of the key. No two values share a name."""
 
-    server: MemcachedServer
-    commands: Sequence[bytes] = ()
-    names: Sequence[bytes] = ()
+    def __init__(self, prefix: str) -> None:
+        if not _is_printable(prefix) or not 0 < len(prefix) <= _MAX_PREFIX:
+            raise ConfigError(f"expected a prefix of 1 to {_MAX_PREFIX} printable ASCII characters; got {prefix!r}")
+        self._prefix = prefix.encode()
+        self._max_key = _MAX_NAME - _MAX_HEAD - len(prefix)
+        self.ping = self._prefix + b"p"
+
+    def token(self, key: str) -> bytes:
+        """Return ``:`` and the key, or ``#`` and a hash of 128 bits for a key that Memcached does not accept."""
+        if len(key) < self._max_key and _is_printable(key):
+            return b":" + key.encode()
+        return b"#" + blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest().encode()
+
+    def state(self, token: bytes) -> bytes:
+        return self._prefix + token
+
+    def counter(self, block: tuple[int, int], token: bytes) -> bytes:
+        return b"%bt%d.%d%b" % (self._prefix, *block, token)
 
 
-class KeyReply(NamedTuple):
-    """The reply to one ``KeyCommands``. ``values`` may also hold the values of other keys."""
+def expiry(us: int) -> int:
+    """Return the expiry of a value that must live for ``us`` microseconds."""
+    seconds = -(-us // SECOND) + 2  # more, because the server's clock ticks once a second, and later where it is busy
+    if seconds <= _MAX_RELATIVE:
+        return seconds
+    date = machine.time_ns() // 10**9 + 1 + seconds
+    return date if date <= _MAX_DATE else _NEVER
 
-    lines: Sequence[bytes]
-    values: Mapping[bytes, StoredValue]
+
+def _is_printable(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def command(verb: bytes, name: bytes, amount: int | None = None) -> bytes:
@@ -94,7 +122,7 @@ class ReplyReader:
             if not line.startswith((b"VALUE ", b"STAT ")):
                 return line
         if len(self._data) > _MAX_LINE:
-            raise _unexpected(self._data)
+            raise unexpected(self._data)
         return MORE
 
     def _add(self, name: bytes, value: Any, size: int) -> None:
@@ -107,42 +135,13 @@ class ReplyReader:
 def _parse_value(line: bytes) -> tuple[bytes, int, bytes]:
     match = _VALUE.fullmatch(line)
     if match is None:
-        raise _unexpected(line)
+        raise unexpected(line)
     name, size, unique = match.groups()
     if int(size) > _MAX_VALUE:
         raise ProtocolError(f"a value of {int(size)} bytes is larger than {_MAX_VALUE}")
     return name, int(size), unique
 
 
-def _unexpected(data: object) -> ProtocolError:
+def unexpected(data: object) -> ProtocolError:
     shown = data[:40] if isinstance(data, bytes) else data
     return ProtocolError(f"expected a reply of Memcached, got {shown!r}")
-
-
-class RoundTrip:
-    """One payload for each server, and the part of the replies that belongs to each key."""
-
-    def __init__(self, requests: Sequence[KeyCommands]) -> None:
-        self.groups: dict[MemcachedServer, list[KeyCommands]] = {}
-        self._requests = requests
-        for request in requests:
-            self.groups.setdefault(request.server, []).append(request)
-
-    def payload(self, server: MemcachedServer) -> tuple[bytes, int]:
-        """Return what to send to a server, and the number of its replies: a line for each command, and the values."""
-        commands = [line for each in self.groups[server] for line in each.commands]
-        names = [name for each in self.groups[server] for name in each.names]
-        reads = [b"gets %b\r\n" % b" ".join(names)] if names else []
-        return b"".join(commands + reads), len(commands) + len(reads)
-
-    def replies(self, received: Mapping[MemcachedServer, Sequence[Any]]) -> list[KeyReply]:
-        """Return the reply to each request."""
-        values: dict[MemcachedServer, Any] = {}
-        for server, group in self.groups.items():
-            *lines, last = received[server]
-            values[server] = last if any(each.names for each in group) else {}
-            lines = lines if values[server] is last else [*lines, last]
-            if not all(isinstance(line, bytes) for line in lines) or not isinstance(values[server], dict):
-                raise _unexpected(received[server][0])
-        left = {server: iter(replies) for server, replies in received.items()}
-        return [KeyReply([next(left[at]) for _ in commands], values[at]) for at, commands, _ in self._requests]

@@ -1,1 +1,0 @@
-"""Connections to Memcached servers and their protocol."""

@@ -1,0 +1,127 @@
+"""Connections to Memcached servers, for threads or for one event loop. No command is sent twice."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from ..ways import Way
+from ..wire import Channel, Place, open_connection
+from .address import MemcachedServer
+from .protocol import STORED, ProtocolError, ReplyReader, StoredValue, unexpected
+
+
+class Rendezvous:
+    """A key belongs to the server with the highest hash of both, even while that server is unreachable."""
+
+    def __init__(self, servers: Sequence[MemcachedServer]) -> None:
+        self.servers = tuple(servers)
+        self._seeds = [(blake2b(str(server).encode(), digest_size=32).digest(), server) for server in servers]
+
+    def server_of(self, token: bytes) -> MemcachedServer:
+        if len(self.servers) == 1:
+            return self.servers[0]
+        return max((blake2b(token, digest_size=8, key=seed).digest(), server) for seed, server in self._seeds)[1]
+
+
+class KeyCommands(NamedTuple):
+    """``commands`` for one key, with a line of reply each. The reads of ``names`` after them see their writes."""
+
+    server: MemcachedServer
+    commands: Sequence[bytes] = ()
+    names: Sequence[bytes] = ()
+
+
+class MemcachedConnections:
+    """A channel to each server. ``login`` is the first command of a connection, empty without a login."""
+
+    def __init__(self, tls: ssl.SSLContext | None, login: bytes, way: Way) -> None:
+        self._tls, self._login = tls, login
+        self._way = way
+        self._channels: dict[MemcachedServer, Channel] = {}
+
+    async def exchange(
+        self, requests: Sequence[KeyCommands], due: float
+    ) -> tuple[list[list[bytes]], Mapping[bytes, StoredValue]]:
+        """Send to all servers, then read from all. Return the lines of each request, and all values by their names."""
+        groups: dict[MemcachedServer, list[KeyCommands]] = {}
+        for request in requests:
+            groups.setdefault(request.server, []).append(request)
+        flights, failure = list[Awaitable[list[Any]]](), None
+        lines, values = dict[MemcachedServer, Any](), dict[bytes, StoredValue]()
+        try:
+            for server, group in groups.items():
+                flights.append(await self.channel(server).send(*_payload(group), due))
+        except Exception as error:
+            failure = error
+        for (server, group), flight in zip(groups.items(), flights, strict=False):
+            try:
+                replies = await flight
+                values |= _values_in(replies) if any(each.names for each in group) else {}
+                lines[server] = iter(_checked_lines(replies))
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return [[next(lines[each.server]) for _ in each.commands] for each in requests], values
+
+    async def stats(self, server: MemcachedServer, due: float) -> dict[str, str]:
+        """Return the reply of a server to ``stats``, over a connection of its own."""
+        connection = await self._connect(server, due)
+        try:
+            (values,) = await connection.send(b"stats\r\n", 1, due)
+        except ProtocolError as error:
+            raise ConnectionError("it rejects the command stats") from error
+        finally:
+            connection.close()
+        return {name.decode("utf-8", "replace"): text for name, text in values.items()}
+
+    def close(self) -> None:
+        """Close the idle connections, and those in use when their calls end."""
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def channel(self, server: MemcachedServer) -> Channel:
+        if (channel := self._channels.get(server)) is None:  # another thread may have opened one
+            opened = self._way.channel(partial(self._connect, server))
+            channel = self._channels.setdefault(server, opened)
+        return channel
+
+    async def _connect(self, server: MemcachedServer, due: float) -> Any:
+        """Connect and log in. The error shows no text of the server, which may repeat the password."""
+        place = Place(server.host, server.port, self._tls, server.path)
+        connection = await open_connection(self._way, place, ReplyReader(), due)
+        try:
+            if self._login and await connection.send(self._login, 1, due) != [STORED]:
+                raise ProtocolError
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, ProtocolError):
+                raise ProtocolError(f"{server} rejected the user name or the password") from None
+            raise
+        return connection
+
+
+def _payload(group: Sequence[KeyCommands]) -> tuple[bytes, int]:
+    """Return what to send to a server, and the number of its replies: a line for each command, and the values."""
+    commands = [line for each in group for line in each.commands]
+    names = [name for each in group for name in each.names]
+    reads = [b"gets %b\r\n" % b" ".join(names)] if names else []
+    return b"".join(commands + reads), len(commands) + len(reads)
+
+
+def _values_in(replies: list[Any]) -> dict[bytes, StoredValue]:
+    """Take the values, which are the last reply."""
+    if not isinstance(values := replies.pop(), dict):
+        raise unexpected(values)
+    return values
+
+
+def _checked_lines(replies: Sequence[Any]) -> Sequence[bytes]:
+    for reply in replies:
+        if not isinstance(reply, bytes):
+            raise unexpected(reply)
+    return replies
