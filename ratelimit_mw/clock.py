@@ -58,11 +58,7 @@ def now_us() -> int:
 
 
 def fast_clock(clock: Clock) -> tuple[Clock, Callable[[int], int]]:
-    """Return a faster clock of the same time, and a function that turns microseconds since 1970 into its unit.
-
-    For ``now_us``, it is the monotonic clock in nanoseconds, which takes a third of the time. Another clock is returned
-    as it is.
-    """
+    """Return a faster clock of the same time, and a function that turns microseconds since 1970 into its unit."""
     return (machine.monotonic_ns, _to_monotonic_ns) if clock is now_us else (clock, int)
 
 

@@ -105,19 +105,7 @@ def build(spec: object, quota: Quota) -> Algorithm:
 
 
 def build_limit(rule: str, number: int, quota: Quota, algorithm: object, *options: Any, **named: Any) -> Limit:
-    """Return a limit, whose algorithm is that of ``build``; that of the quota for a calendar and concurrent requests.
-
-    Args:
-        rule: The name of the rule.
-        number: The place of the limit in the rule.
-        quota: The quota.
-        algorithm: The spec of the algorithm, as in ``build``.
-        options: The other arguments of ``Limit``.
-        named: The same, by their names.
-
-    Raises:
-        ConfigError: The quota does not fit the algorithm, or there is none of this name.
-    """
+    """Return a limit with the algorithm of ``build``; with that of the quota for a calendar and concurrent requests."""
     own = Concurrency if quota.concurrent else CalendarWindow if quota.calendar else None
     build = checked_spec(algorithm) if own is None else own
     if quota.floor is not None and build is _sliding_window:

@@ -21,16 +21,7 @@ MOST_REJECTIONS: Final = 100
 
 
 class BanTerms(NamedTuple):
-    """The option ``ban`` of a rule. Times are in microseconds.
-
-    Args:
-        after: The number of rejections that starts a ban. With 0, each charge starts one of the length ``first``.
-        within: The span of these rejections.
-        first: The length of the first ban.
-        growth: Each ban is this many times as long as the one before it.
-        longest: The length of the longest ban.
-        status: The HTTP status for banned clients.
-    """
+    """The option ``ban`` of a rule, in microseconds. With ``after`` 0, each charge starts a ban of length ``first``."""
 
     after: int
     within: int
@@ -111,9 +102,7 @@ class Ban(Algorithm):
 class BanLimit(Limit):
     """A limit that rejects banned clients. A store that decides it counts the rejections by the limits of its rule.
 
-    Args:
-        terms: The option ``ban`` of the rule.
-        shown: The first limit of the rule. It shows a ban that is known without a decision of the limits.
+    ``shown``, the first limit of the rule, shows a ban that is known without a decision of the limits.
     """
 
     shares: ClassVar[bool] = False
@@ -190,12 +179,7 @@ def count_rejections(
 ) -> None:
     """Count one rejection for each rule that has rejected, on its ban. A rejection that starts a ban waits for its end.
 
-    Args:
-        hits: The hits of the request.
-        states: The state of each hit.
-        now: The time in whole microseconds.
-        decisions: The decision on each hit. Those of the bans are replaced.
-        writes: The states to write. Those of the bans are added.
+    The decisions of the bans are replaced, and their states added to ``writes``.
     """
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
         ban = hit[0]
@@ -248,12 +232,7 @@ def _banned(own: Decision, ban: Decision, left: int) -> Decision:
 
 
 def reject_uncounted(decisions: Iterable[Decision], retry_us: int) -> None:
-    """Reject the hits that a store could not count, in place. Only a ban rejects a hit on it.
-
-    Args:
-        decisions: The decisions as they are without the cost of their hits.
-        retry_us: The time until another attempt, in microseconds.
-    """
+    """Reject the hits that a store could not count, in place. Only a ban rejects a hit on it."""
     for each in decisions:
         if each.allowed and each.hit[2] and not isinstance(each.hit[0], BanLimit):
             each.allowed, each.remaining, each.delay_us = False, 0, 0

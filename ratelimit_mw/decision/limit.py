@@ -70,14 +70,9 @@ def _slot_cost(cost: int) -> SlotCost:
 
 
 class Tuning(NamedTuple):
-    """How a process changes an adaptive limit within its bounds.
+    """How a process changes an adaptive limit between ``floor`` and ``ceiling``; microseconds, 0 for none.
 
-    Attributes:
-        by: The measure: ``"time"``, that of requests in flight, or ``"demand"`` or ``"health"`` for a rate.
-        floor: The smallest amount.
-        ceiling: The largest amount.
-        period: The period in microseconds; 0 for requests in flight.
-        target: The longest time of a request in microseconds; 0 for none.
+    ``by`` is the measure: "time", that of requests in flight, or "demand" or "health" for a rate.
     """
 
     by: str
@@ -217,13 +212,7 @@ def build_denial(hit: tuple[Limit, str, int], now: int) -> Decision:
 
 
 class AdaptiveDecision(Decision):
-    """The result of an adaptive limit, whose amount this process has chosen.
-
-    Args:
-        amount: The largest cost that could pass at once.
-        cause: Why the amount had changed last.
-        place: The request while it runs. Internal.
-    """
+    """The result of an adaptive limit, whose ``amount`` this process has chosen. ``place`` is the running request."""
 
     amount: int = 0
     cause: str = ""

@@ -119,10 +119,9 @@ class Receipt:
         return list(dict.fromkeys(key for hit in hits for key in hit[0].keys_of(hit[1])))
 
     def drop(self, rule: str) -> Callable[[], None]:
-        """Forget the charges of a rule, whose keys are reset.
+        """Forget the charges of a rule, whose keys are reset. The function that is returned undoes it, after an outage.
 
-        Returns:
-            Undoes it, because the store was unreachable. Charges that this process counted on its own stay forgotten.
+        Charges that this process counted on its own stay forgotten.
         """
         with lock:
             stated = self.stated.pop(rule, None)

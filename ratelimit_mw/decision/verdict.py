@@ -458,14 +458,7 @@ def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_adde
 def decide_without_store(
     allowed: bool, limits: Sequence[Limit] = (), now: int = 0, unavailable: bool = False
 ) -> Verdict:
-    """Return the verdict of a list, of a missing key, or of limits that are not known.
-
-    Args:
-        allowed: Whether the request may continue.
-        limits: The limits that reject it.
-        now: The time in microseconds.
-        unavailable: Whether a function gave no result. Otherwise there is no ``retry_after``: a wait does not help.
-    """
+    """Return the verdict of a list, of a missing key, or of limits not known, ``unavailable`` after an error."""
     hits = [(limit, "", 0) for limit in limits]
     if unavailable:
         return Verdict([build_denial(hit, now) for hit in hits], allowed)

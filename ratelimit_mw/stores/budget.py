@@ -28,11 +28,7 @@ _Result = TypeVar("_Result")
 
 
 class ThreadClock(threading.local):
-    """A clock for blocking calls, in seconds. Each thread has its own time, which advances only while it waits.
-
-    Args:
-        budget: The time budget of a call in seconds.
-    """
+    """A clock for blocking calls, in seconds. Each thread has its own time, which advances only while it waits."""
 
     def __init__(self, budget: float) -> None:
         self._turn = budget / _TURNS
@@ -83,11 +79,7 @@ class ThreadClock(threading.local):
 
 
 class LoopClock:
-    """A clock of the running event loop: the beats while a call waits, in seconds. A busy loop beats late, but once.
-
-    Args:
-        budget: The time budget of a call in seconds.
-    """
+    """A clock of the running event loop: the beats while a call waits, in seconds. A busy loop beats late, but once."""
 
     def __init__(self, budget: float) -> None:
         self._loop = asyncio.get_running_loop()

@@ -61,20 +61,9 @@ class Write(NamedTuple):
 def decide_bytes(
     hits: Sequence[Hit], loaded: Sequence[Any], at: int, now: int | None, title: str
 ) -> tuple[list[Decision], list[Write]]:
-    """Decide hits on the bytes of their keys.
+    """Return the decisions on bytes, or on states themselves, and the values to write when the request consumes.
 
-    Args:
-        hits: The hits of a request.
-        loaded: The bytes of each key, None for a key without any. A state itself is allowed, too.
-        at: The time of the decision in microseconds.
-        now: The time that the caller gave. Such a time does not show when a state expires.
-        title: The name of the store, for errors.
-
-    Returns:
-        The decisions, and the values to write when the request consumes.
-
-    Raises:
-        StateError: A state is damaged.
+    A time ``now`` that the caller gave does not show when a state expires, so such a state stays a day.
     """
     states, writes = [], []
     try:

@@ -38,12 +38,7 @@ class _Unmade:
 
 
 class UnmadeCorrections:
-    """The corrections of one store to try again, at the end of the process too.
-
-    Args:
-        correct: Makes corrections at a time. It returns those that other clients have prevented.
-        time: Returns seconds.
-    """
+    """The corrections of a store to try again, at the end of the process too. ``correct`` returns those still left."""
 
     def __init__(
         self,

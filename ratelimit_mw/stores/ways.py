@@ -46,14 +46,7 @@ class _Way:
 
 
 class Threads(_Way):
-    """The way of blocking calls: its coroutines never wait for an event loop, so ``run_blocking`` runs them.
-
-    Args:
-        seconds: The time budget of a call.
-
-    Attributes:
-        clock: The clock of deadlines.
-    """
+    """The way of blocking calls: its coroutines never wait for an event loop, so ``run_blocking`` runs them."""
 
     lock: Callable[[], Any] = nullcontext
 

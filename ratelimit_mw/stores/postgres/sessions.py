@@ -87,13 +87,7 @@ def _with_addresses(parameters: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Session:
-    """One connection. Replies come in the order of the statements, and resolve the futures of ``post``.
-
-    Args:
-        connection: The connection. Only its lower layer is used.
-        statements: The text of each statement by its name. It is prepared at first use.
-        create: Creates a future.
-    """
+    """One connection. Replies come in the order of the statements, and resolve the futures of ``post``."""
 
     def __init__(self, connection: Connection, statements: Mapping[str, str], create: Callable[[], Any]) -> None:
         self._connection, self._opened = connection, (opened := connection.pgconn)

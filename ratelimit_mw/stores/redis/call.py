@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """A kind of operation: hits or corrections.
-
-    Args:
-        number: The number of the kind in the script.
-        consumes: Whether hits consume; a peek does not.
-        is_rejected: Whether the hits are in one slot of a request that another slot rejects.
-    """
+    """A kind of operation, numbered as in the script. ``is_rejected``: another slot rejects the request of the hits."""
 
     number: int
     consumes: bool = True
@@ -53,15 +47,7 @@ _limit_and_cost: Final = itemgetter(0, 2)
 
 
 class Call:
-    """A command, or a script, to the server of a slot.
-
-    Args:
-        verb: The name of the command, or the script.
-        keys: The keys.
-        names: Their names in Redis.
-        slot: Their slot: 0 without a cluster.
-        arguments: The arguments after the keys.
-    """
+    """A command or a script, ``verb``, to the server of a slot, 0 without a cluster. ``names`` are those in Redis."""
 
     __slots__ = ("arguments", "deadline", "future", "has_text", "items", "names", "pending", "result", "slot", "verb")
     future: asyncio.Future[Any]
@@ -124,13 +110,7 @@ class Call:
 class Operation(Call):
     """One part of a call of the shell, whose keys are in one slot. Alone, it is the call.
 
-    Args:
-        kind: The kind.
-        items: The hits or the corrections.
-        names: The names of their keys in Redis.
-        slot: The slot of the keys: 0 without a cluster.
-        now: The time in whole microseconds; None means the server's own time.
-        positions: The places of the items in their request.
+    ``positions`` are the places of its hits or corrections in their request.
     """
 
     __slots__ = ("kind", "now", "positions", "stops")

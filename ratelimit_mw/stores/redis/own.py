@@ -18,14 +18,9 @@ _LONGEST_MS: Final = 10**14
 
 
 class OwnCall(ByteCall):
-    """A call for keys in one slot.
+    """A call for keys in one slot. ``ask`` returns the result of a call to Redis, ``place`` the name and slot of a key.
 
-    Args:
-        ask: Returns the result of a call to Redis.
-        place: Returns the name of a key in Redis, and its slot.
-        way: The threads or the event loop of the call.
-        last: The time at which another attempt must have ended.
-        is_rejected: Whether another part of the request rejects it, so that nothing is consumed.
+    With ``is_rejected``, another part of the request rejects it, so that nothing is consumed.
     """
 
     title = "Redis"

@@ -30,15 +30,7 @@ _Kind = TypeVar("_Kind", bound=Call)
 
 
 class RedisRequest:
-    """A request that starts now.
-
-    Args:
-        way: The connections.
-        prefix: The start of every key in Redis.
-        place: Returns the name of a key in Redis, and its slot: the same for all keys without a cluster.
-        timeout: The time budget in seconds.
-        count_lost: Called with a number of refunds that are not made, or not known to be.
-    """
+    """A request that starts now. ``place`` returns the name of a key in Redis, and its slot."""
 
     now: int | None = None
     """The time in whole microseconds; None means the server's own time."""
@@ -63,8 +55,7 @@ class RedisRequest:
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide all hits: those of one slot in one operation, and all slots at once. Then decide those without Lua.
 
-        When a part rejects or fails, the request refunds the others. No limit admits more than it may; another request
-        can be rejected in between.
+        When a part rejects or fails, the others are refunded, so no limit admits more than it may.
         """
         self.now, kind = now, HIT if consume else PEEK
         here = [] if have_lua(hits) else _decided_here(hits)

@@ -45,13 +45,7 @@ _FIELD: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
 
 
 class Router:
-    """Sends each call to the server that has its slot.
-
-    Args:
-        address: The servers.
-        way: The threads or the event loop of the calls.
-        connect: Returns a new connection to one of the servers of an address. The deadline is last.
-    """
+    """Sends each call to the server that has its slot. ``connect`` connects to one of the servers until a deadline."""
 
     def __init__(
         self, address: Address, way: Way, connect: Callable[[Way, Address, Location, float], Awaitable[Any]] = log_in
