@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from socket import socket
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from .background import run_once
 from .budget import LoopClock, ThreadClock
-from .wire import BlockingChannel, BlockingConnection, Codec, LoopChannel, LoopConnection, Place
+from .wire import BlockingChannel, BlockingConnection, Codec, LoopChannel, LoopConnection
 
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
+_NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redis:// or memcached://)"
+_Address = tuple[int, Any]
+"""A family, and an address as ``socket.connect`` takes it."""
 _Lock = TypeVar("_Lock", bound=Any)
 _Result = TypeVar("_Result")
 
@@ -31,6 +38,15 @@ class Turns(Generic[_Lock]):
         """Return the locks of keys in the one order in which all calls take them."""
         locks = self._locks
         return [locks.get(key) or locks.setdefault(key, self._create()) for key in sorted(set(keys))]
+
+
+class Place(NamedTuple):
+    """Where a server is: a host and a port, or the path of a socket; and its encryption."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    path: str = ""
 
 
 class _Way:
@@ -72,7 +88,7 @@ class Threads(_Way):
                 self.clock.wait(partial(_acquire, lock), due)
             taken.append(lock)
 
-    async def connect(self, plain: socket, end: Any, due: float) -> None:
+    async def connect(self, plain: socket.socket, end: Any, due: float) -> None:
         """Connect a new socket."""
 
         def attempt(seconds: float) -> None:
@@ -81,7 +97,7 @@ class Threads(_Way):
 
         self.clock.once(attempt, due)
 
-    async def wrap(self, plain: socket, place: Place, codec: Codec, due: float) -> BlockingConnection:
+    async def wrap(self, plain: socket.socket, place: Place, codec: Codec, due: float) -> BlockingConnection:
         """Return the connection of a socket, after the handshake of TLS."""
         if place.tls is None:
             return BlockingConnection(plain, codec, self.clock)
@@ -140,11 +156,11 @@ class EventLoop(_Way):
                 lock.release()  # it was taken when this call was cancelled
             raise
 
-    async def connect(self, plain: socket, end: Any, due: float) -> None:
+    async def connect(self, plain: socket.socket, end: Any, due: float) -> None:
         plain.setblocking(False)
         await self.clock.within(asyncio.get_running_loop().sock_connect(plain, end), due)
 
-    async def wrap(self, plain: socket, place: Place, codec: Codec, due: float) -> LoopConnection:
+    async def wrap(self, plain: socket.socket, place: Place, codec: Codec, due: float) -> LoopConnection:
         connection, loop = LoopConnection(codec, self.clock), asyncio.get_running_loop()
         if place.tls is None:
             await loop.create_connection(lambda: connection, sock=plain)
@@ -180,3 +196,78 @@ def _acquire(lock: Any, seconds: float) -> None:
 
 
 Way = Threads | EventLoop
+Channel = BlockingChannel | LoopChannel
+
+
+# -- connecting --------------------------------------------------------------------------------------------------------
+
+
+async def open_connection(way: Way, place: Place, codec: Codec, deadline: float) -> Any:
+    """Return a connection to one of the addresses of a server. An error names the server, unless it is a timeout."""
+    try:
+        return await _open_connection(way, place, codec, deadline)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        reason = os.strerror(error.errno) if isinstance(error, ConnectionError) and error.errno else error
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        raise ConnectionError(f"cannot connect to {place.path or f'{host}:{place.port}'}: {reason}") from error
+
+
+async def _open_connection(way: Way, place: Place, codec: Codec, deadline: float) -> Any:
+    addresses = await way.result(_resolve(place), deadline)
+    for left, resolved in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        with _new_socket(resolved[0], is_last=left == 1) as plain:
+            await way.connect(plain, resolved[1], way.clock.now + (deadline - way.clock.now) / left)
+            with _naming_plain_servers(place):
+                return await way.wrap(plain, place, codec, deadline)
+    raise OSError("the name has no address")
+
+
+def _resolve(place: Place) -> Future[list[_Address]]:
+    """Return the addresses of a server. Only a name needs a thread, which all that wait for the name share."""
+    done: Future[list[_Address]] = Future()
+    try:
+        numeric = partial(_addresses, place.host, place.port, socket.AI_NUMERICHOST)
+        done.set_result([(socket.AF_UNIX, place.path)] if place.path else numeric())
+    except OSError:
+        return run_once(("resolve", *place[:2]), partial(_addresses, place.host, place.port))
+    return done
+
+
+def _addresses(host: str, port: int, flags: int = 0) -> list[_Address]:
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return [(family, end) for family, _, _, _, end in addresses]
+
+
+@contextmanager
+def _new_socket(family: int, is_last: bool) -> Iterator[socket.socket]:
+    """Yield a socket with keepalive, which detects a dead server even while no call is out.
+
+    An error in the block closes the socket. It is raised unless another address may accept.
+    """
+    plain = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family != socket.AF_UNIX:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE.items():
+                if hasattr(socket, name):  # not on every platform
+                    plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        yield plain
+    except BaseException as error:
+        plain.close()
+        if is_last or not isinstance(error, OSError):
+            raise
+
+
+@contextmanager
+def _naming_plain_servers(place: Place) -> Iterator[None]:
+    """Name the likely reason of a failed handshake: a server without TLS waits for a line, or replies in plain text."""
+    try:
+        yield
+    except (TimeoutError, ssl.SSLError) as error:
+        if place.tls is None or isinstance(error, ssl.SSLCertVerificationError):
+            raise
+        reason = f": {error}" if isinstance(error, ssl.SSLError) else " within the time budget"
+        raise ConnectionError(_NO_HANDSHAKE % reason) from error

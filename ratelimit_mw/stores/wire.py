@@ -13,21 +13,15 @@ import selectors
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol, TypeVar
 
 from ..forksafe import check_process, run_in_child
-from .background import run_once
 from .budget import LoopClock, ThreadClock
 
 MORE: Final = object()
 """The value that a codec returns until it has a whole reply."""
 _CHUNK: Final = 65_536
-_KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
-_NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redis:// or memcached://)"
 _MAYBE_TLS: Final = " (for a server with TLS, write rediss:// or memcacheds://)"
 _TLS_ALERT: Final = b"\x15\x03"
 _LOST: Final = "the connection was lost"
@@ -46,133 +40,8 @@ class Codec(Protocol):
     def gets(self) -> Any: ...
 
 
-class Channel(Protocol):
-    """The connections to one server."""
-
-    @property
-    def connection(self) -> Any:
-        """The open connection, on an event loop."""
-
-    async def send(self, frame: Any, replies: int, deadline: float) -> Awaitable[list[Any]]:
-        """Send the bytes of a call. Return its replies, to be awaited in any case."""
-        ...
-
-    def close(self) -> None:
-        """Close the idle connections now, and those in use when their calls end."""
-        ...
-
-
 def _until(clock: ThreadClock | LoopClock, deadline: float) -> float:
     return clock.now + (deadline - clock.now) * _CONNECTING
-
-
-# -- addresses and sockets -----------------------------------------------------------------------------------------
-
-
-class ResolvedAddress(NamedTuple):
-    """One address of a server, as ``socket.connect`` takes it."""
-
-    family: int
-    end: Any
-
-
-class Place(NamedTuple):
-    """Where a server is: a host and a port, or the path of a socket; and its encryption."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None = None
-    path: str = ""
-
-
-class Opener(Protocol):
-    """How to connect: for threads, or for the running event loop."""
-
-    @property
-    def clock(self) -> Any: ...
-
-    async def result(self, future: Future[_Result], deadline: float) -> _Result:
-        """Return the result of another thread."""
-        ...
-
-    async def connect(self, plain: socket.socket, end: Any, deadline: float) -> None:
-        """Connect a new socket."""
-        ...
-
-    async def wrap(self, plain: socket.socket, place: Place, codec: Codec, deadline: float) -> Any:
-        """Return the connection of a socket, after the handshake of TLS."""
-        ...
-
-
-async def open_connection(way: Opener, place: Place, codec: Codec, deadline: float) -> Any:
-    """Return a connection to one of the addresses of a server. An error names the server, unless it is a timeout."""
-    try:
-        return await _open_connection(way, place, codec, deadline)
-    except TimeoutError:
-        raise
-    except OSError as error:
-        reason = os.strerror(error.errno) if isinstance(error, ConnectionError) and error.errno else error
-        host = f"[{place.host}]" if ":" in place.host else place.host
-        raise ConnectionError(f"cannot connect to {place.path or f'{host}:{place.port}'}: {reason}") from error
-
-
-async def _open_connection(way: Opener, place: Place, codec: Codec, deadline: float) -> Any:
-    addresses = await way.result(_resolve(place), deadline)
-    for left, resolved in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        with _new_socket(resolved, is_last=left == 1) as plain:
-            await way.connect(plain, resolved.end, way.clock.now + (deadline - way.clock.now) / left)
-            with _naming_plain_servers(place):
-                return await way.wrap(plain, place, codec, deadline)
-    raise OSError("the name has no address")
-
-
-def _resolve(place: Place) -> Future[list[ResolvedAddress]]:
-    """Return the addresses of a server. Only a name needs a thread, which all that wait for the name share."""
-    done: Future[list[ResolvedAddress]] = Future()
-    try:
-        numeric = partial(_addresses, place.host, place.port, socket.AI_NUMERICHOST)
-        done.set_result([ResolvedAddress(socket.AF_UNIX, place.path)] if place.path else numeric())
-    except OSError:
-        return run_once(("resolve", *place[:2]), partial(_addresses, place.host, place.port))
-    return done
-
-
-def _addresses(host: str, port: int, flags: int = 0) -> list[ResolvedAddress]:
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return [ResolvedAddress(family, end) for family, _, _, _, end in addresses]
-
-
-@contextmanager
-def _new_socket(resolved: ResolvedAddress, is_last: bool) -> Iterator[socket.socket]:
-    """Yield a socket with keepalive, which detects a dead server even while no call is out.
-
-    An error in the block closes the socket. It is raised unless another address may accept.
-    """
-    plain = socket.socket(resolved.family, socket.SOCK_STREAM)
-    try:
-        if resolved.family != socket.AF_UNIX:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE.items():
-                if hasattr(socket, name):  # not on every platform
-                    plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        yield plain
-    except BaseException as error:
-        plain.close()
-        if is_last or not isinstance(error, OSError):
-            raise
-
-
-@contextmanager
-def _naming_plain_servers(place: Place) -> Iterator[None]:
-    """Name the likely reason of a failed handshake: a server without TLS waits for a line, or replies in plain text."""
-    try:
-        yield
-    except (TimeoutError, ssl.SSLError) as error:
-        if place.tls is None or isinstance(error, ssl.SSLCertVerificationError):
-            raise
-        reason = f": {error}" if isinstance(error, ssl.SSLError) else " within the time budget"
-        raise ConnectionError(_NO_HANDSHAKE % reason) from error
 
 
 def _hint_of(plain: socket.socket, is_encrypted: bool) -> str:

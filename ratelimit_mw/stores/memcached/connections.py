@@ -8,8 +8,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ..ways import Way
-from ..wire import Channel, Place, open_connection
+from ..ways import Channel, Place, Way, open_connection
 from .address import MemcachedServer
 from .protocol import STORED, ProtocolError, ReplyReader, StoredValue, unexpected
 

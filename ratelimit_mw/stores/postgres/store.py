@@ -26,8 +26,7 @@ from ..base import LOOKED_AT, Facts, KeyPage
 from ..blocking import forms, run_blocking
 from ..bytestore import DAY, ByteStore, TimedCall, Write
 from ..url import parse_url_of, redacted_url
-from ..ways import Way
-from ..wire import Channel
+from ..ways import Channel, Way
 from .address import PostgresAddress
 from .sessions import LOST, Connection, ServerError, connect, open_session
 

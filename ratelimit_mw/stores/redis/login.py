@@ -15,8 +15,8 @@ from redis.asyncio import SSLConnection
 
 from ...errors import ConfigError
 from ..background import run_once
-from ..ways import Way
-from ..wire import MORE, Place, open_connection
+from ..ways import Place, Way, open_connection
+from ..wire import MORE
 from .address import Address
 from .errors import Command
 from .slot_map import Location

@@ -18,8 +18,8 @@ from ...clock import monotonic
 from ...errors import ConfigError
 from ..base import Facts
 from ..blocking import run_blocking
-from ..ways import Way
-from ..wire import Channel, LoopConnection
+from ..ways import Channel, Way
+from ..wire import LoopConnection
 from .address import Address
 from .call import Call, SharedCall, calls_of
 from .errors import NotRunError, as_store_error, error_code
