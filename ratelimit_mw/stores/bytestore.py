@@ -12,16 +12,18 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
+from ..algorithms.window_log import SlidingWindowLog, TieredWindow
 from ..clock import SECOND, Clock, machine
-from ..decision import Correction, Decision, Hit, SlotCost, decide_all, reject_uncounted
-from ..errors import StateError, StoreError
+from ..decision import Correction, Decision, Hit, Limit, SlotCost, decide_all, reject_uncounted
+from ..errors import ConfigError, StateError, StoreError
 from ..forksafe import CHANCE, check_process, run_in_child
-from .base import Store, record_key
+from .base import Store, record_key, seconds_of
 from .blocking import forms, run_blocking
 from .budget import STARTING
 from .per_loop import PerLoop
 from .unmade import UnmadeCorrections
 from .ways import EventLoop, Threads, Way, forget_transports
+from .wire import ReplyError
 
 FOR_EVER: Final = 1 << 62
 """The microseconds for which a record is kept."""
@@ -335,9 +337,13 @@ class ByteStore(Store):
     """
 
     is_atomic: ClassVar[bool] = True
+    _title: ClassVar[str] = ""
+    """The kind of the server, if the store has one."""
+    _most_entries: ClassVar[Mapping[str, int]] = {}
+    """The most entries of a window, by the name of its algorithm: each hit writes all of them."""
 
     def __init__(self, timeout_us: int = 50_000) -> None:
-        self._seconds = timeout_us / 1_000_000
+        self._seconds = seconds_of(timeout_us)
         self._threads = self._open(Threads(self._seconds))
         self._loops = PerLoop(lambda: self._open(EventLoop(self._seconds)))
         self._unmade = UnmadeCorrections(self._correct_again)
@@ -370,6 +376,14 @@ class ByteStore(Store):
             StoreError: The store has failed. The values may be written or not.
         """
         raise NotImplementedError
+
+    def check(self, limit: Limit) -> None:
+        algorithm, most = limit.algorithm, self._most_entries.get(limit.algorithm.name)
+        if most and isinstance(algorithm, TieredWindow) and min(limit.limit, algorithm.span) > most:
+            is_log = isinstance(algorithm, SlidingWindowLog)
+            advice = 'Use algorithm = "tiered-window"' if is_log else "Use a larger precision"
+            keeps = f"{algorithm.name} keeps at most {most:,} entries per key on {self._title}"
+            raise ConfigError(f"{keeps}; got '{limit.quota}'. {advice}")
 
     apply, aapply = forms(ByteCall.apply, Store.apply)
     correct, acorrect = forms(ByteCall.correct, Store.correct)
@@ -435,8 +449,12 @@ class ByteStore(Store):
     def _as_error(self, error: Exception) -> Exception:
         """Return the error to raise because of an error."""
         if isinstance(error, TimeoutError):
-            return StoreError(f"{self} did not reply within the time budget")
-        return error
+            return StoreError(f"{self._title or self} did not reply within the time budget")
+        if not self._title or isinstance(error, (StoreError, ConfigError)):
+            return error
+        verb = " replied" if isinstance(error, ReplyError) else ""
+        kind = "" if isinstance(error, (OSError, ReplyError)) else f"{type(error).__name__}: "
+        return StoreError(f"{self._title}{verb}: {kind}{error}")
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
         """Make corrections that are left. Return those that are still left."""

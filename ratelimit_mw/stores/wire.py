@@ -31,6 +31,10 @@ _CONNECTING: Final = 0.9
 _Result = TypeVar("_Result")
 
 
+class ReplyError(Exception):
+    """An error that a server has replied, or bytes that are no reply of its kind."""
+
+
 class NotConnectedError(TimeoutError):
     """The deadline of a call has passed before there was a connection, so nothing was sent."""
 

@@ -4,11 +4,11 @@ import mmap
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...clock import Clock
-from ...decision import Correction, Limit
+from ...decision import Correction
 from ...errors import ConfigError, StoreError
 from ...forksafe import check_process
 from ..base import Facts
@@ -17,13 +17,6 @@ from ..bytestore import ByteStore
 from .address import check_size
 from .environment import environment_at
 from .records import Records
-
-# A hit writes the whole record, 16 bytes for each entry.
-_MOST_ENTRIES: Final = {SlidingWindowLog.name: 5_000, TieredWindow.name: 10_000}
-_ADVICE: Final = {
-    SlidingWindowLog.name: 'Use algorithm = "tiered-window"',
-    TieredWindow.name: "Use a larger precision",
-}
 
 
 class LmdbStore(ByteStore):
@@ -42,6 +35,9 @@ class LmdbStore(ByteStore):
         ``limiter = Limiter(rules, store=LmdbStore("/var/lib/app/ratelimit"))``
     """
 
+    _title = Records.title
+    _most_entries: ClassVar = {SlidingWindowLog.name: 5_000, TieredWindow.name: 10_000}  # of 16 bytes
+
     def __init__(self, path: str, size: int = 1 << 30, timeout_us: int = 50_000, clock: Clock | None = None) -> None:
         if sys.platform != "linux":
             raise ConfigError(f"lmdb:// needs Linux, and this is {sys.platform}. Use redis:// or memory://")
@@ -50,12 +46,6 @@ class LmdbStore(ByteStore):
         self.name = f"lmdb://{path}"
         self._given_clock = clock
         self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE)
-
-    def check(self, limit: Limit) -> None:
-        algorithm = limit.algorithm
-        if isinstance(algorithm, TieredWindow) and min(limit.limit, algorithm.span) > _MOST_ENTRIES[algorithm.name]:
-            most = f"{algorithm.name} keeps at most {_MOST_ENTRIES[algorithm.name]:,}"
-            raise ConfigError(f"{most} entries per key on LMDB; got '{limit.quota}'. {_ADVICE[algorithm.name]}")
 
     list_keys, alist_keys = forms(Records.list_keys, ByteStore.list_keys)
 

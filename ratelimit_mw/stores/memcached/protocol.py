@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from ...clock import SECOND, machine
 from ...errors import ConfigError
-from ..wire import MORE
+from ..wire import MORE, ReplyError
 
 STORED: Final = b"STORED"
 EXPIRED: Final = -1  # An expiry. With ``cas`` it is a delete that fails when another client was faster.
@@ -24,7 +24,7 @@ _NEVER: Final = 0
 _MAX_PREFIX: Final = 50
 
 
-class ProtocolError(Exception):
+class ProtocolError(ReplyError):
     """An error reply, or bytes that are not a reply of Memcached."""
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from ssl import SSLContext
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
+from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...clock import Clock
 from ...decision import Charge, Correction, Decision, Hit, Limit
-from ...errors import ConfigError, StateError, StoreError
+from ...errors import StateError
 from ...quota import Quota, parse_duration
 from ..base import Facts
 from ..blocking import run_blocking
@@ -21,7 +21,6 @@ from .connections import KeyCommands, MemcachedConnections, Rendezvous
 from .protocol import EXPIRED, STORED, KeyNames, ProtocolError, StoredValue, command, expiry, swap, write
 from .tiers import Window
 
-_MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
 _MAX_FORGOTTEN: Final = 100  # keys per round trip
 _FACTS_SECONDS: Final = 1.5
 _NO_COUNTER: Final = "non-numeric"  # in the error of an incr
@@ -121,7 +120,7 @@ class MemcachedCall(TimedCall):
         """Decide. The cost of a tiered window is counted when it is read, and refunded if it must not count."""
         windows: dict[str, tuple[Limit, Window]] = {}
         for limit, key, cost in hits:
-            check_entries(limit)
+            self._store.check(limit)
             if _is_tiered(limit):
                 self._at = self._time_of(now)
                 if key not in windows:
@@ -211,6 +210,9 @@ class MemcachedStore(ByteStore):
         ConfigError: For arguments that cannot be used.
     """
 
+    _title = MemcachedCall.title
+    _most_entries: ClassVar = {SlidingWindowLog.name: 1_000}  # of 16 bytes
+
     def __init__(
         self,
         servers: str | Sequence[MemcachedServer],
@@ -222,8 +224,6 @@ class MemcachedStore(ByteStore):
         password: str = "",
         tls: SSLContext | None = None,
     ) -> None:
-        if type(timeout_us) is not int or timeout_us < 1:
-            raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
         self.rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
         kind = "s" if tls else "+unix" if self.rendezvous.servers[0].path else ""
         self.name = f"memcached{kind}://{','.join(map(str, self.rendezvous.servers))}"
@@ -235,9 +235,6 @@ class MemcachedStore(ByteStore):
         self.given_time: int | None = None
         """The time that a caller gave last. A reset has no time of its own."""
         super().__init__(timeout_us)
-
-    def check(self, limit: Limit) -> None:
-        check_entries(limit)
 
     def facts(self) -> Iterator[Facts]:
         way = self._threads
@@ -253,24 +250,6 @@ class MemcachedStore(ByteStore):
 
     def _connect(self, way: Way) -> MemcachedConnections:
         return self._opens(way)
-
-    def _as_error(self, error: Exception) -> Exception:
-        if isinstance(error, (StoreError, ConfigError)):
-            return error
-        if isinstance(error, TimeoutError):
-            return StoreError("Memcached did not reply within the time budget")
-        verb = " replied" if isinstance(error, ProtocolError) else ""
-        kind = "" if isinstance(error, (OSError, ProtocolError)) else f"{type(error).__name__}: "
-        return StoreError(f"Memcached{verb}: {kind}{error}")
-
-
-def check_entries(limit: Limit) -> None:
-    """Raise ``ConfigError`` for a log with more entries than one value may have."""
-    if limit.limit > _MAX_ENTRIES and type(limit.algorithm) in (SlidingWindowLog, RejectionCountingLog):
-        raise ConfigError(
-            f"sliding-window-log keeps at most {_MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
-            ' Use algorithm = "tiered-window"'
-        )
 
 
 def _is_tiered(limit: Limit) -> bool:

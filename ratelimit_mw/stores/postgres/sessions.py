@@ -23,6 +23,7 @@ from psycopg.pq import DiagnosticField, ExecStatus, abc
 from ..background import run_once
 from ..budget import LoopClock, ThreadClock
 from ..ways import Threads, Way
+from ..wire import ReplyError
 
 LOST: Final = frozenset({b"22012", b"40001", b"40P01"})
 """The errors of a statement that another client has prevented: division by zero, which the statement causes then, a
@@ -36,7 +37,7 @@ _OF_PARENTS: Final[list[Any]] = []
 Connection: TypeAlias = "psycopg.Connection[Any]"
 
 
-class ServerError(Exception):
+class ServerError(ReplyError):
     """An error that the server has replied."""
 
     def __init__(self, result: abc.PGresult) -> None:

@@ -14,13 +14,11 @@ from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
 from itertools import count
-from typing import Final
+from typing import ClassVar, Final
 
 from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
-from ...decision import Limit
-from ...errors import ConfigError, StoreError
 from ...forksafe import CHANCE
 from ..base import LOOKED_AT, Facts, KeyPage
 from ..blocking import forms, run_blocking
@@ -30,7 +28,6 @@ from ..ways import Channel, Way
 from .address import PostgresAddress
 from .sessions import LOST, Connection, ServerError, connect, open_session
 
-_MOST_ENTRIES: Final = 5_000  # A hit writes the whole state, 16 bytes for each entry.
 _LONGEST_NAME: Final = 500  # bytes; an index takes a few more
 _HASHED: Final = b"\xff"
 """The start of the names that are not listed. No text in UTF-8 begins with the byte 255."""
@@ -162,9 +159,10 @@ class PostgresStore(ByteStore):
         ``limiter = Limiter(rules, store=PostgresStore("postgresql://app@db/shop"))``
     """
 
+    _title = PostgresCall.title
+    _most_entries: ClassVar = {SlidingWindowLog.name: 5_000, TieredWindow.name: 5_000}  # of 16 bytes
+
     def __init__(self, url: str | PostgresAddress, timeout_us: int = 50_000) -> None:
-        if type(timeout_us) is not int or timeout_us < 1:
-            raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
         address = parse_url_of(url, PostgresAddress, "postgresql://host/database") if isinstance(url, str) else url
         if isinstance(url, str):
             self.name = redacted_url(url)
@@ -173,14 +171,6 @@ class PostgresStore(ByteStore):
         self._open_one = partial(connect, parameters, partial(_set_up, self._statements))
         self.writes = count(1)
         super().__init__(timeout_us)
-
-    def check(self, limit: Limit) -> None:
-        algorithm = limit.algorithm
-        if isinstance(algorithm, TieredWindow) and min(limit.limit, algorithm.span) > _MOST_ENTRIES:
-            is_log = isinstance(algorithm, SlidingWindowLog)
-            advice = 'Use algorithm = "tiered-window"' if is_log else "Use a larger precision"
-            most = f"{algorithm.name} keeps at most {_MOST_ENTRIES:,} entries per key on PostgreSQL"
-            raise ConfigError(f"{most}; got '{limit.quota}'. {advice}")
 
     list_keys, alist_keys = forms(PostgresCall.list_keys, ByteStore.list_keys)
 
@@ -200,15 +190,6 @@ class PostgresStore(ByteStore):
 
     def _connect(self, way: Way) -> Channel:
         return way.channel(partial(open_session, way, self._open_one, self._statements))
-
-    def _as_error(self, error: Exception) -> Exception:
-        if isinstance(error, (StoreError, ConfigError)):
-            return error
-        if isinstance(error, TimeoutError):
-            return StoreError("PostgreSQL did not reply within the time budget")
-        verb = " replied" if isinstance(error, ServerError) else ""
-        kind = "" if isinstance(error, (OSError, ServerError)) else f"{type(error).__name__}: "
-        return StoreError(f"PostgreSQL{verb}: {kind}{error}")
 
 
 def _set_up(statements: Mapping[str, str], connection: Connection) -> None:

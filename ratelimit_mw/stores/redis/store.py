@@ -15,7 +15,7 @@ from redis.credentials import CredentialProvider
 
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError
-from ..base import Facts, Store
+from ..base import Facts, Store, seconds_of
 from ..blocking import forms, run_blocking
 from ..per_loop import PerLoop
 from ..unmade import UnmadeCorrections
@@ -69,8 +69,6 @@ class RedisStore(Store):
         credential_provider: CredentialProvider | None = None,
         remap: Mapping[str, str] | None = None,
     ) -> None:
-        if type(timeout_us) is not int or timeout_us < 1:
-            raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
         if (url is None) == (client is None and aclient is None):
             raise ConfigError("expected either a URL, or client= and aclient=")
         if url is None and credential_provider is not None:
@@ -80,7 +78,7 @@ class RedisStore(Store):
             raise ConfigError(f"expected a redis.CredentialProvider; got {kind}", "credential_provider")
         if getattr(type(credential_provider), "get_credentials", None) is CredentialProvider.get_credentials:
             raise ConfigError("it has no get_credentials. Define it: a thread calls it", "credential_provider")
-        self._timeout = timeout_us / 1_000_000
+        self._timeout = seconds_of(timeout_us)
         self.lost_refunds = 0
         """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""
         self._way = Threads(self._timeout)

@@ -117,7 +117,7 @@ def test_a_tiered_window_of_five_tiers_decides_as_the_pure_function(store: Memca
 
 def test_a_log_that_is_too_large_is_an_error_at_the_start(memcached_server: Server) -> None:
     """The error names the rule and the algorithm to use instead. A limit of a function is checked at its first hit."""
-    message = "sliding-window-log keeps at most 1000 entries per key on Memcached; got '1001/day'. Use .*tiered-window"
+    message = "sliding-window-log keeps at most 1,000 entries per key on Memcached; got '1001/day'. Use .*tiered-window"
     for spec, way in itertools.product(LOGS, WAYS):
         with pytest.raises(ConfigError, match=f"rule 'api': {message}"):
             Limiter([Rule(name="api", limits="1001/day", algorithm=spec)], store=address(memcached_server))
