@@ -28,7 +28,7 @@ class Servers:
 
     def __init__(self, store: RedisStore, budget: float) -> None:
         self._store, self._budget = store, budget
-        self._router = store._threads
+        self._router = store._threads.connections
         self.is_cluster = len(self._router.map.owners) > 1
         self._messages = self._commands = 0
         post = LoopConnection.post

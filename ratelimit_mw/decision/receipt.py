@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..forksafe import create_lock
 from .limit import Charge, Correction, Decision, Limit, charge_of
@@ -52,16 +52,6 @@ def cost_due(cost: int) -> Due:
     return lambda decision: None if decision.quota.concurrent else cost
 
 
-class Decided(Protocol):
-    """A verdict, as far as its receipt knows it."""
-
-    @property
-    def decisions(self) -> Sequence[Decision]: ...
-
-    @property
-    def allowed(self) -> bool: ...
-
-
 class Receipt:
     """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once.
 
@@ -71,9 +61,9 @@ class Receipt:
     """
 
     def __init__(
-        self, verdict: Decided, consumed: bool = True, before: Mapping[Limit, Decision] = MappingProxyType({})
+        self, verdict: Any, consumed: bool = True, before: Mapping[Limit, Decision] = MappingProxyType({})
     ) -> None:
-        self._verdict = verdict
+        self._verdict = verdict  # a ``Verdict``, whose module needs this one
         self._charges: list[tuple[Decision, list[OpenCharge]]] | None = None if consumed else []
         self.stated: dict[str, Due] = {}
         self.marked: set[str] = set()

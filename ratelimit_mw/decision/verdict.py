@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
@@ -15,18 +15,12 @@ from .limit import SHED, UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_den
 from .receipt import Due, Receipt, cost_due, lock, refund_due
 
 
-class NamedRules(Protocol):
-    """The rules of a limiter, by their names."""
-
-    @property
-    def by_name(self) -> Mapping[str, object]: ...
-
-
 class Settler(Protocol):
     """Settles a verdict: a limiter does so at once, a middleware at the end of the response."""
 
     @property
-    def rules(self) -> NamedRules: ...
+    def rules(self) -> Any:
+        """The rules, by their names in ``by_name``."""
 
     def settle_stated(self, verdict: Verdict) -> None:
         """Apply the costs that were stated for the rules of a verdict."""

@@ -21,7 +21,7 @@ from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, checked_source, with_options
 from ..settings.options import checked_observers
 from ..stores import MemoryStore, Store, open_store
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins, twins_of
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
 from ..testmode import testmode
 from .clients import Clients
 from .clocks import Clocks
@@ -435,11 +435,11 @@ class Limiter:
         """
         self.slots.hold(verdict, rules or self.rules)
 
-    refund, arefund = twins_of("settlement", Settlement.refund)
-    settle, asettle = twins_of("settlement", Settlement.settle)
-    conclude, aconclude = twins_of("settlement", Settlement.conclude)
-    forget_key, aforget_key = twins_of("settlement", Settlement.forget_key)
-    reset, areset = twins_of("settlement", Settlement.reset)
+    refund, arefund = twins(Settlement.refund, "settlement")
+    settle, asettle = twins(Settlement.settle, "settlement")
+    conclude, aconclude = twins(Settlement.conclude, "settlement")
+    forget_key, aforget_key = twins(Settlement.forget_key, "settlement")
+    reset, areset = twins(Settlement.reset, "settlement")
 
     async def _reload(self, call: Call) -> None:
         """Read the settings again, and use them from the next request on. Requests that have begun keep theirs.

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 T = TypeVar("T")
-Self = TypeVar("Self")
 P = ParamSpec("P")
 Call = Callable[..., Awaitable[Any]]
 """Calls a method of an object: ``await call(store, "forget", keys)``."""
@@ -35,9 +34,11 @@ def async_call(target: object, name: str, *arguments: Any) -> Awaitable[Any]:
 
 
 def twins(
-    work: Callable[Concatenate[Self, Call, P], Coroutine[Any, Any, T]],
-) -> tuple[Callable[Concatenate[Self, P], T], Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]]:
+    work: Callable[Concatenate[Any, Call, P], Coroutine[Any, Any, T]], part: str = ""
+) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
     """Return the blocking and the async form of a method, or of a function of an object, that waits by a ``Call``.
+
+    With ``part``, the forms are methods of another object, which has this one as that attribute.
 
     >>> class Door:
     ...     async def _ring(self, call, times=1):
@@ -47,39 +48,21 @@ def twins(
     ('dingding', 'aring')
     """
 
-    def blocking(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return run_blocking(work(self, blocking_call, *arguments, **options))
-
-    async def waiting(self: Self, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return await work(self, async_call, *arguments, **options)
-
-    _document(work, 2, blocking, waiting, work)
-    return blocking, waiting
-
-
-def twins_of(
-    part: str, work: Callable[Concatenate[Any, Call, P], Coroutine[Any, Any, T]]
-) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
-    """Return what ``twins`` returns, as methods of an object whose attribute ``part`` does the work."""
-
     def blocking(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return run_blocking(work(getattr(self, part), blocking_call, *arguments, **options))
+        return run_blocking(work(getattr(self, part) if part else self, blocking_call, *arguments, **options))
 
     async def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
-        return await work(getattr(self, part), async_call, *arguments, **options)
+        return await work(getattr(self, part) if part else self, async_call, *arguments, **options)
 
-    _document(work, 2, blocking, waiting, work)
+    _document(work, 2, blocking, waiting)
     return blocking, waiting
 
 
 def forms(
-    work: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], like: Callable[..., Any]
+    like: Callable[Concatenate[Any, P], T],
 ) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
-    """Return the blocking and the async form of an operation: ``_run`` and ``_arun`` of an object carry it out.
-
-    The forms have the docstring of ``like``.
-    """
-    name = work.__name__
+    """Return the blocking and the async form of an operation: ``_run`` and ``_arun`` of an object carry it out."""
+    name = like.__name__
 
     def blocking(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
         return self._run(name, *arguments, **options)  # type: ignore[no-any-return]
@@ -87,16 +70,16 @@ def forms(
     async def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
         return await self._arun(name, *arguments, **options)  # type: ignore[no-any-return]
 
-    _document(work, 1, blocking, waiting, like)
+    _document(like, 1, blocking, waiting)
     return blocking, waiting
 
 
-def _document(work: Any, skipped: int, blocking: Any, waiting: Any, like: Any) -> None:
+def _document(work: Any, skipped: int, blocking: Any, waiting: Any) -> None:
     """Name and document both forms. Their signature has the first parameter, and not the others that are skipped."""
     name, place = work.__name__.lstrip("_"), work.__qualname__.rpartition(".")[0]
     own, *others = inspect.signature(work).parameters.values()
     signature = inspect.signature(work).replace(parameters=[own, *others[skipped - 1 :]])
-    documents = {blocking: (name, like.__doc__), waiting: (f"a{name}", f"Async form of ``{name}``.")}
+    documents = {blocking: (name, work.__doc__), waiting: (f"a{name}", f"Async form of ``{name}``.")}
     for function, (own_name, document) in documents.items():
         function.__name__, function.__qualname__ = own_name, f"{place}.{own_name}".lstrip(".")
         function.__doc__, function.__module__ = document, work.__module__

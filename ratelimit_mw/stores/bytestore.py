@@ -6,24 +6,19 @@ a request, decides, and writes them if no other client was faster. Otherwise it 
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ..algorithms.window_log import SlidingWindowLog, TieredWindow
 from ..clock import SECOND, Clock, machine
 from ..decision import Correction, Decision, Hit, Limit, SlotCost, decide_all, reject_uncounted
-from ..errors import ConfigError, StateError, StoreError
-from ..forksafe import CHANCE, check_process, run_in_child
-from .base import Store, record_key, seconds_of
-from .blocking import forms, run_blocking
-from .budget import STARTING
-from .per_loop import PerLoop
-from .unmade import UnmadeCorrections
-from .ways import EventLoop, Threads, Way, forget_transports
-from .wire import ReplyError
+from ..errors import ConfigError, StateError
+from ..forksafe import CHANCE
+from .base import record_key
+from .calls import CallStore
+from .ways import Way
 
 FOR_EVER: Final = 1 << 62
 """The microseconds for which a record is kept."""
@@ -35,7 +30,6 @@ _ATTEMPTS: Final = 0.7
 _MOST_PAUSE: Final = 0.0005  # seconds
 _RETRY: Final = SECOND // 10
 """Microseconds until a request that lost all of its races may try again."""
-_Kind = TypeVar("_Kind", Threads, EventLoop)
 _new = tuple.__new__  # builds a ``Write`` faster than the class
 
 
@@ -321,7 +315,7 @@ class _StoreCall(TimedCall):
         return lost
 
 
-class ByteStore(Store):
+class ByteStore(CallStore):
     """A store of bytes. Write ``load`` and ``swap``; this class decides, corrects, and keeps records.
 
     Requests of one process take turns at a key. Event loops call ``load`` and ``swap`` in threads.
@@ -337,17 +331,11 @@ class ByteStore(Store):
     """
 
     is_atomic: ClassVar[bool] = True
-    _title: ClassVar[str] = ""
-    """The kind of the server, if the store has one."""
     _most_entries: ClassVar[Mapping[str, int]] = {}
     """The most entries of a window, by the name of its algorithm: each hit writes all of them."""
 
     def __init__(self, timeout_us: int = 50_000) -> None:
-        self._seconds = seconds_of(timeout_us)
-        self._threads = self._open(Threads(self._seconds))
-        self._loops = PerLoop(lambda: self._open(EventLoop(self._seconds)))
-        self._unmade = UnmadeCorrections(self._correct_again)
-        run_in_child(self, ByteStore._start_over)
+        super().__init__(timeout_us)
 
     clock: Clock = staticmethod(wall_us)
     """Returns the time in microseconds, for calls without a time."""
@@ -385,83 +373,5 @@ class ByteStore(Store):
             keeps = f"{algorithm.name} keeps at most {most:,} entries per key on {self._title}"
             raise ConfigError(f"{keeps}; got '{limit.quota}'. {advice}")
 
-    apply, aapply = forms(ByteCall.apply, Store.apply)
-    correct, acorrect = forms(ByteCall.correct, Store.correct)
-    forget, aforget = forms(ByteCall.forget, Store.forget)
-    read_record, aread_record = forms(ByteCall.read_record, Store.read_record)
-    write_record, awrite_record = forms(ByteCall.write_record, Store.write_record)
-    ping, aping = forms(ByteCall.ping, Store.ping)
-
-    def start(self) -> None:
-        self._run("ping", seconds=max(self._seconds, STARTING))
-
-    async def astart(self) -> None:
-        await self._arun("ping", seconds=max(self._seconds, STARTING))
-
-    def close(self) -> None:
-        self._unmade.close()
-        self._threads.close()
-
-    async def aclose(self) -> None:
-        await self._unmade.aclose()
-        if loop := self._loops.values.pop(asyncio.get_running_loop(), None):
-            loop.close()
-            await forget_transports()
-        self.close()
-
     def _begin(self, way: Way, seconds: float) -> TimedCall:
         return _StoreCall(self, way, seconds)
-
-    def _connect(self, way: Way) -> Any:
-        """Return the connections of threads, or of an event loop; None for a store without any."""
-        return None
-
-    def _open(self, way: _Kind) -> _Kind:
-        way.connections = self._connect(way)
-        return way
-
-    def _start_over(self) -> None:
-        """In a forked child: drop what belongs to the parent."""
-        self._threads = self._open(Threads(self._seconds))
-
-    def _run(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
-        """Return the result of an operation of a call."""
-        check_process()
-        call = self._begin(self._threads, seconds or self._seconds)
-        try:
-            return run_blocking(getattr(call, operation)(*arguments, **options))
-        except Exception as error:
-            raise self._as_error(error) from error
-        finally:
-            self._unmade.keep(call.left, call.now)
-
-    async def _arun(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
-        """Async form of ``_run``."""
-        loop = self._loops.get()
-        call = self._begin(loop, seconds or self._seconds)
-        try:
-            return await getattr(call, operation)(*arguments, **options)
-        except Exception as error:
-            raise self._as_error(error) from error
-        finally:
-            self._unmade.keep(call.left, call.now)
-
-    def _as_error(self, error: Exception) -> Exception:
-        """Return the error to raise because of an error."""
-        if isinstance(error, TimeoutError):
-            return StoreError(f"{self._title or self} did not reply within the time budget")
-        if not self._title or isinstance(error, (StoreError, ConfigError)):
-            return error
-        verb = " replied" if isinstance(error, ReplyError) else ""
-        kind = "" if isinstance(error, (OSError, ReplyError)) else f"{type(error).__name__}: "
-        return StoreError(f"{self._title}{verb}: {kind}{error}")
-
-    def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
-        """Make corrections that are left. Return those that are still left."""
-        call = self._begin(self._threads, self._seconds)
-        try:
-            run_blocking(call.correct(changes, now))
-        except Exception as error:
-            if not call.left:
-                raise self._as_error(error) from error
-        return call.left

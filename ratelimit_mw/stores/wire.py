@@ -8,7 +8,6 @@ its event loop. Both work within the time budget of a call, and send nothing twi
 from __future__ import annotations
 
 import asyncio
-import os
 import selectors
 import socket
 import ssl
@@ -16,7 +15,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
-from ..forksafe import check_process, run_in_child
 from .budget import LoopClock, ThreadClock
 
 MORE: Final = object()
@@ -141,8 +139,6 @@ class BlockingChannel:
         self._clock = clock
         self._idle: list[Any] = []
         self._closings = 0
-        self._pid = os.getpid()
-        run_in_child(self, BlockingChannel.close)  # a child must not use the connections of its parent
 
     async def send(self, frame: Any, replies: int, deadline: float) -> Awaitable[list[Any]]:
         closings = self._closings
@@ -172,9 +168,6 @@ class BlockingChannel:
         self.close()
 
     def _take(self) -> Any:
-        if os.getpid() != self._pid:  # a fork that ran no hooks
-            check_process()
-            self._pid = os.getpid()
         while (connection := self._pop()) is not None and not connection.is_quiet():
             connection.close()
         return connection

@@ -47,7 +47,7 @@ class LmdbStore(ByteStore):
         self._given_clock = clock
         self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE)
 
-    list_keys, alist_keys = forms(Records.list_keys, ByteStore.list_keys)
+    list_keys, alist_keys = forms(ByteStore.list_keys)
 
     def facts(self) -> Iterator[Facts]:
         yield Facts("lmdb", self.path, self._environment.facts())

@@ -10,6 +10,7 @@ import asyncio
 import os
 import select
 import socket
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -88,7 +89,7 @@ def _with_addresses(parameters: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Session:
-    """One connection. Replies come in the order of the statements, and resolve the futures of ``post``."""
+    """One connection. Replies come in the order of the statements, and resolve the futures of ``send``."""
 
     def __init__(self, connection: Connection, statements: Mapping[str, str], create: Callable[[], Any]) -> None:
         self._connection, self._opened = connection, (opened := connection.pgconn)
@@ -104,9 +105,9 @@ class Session:
         self.is_sending = False
         """Whether the system has not taken all that was sent."""
 
-    def post(self, name: str, parameters: Sequence[bytes]) -> Any:
-        """Send a statement. Return the future of its result."""
-        call = self._create()
+    def send(self, statement: tuple[str, Sequence[bytes]], _: int, deadline: float) -> Awaitable[list[Any]]:
+        """Send a statement: its name and its parameters. Return its result, to be awaited."""
+        call, (name, parameters) = self._create(), statement
         try:
             if text := self._statements.pop(name, None):
                 self._opened.send_prepare(name.encode(), text.encode())
@@ -118,7 +119,11 @@ class Session:
         except OperationalError as error:
             self.close(error)
             raise ConnectionError(f"the connection is lost: {error}") from error
-        return call
+        return self._result(call, deadline)
+
+    @abstractmethod
+    async def _result(self, call: Any, deadline: float) -> list[Any]:
+        """Return the result of a future."""
 
     def flush(self) -> None:
         """Send what is left."""
@@ -179,9 +184,6 @@ class ThreadSession(Session):
         self._poll = select.poll()
         self._poll.register(self.fd, select.POLLIN)
 
-    def send(self, statement: tuple[str, Sequence[bytes]], _: int, deadline: float) -> Awaitable[list[Any]]:
-        return self._result(self.post(*statement), deadline)
-
     async def _result(self, call: Future[list[Any]], deadline: float) -> list[Any]:
         self._clock.wait(partial(self._wait, call), deadline)
         return call.result()
@@ -211,12 +213,6 @@ class LoopSession(Session):
         super().__init__(connection, statements, self._loop.create_future)
         self._loop.add_reader(self.fd, self.read)
 
-    def send(self, statement: tuple[str, Sequence[bytes]], _: int, deadline: float) -> Awaitable[list[Any]]:
-        call = self.post(*statement)
-        if self.is_sending:
-            self._loop.add_writer(self.fd, self._write)
-        return self._result(call, deadline)
-
     async def _result(self, call: asyncio.Future[list[Any]], deadline: float) -> list[Any]:
         try:
             return await self._clock.watch(call, deadline)
@@ -224,13 +220,19 @@ class LoopSession(Session):
             self.close("no reply within the time budget")
             raise
 
+    def flush(self) -> None:
+        was_sending = self.is_sending
+        super().flush()
+        if self.is_sending:
+            self._loop.add_writer(self.fd, self._write)
+        elif was_sending:
+            self._loop.remove_writer(self.fd)
+
     def _write(self) -> None:
         try:
             self.flush()
         except OperationalError as error:
             self.close(error)
-        if not self.is_sending and self.is_usable:
-            self._loop.remove_writer(self.fd)
 
     def _stop(self) -> None:
         if not self._loop.is_closed():

@@ -172,7 +172,7 @@ class PostgresStore(ByteStore):
         self.writes = count(1)
         super().__init__(timeout_us)
 
-    list_keys, alist_keys = forms(PostgresCall.list_keys, ByteStore.list_keys)
+    list_keys, alist_keys = forms(ByteStore.list_keys)
 
     def facts(self) -> Iterator[Facts]:
         try:

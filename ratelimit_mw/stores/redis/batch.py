@@ -54,6 +54,9 @@ class Batches:
             queue.start()
         return future
 
+    def close(self) -> None:
+        self.router.close()
+
     def _queue_of(self, call: Call) -> _Queue:
         location = self._owners[call.slot]
         if (queue := self._queues.get(location)) is None:

@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
 from ...errors import StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in, record_key
-from ..budget import STARTING
 from .batch import Batches
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, swap_arguments, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error
@@ -48,7 +47,7 @@ class RedisRequest:
         self._place = place
         self._timeout = timeout
         self._deadline = way.clock.now + timeout
-        self._count_lost = count_lost
+        self._count_lost = count_lost  # refunds that are not made, or not known to be
         self.left: list[Correction] = []
         """The corrections that other processes have prevented, and the refunds that were not sent."""
 
@@ -108,11 +107,6 @@ class RedisRequest:
         write = self._on_key(SWAP, record_key(name, data), *swap_arguments(before, data))
         write.has_text = True  # a write without a reply is then made, too, by a server that lacks the script
         return bool(await self._ask(write) == 1)
-
-    async def start(self) -> None:
-        """Connect, for longer than a request may take."""
-        self._deadline += max(self._timeout, STARTING) - self._timeout
-        await self.ping()
 
     async def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""

@@ -7,20 +7,20 @@ of one event loop share calls. Nothing is sent twice, except after NOSCRIPT and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redis.credentials import CredentialProvider
 
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError
-from ..base import Facts, Store, seconds_of
+from ...forksafe import check_process
+from ..base import Facts, Store
 from ..blocking import forms, run_blocking
-from ..per_loop import PerLoop
-from ..unmade import UnmadeCorrections
+from ..calls import CallStore
 from ..url import parse_url_of, redacted_url
-from ..ways import EventLoop, Threads, forget_transports
+from ..ways import EventLoop, Way
 from .address import Address, add_remap
 from .application import blocking_router, bridging_router, loop_router
 from .batch import Batches
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
 
-class RedisStore(Store):
+class RedisStore(CallStore):
     """Keep states in a Redis that all processes share.
 
     Args:
@@ -78,112 +78,72 @@ class RedisStore(Store):
             raise ConfigError(f"expected a redis.CredentialProvider; got {kind}", "credential_provider")
         if getattr(type(credential_provider), "get_credentials", None) is CredentialProvider.get_credentials:
             raise ConfigError("it has no get_credentials. Define it: a thread calls it", "credential_provider")
-        self._timeout = seconds_of(timeout_us)
-        self.lost_refunds = 0
-        """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""
-        self._way = Threads(self._timeout)
-        self._loops = PerLoop(self._open_loop)
-        self._unmade = UnmadeCorrections(self._correct_again)
-        self._open_router: Callable[[EventLoop], Router] | None = None
         address = parse_url_of(url, Address, "redis://localhost:6379/0") if isinstance(url, str) else url
         if remap is not None:
             address = add_remap(address, remap)
+        if address is not None:
+            address = _with_access(address, credential_provider)
         self._prefix = (address or Address()).prefix if prefix is None else prefix
         self._is_cluster = address is not None and address.cluster
-        if isinstance(url, str):
-            self.name = redacted_url(url)
+        self._address, self._client, self._aclient = address, client, aclient
+        super().__init__(timeout_us)
+        self.lost_refunds = 0
+        """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""
+        self.name = redacted_url(url) if isinstance(url, str) else self.name
         if address is None:
-            self._use_clients(client, aclient)
-        else:
-            self._use_servers(address, credential_provider)
+            (self.name, _) = self._threads.connections.map.primaries[0]
 
-    def _use_clients(self, client: redis.Redis | None, aclient: redis.asyncio.Redis | None) -> None:
-        if client is not None:
-            self._threads = blocking_router(client, self._way)
-        if aclient is not None:
-            bridge = bridging_router(aclient, self._loops.values, self._way)
-            self._threads = bridge if client is None else self._threads
-            self._open_router = lambda way: loop_router(aclient, way)
-        (self.name, _) = self._threads.map.primaries[0]
+    def _connect(self, way: Way) -> Router | Batches:
+        router = self._router(way)
+        return Batches(router) if isinstance(way, EventLoop) else router
 
-    def _use_servers(self, address: Address, provider: CredentialProvider | None) -> None:
-        if provider is not None and (address.username or address.password):
-            raise ConfigError("expected either a login in the URL or credential_provider=, not both")
-        tls = None if address.tls_options is None else tls_context(address.tls_options)
-        self._address = address = replace(address, credential_provider=provider, tls=tls)
-        self._threads = Router(address, self._way)
-        self._open_router = lambda way: Router(address, way)
+    def _router(self, way: Way) -> Router:
+        if self._address is not None:
+            return Router(self._address, way)
+        if isinstance(way, EventLoop):
+            if self._aclient is None:
+                raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
+            return loop_router(self._aclient, way)
+        if self._client is None:
+            return bridging_router(self._aclient, self._loops.values, way)
+        return blocking_router(self._client, way)
 
-    # Not a form of ``RedisRequest.apply``: most requests are one call, and the form takes a twentieth of its time.
+    # Most requests are one call, and a ``RedisRequest`` takes a twentieth of its time.
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return run_blocking(self._apply(self._threads, hits, now, consume))
+        check_process()
+        if not self._is_one_call(hits):
+            return super().apply(hits, now, consume)
+        return run_blocking(self._ask(self._threads, hits, now, consume))
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if not self._is_one_call(hits):
+            return await super().aapply(hits, now, consume)
         way = self._loops.values.get(asyncio.get_running_loop()) or self._loops.get()
-        return await self._apply(way, hits, now, consume)
+        return await self._ask(way, hits, now, consume)
 
-    correct, acorrect = forms(RedisRequest.correct, Store.correct)
-    forget, aforget = forms(RedisRequest.forget, Store.forget)
-    read_record, aread_record = forms(RedisRequest.read_record, Store.read_record)
-    write_record, awrite_record = forms(RedisRequest.write_record, Store.write_record)
-    list_keys, alist_keys = forms(RedisRequest.list_keys, Store.list_keys)
-    start, astart = forms(RedisRequest.start, Store.start)
-    ping, aping = forms(RedisRequest.ping, Store.ping)
+    list_keys, alist_keys = forms(Store.list_keys)
 
     def facts(self) -> Iterator[Facts]:
-        return self._threads.facts()
+        return self._threads.connections.facts()  # type: ignore[no-any-return]
 
-    def close(self) -> None:
-        """Make the corrections that are left, and close idle connections. A client of the application stays open."""
-        self._unmade.close()
-        self._threads.close()
+    def _is_one_call(self, hits: Sequence[Hit]) -> bool:
+        return (len(hits) == 1 or not self._is_cluster) and bool(hits) and have_lua(hits)
 
-    async def aclose(self) -> None:
-        await self._unmade.aclose()  # a thread may need the client of this loop
-        way = self._loops.values.pop(asyncio.get_running_loop(), None)
-        if way is not None:
-            way.router.close()
-            await forget_transports()
-        self.close()
+    def _ask(self, way: Way, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
+        names = [key_name(self._prefix, hit[1]) for hit in hits]
+        operation = Operation(HIT if consume else PEEK, hits, names, slot_of(names[0]) if self._is_cluster else 0, now)
+        return way.connections.ask(operation, way.clock.now + self._seconds)  # type: ignore[no-any-return]
 
-    def _apply(
-        self, way: Router | Batches, hits: Sequence[Hit], now: int | None, consume: bool
-    ) -> Awaitable[list[Decision]]:
-        if (len(hits) == 1 or not self._is_cluster) and hits and have_lua(hits):
-            names = [key_name(self._prefix, hit[1]) for hit in hits]
-            slot = slot_of(names[0]) if self._is_cluster else 0
-            return way.ask(Operation(HIT if consume else PEEK, hits, names, slot, now), way.clock.now + self._timeout)
-        request = self._begin(way)
-        return self._keeping(request, request.apply(hits, now, consume))
+    def _begin(self, way: Way, seconds: float) -> RedisRequest:
+        return RedisRequest(way.connections, self._prefix, self._place, seconds, self._count_lost)
 
-    def _run(self, operation: str, *arguments: Any, **options: Any) -> Any:
-        """Return the result of an operation of a request."""
-        request = self._begin(self._threads)
-        return run_blocking(self._keeping(request, getattr(request, operation)(*arguments, **options)))
-
-    async def _arun(self, operation: str, *arguments: Any, **options: Any) -> Any:
-        """Async form of ``_run``."""
-        request = self._begin(self._loops.get())
-        return await self._keeping(request, getattr(request, operation)(*arguments, **options))
-
-    async def _keeping(self, request: RedisRequest, operation: Awaitable[Any]) -> Any:
-        try:
-            return await operation
-        finally:
-            self._unmade.keep(request.left, request.now)
-
-    def _begin(self, way: Router | Batches) -> RedisRequest:
-        return RedisRequest(way, self._prefix, self._place, self._timeout, self._count_lost)
-
-    def _open_loop(self) -> Batches:
-        if self._open_router is None:
-            raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
-        return Batches(self._open_router(EventLoop(self._timeout)))
+    def _count_lost(self, refunds: int) -> None:
+        self.lost_refunds += refunds
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
         left: list[Correction] = []
         for change in changes:
-            request = self._begin(self._threads)
+            request = self._begin(self._threads, self._seconds)
             try:
                 run_blocking(request.correct([change], now))
             except NotRunError:
@@ -191,13 +151,18 @@ class RedisStore(Store):
             left += request.left
         return left
 
-    def _count_lost(self, refunds: int) -> None:
-        self.lost_refunds += refunds
-
     def _place(self, key: str) -> tuple[bytes, int]:
         """Return the name of a key in Redis and its slot, 0 without a cluster."""
         name = key_name(self._prefix, key)
         return name, slot_of(name) if self._is_cluster else 0
+
+
+def _with_access(address: Address, provider: CredentialProvider | None) -> Address:
+    """Return an address with its encryption, and with a credential provider."""
+    if provider is not None and (address.username or address.password):
+        raise ConfigError("expected either a login in the URL or credential_provider=, not both")
+    tls = None if address.tls_options is None else tls_context(address.tls_options)
+    return replace(address, credential_provider=provider, tls=tls)
 
 
 def open_address(parsed: Address, timeout_us: int) -> RedisStore:

@@ -149,7 +149,7 @@ async def test_a_request_cancelled_before_its_call_consumes_nothing(store: Redis
 @on_a_loop()
 async def test_a_call_whose_deadline_has_passed_is_not_sent(store: RedisStore, server: redis.Redis) -> None:
     """Two that wait while another one is out: no server has run them, and the next request is decided."""
-    batches, limit = store._loops.get(), limit_of("5/minute", "gcra")
+    batches, limit = store._loops.get().connections, limit_of("5/minute", "gcra")
     first = asyncio.ensure_future(store.aapply([hit(limit)]))
     await asyncio.sleep(0)
     late = [Operation(HIT, [hit(limit)], [b"rl:" + hit(limit).key.encode()], slot=0) for _ in range(2)]

@@ -100,5 +100,5 @@ def names(items: list[Any]) -> list[bytes]:
 
 def together(store: Any, requests: list[Operation]) -> list[Any]:
     """The answers to requests that share one call."""
-    run_blocking(store._threads.ask_each(requests, time.monotonic() + 10))
+    run_blocking(store._threads.connections.ask_each(requests, time.monotonic() + 10))
     return [request.result for request in requests]

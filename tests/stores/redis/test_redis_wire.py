@@ -110,7 +110,7 @@ def test_dead_idle_connections_fail_one_call_only(proxy: Proxy, store: Store) ->
 def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy, store: Store) -> None:
     """A thread of the limiter may still be in a call when the limiter is closed."""
     limit = limit_of("100/hour")
-    idle = store._threads._channel((HOST, proxy.port))._idle  # type: ignore[attr-defined]
+    idle = store._threads.connections._channel((HOST, proxy.port))._idle  # type: ignore[attr-defined]
     proxy.hears = lambda _: store.close()
     assert store.apply([hit(limit)])[0].allowed
     assert idle == []
