@@ -17,8 +17,7 @@ from ..errors import ConfigError, RateLimitError
 from ..forksafe import run_in_child
 from ..settings import Settings, parts_of
 from ..settings.files import Identities, identity_of, recording
-from ..stores.background import run_once
-from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
+from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking, run_once
 from .tasks import result_of
 
 _EARLY: Final = 0.75

@@ -18,9 +18,8 @@ from ..rules.clients import ClientOverride
 from ..rules.overrides import dump_overrides, load_overrides, put_overrides
 from ..rules.ruleset import RuleSet
 from ..stores import Store
-from ..stores.background import run_once
 from ..stores.base import MAX_RECORD
-from ..stores.blocking import Call, blocking_call, twins
+from ..stores.blocking import Call, blocking_call, run_once, twins
 from ..stores.url import redacted_url
 from .clocks import Clocks
 from .follower import NEVER, Follower

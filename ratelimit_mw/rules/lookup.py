@@ -24,9 +24,7 @@ from ..decision import Limit
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, Features
 from ..keys.parts import LONGEST, checked_part, feature_of
-from ..stores.background import run_once
-from ..stores.blocking import Call
-from ..stores.per_loop import PerLoop
+from ..stores.blocking import Call, PerLoop, run_once
 from .declaration import checked_call
 
 Result = TypeVar("Result")

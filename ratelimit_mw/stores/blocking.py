@@ -1,14 +1,21 @@
 """Code that is written once, for threads and for event loops: a coroutine that calls methods by their names.
 
 Give it ``blocking_call``, and ``run_blocking`` runs it. Give it ``async_call``, and await it on an event loop.
+
+A call to a name server or to a credential provider cannot be interrupted, so no caller may run it itself.
+``run_once`` runs it in a thread of its own, once for all callers that wait for the same result.
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from concurrent.futures import Future
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 T = TypeVar("T")
+_Value = TypeVar("_Value")
 P = ParamSpec("P")
 Call = Callable[..., Awaitable[Any]]
 """Calls a method of an object: ``await call(store, "forget", keys)``."""
@@ -93,3 +100,53 @@ def is_on_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class PerLoop(Generic[_Value]):
+    """Creates a value when an event loop first needs one, and drops those of closed loops. Threads may share it."""
+
+    def __init__(self, create: Callable[[], _Value]) -> None:
+        self._create = create
+        self.values: dict[asyncio.AbstractEventLoop, _Value] = {}
+
+    def get(self) -> _Value:
+        loop = asyncio.get_running_loop()
+        value = self.values.get(loop)
+        if value is None:
+            for closed in [each for each in list(self.values) if each.is_closed()]:
+                self.values.pop(closed, None)
+            value = self.values[loop] = self._create()
+        return value
+
+
+# -- work that cannot be interrupted -----------------------------------------------------------------------------------
+
+_running: dict[Hashable, Future[Any]] = {}
+
+
+def run_once(key: Hashable, work: Callable[[], T]) -> Future[T]:
+    """Return the result of `work`, from the thread that already runs it for `key`, or from a new one."""
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the work for the others
+    key = (os.getpid(), key)  # a forked child has no threads of its parent
+    running = _running.setdefault(key, result)
+    if running is result:
+        thread = threading.Thread(target=_run, args=(key, work, result), name="ratelimit_mw background", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            del _running[key]
+            result.set_exception(OSError(str(error)))  # a failure of the machine, which stores turn into StoreError
+    return running
+
+
+def _run(key: Hashable, work: Callable[[], Any], result: Future[Any]) -> None:
+    """Run the work. A caller that has its result starts new work, so the work ends before the result is there."""
+    try:
+        value = work()
+    except BaseException as error:
+        del _running[key]
+        result.set_exception(error)
+    else:
+        del _running[key]
+        result.set_result(value)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from .background import run_once
+from .blocking import run_once
 from .budget import LoopClock, ThreadClock
 from .wire import BlockingChannel, BlockingConnection, Codec, LoopChannel, LoopConnection
 

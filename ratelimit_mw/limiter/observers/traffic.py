@@ -11,7 +11,7 @@ from typing import Final
 from ...clock import Clock
 from ...settings import Settings
 from ...stores import Store, check_store_url
-from ...stores.background import run_once
+from ...stores.blocking import run_once
 from ...traffic import TrafficLog
 from ...traffic.store import FAMILIES
 from ...traffic.writer import name_of

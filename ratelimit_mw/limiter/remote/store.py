@@ -21,8 +21,7 @@ from ...errors import RateLimitError, StateError, StoreError
 from ...forksafe import create_lock, run_in_child
 from ...settings import Settings
 from ...stores import Store
-from ...stores.blocking import Call, async_call, blocking_call, run_blocking, twins
-from ...stores.per_loop import PerLoop
+from ...stores.blocking import Call, PerLoop, async_call, blocking_call, run_blocking, twins
 from ...stores.url import redacted_url
 from ...testmode import testmode
 from ..clocks import Clocks

@@ -24,11 +24,10 @@ import lmdb
 
 from ...clock import Clock, machine
 from ...errors import ConfigError, StoreError, url_of
+from ..blocking import PerLoop
 from ..budget import ThreadClock
-from ..per_loop import PerLoop
 from .lock import FileLock, LockQueue
-from .records import META, PREFIX
-from .transaction import Transactions
+from .records import META, PREFIX, Transactions
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """A file with a text that differs after each start of the machine."""

@@ -21,7 +21,7 @@ import psycopg
 from psycopg import OperationalError
 from psycopg.pq import DiagnosticField, ExecStatus, abc
 
-from ..background import run_once
+from ..blocking import run_once
 from ..budget import LoopClock, ThreadClock
 from ..ways import Threads, Way
 from ..wire import ReplyError

@@ -22,7 +22,7 @@ from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from ...errors import ConfigError
-from ..background import run_once
+from ..blocking import run_once
 from ..budget import ThreadClock
 from ..ways import EventLoop, Threads, Way
 from .address import Address

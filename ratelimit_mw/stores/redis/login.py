@@ -14,7 +14,7 @@ from hiredis import Reader, pack_command
 from redis.asyncio import SSLConnection
 
 from ...errors import ConfigError
-from ..background import run_once
+from ..blocking import run_once
 from ..ways import Place, Way, open_connection
 from ..wire import MORE
 from .address import Address
