@@ -54,66 +54,6 @@ class Write(NamedTuple):
     lasts_us: int
 
 
-def decide_bytes(
-    hits: Sequence[Hit], loaded: Sequence[Any], at: int, now: int | None, title: str
-) -> tuple[list[Decision], list[Write]]:
-    """Return the decisions on bytes, or on states themselves, and the values to write when the request consumes.
-
-    A time ``now`` that the caller gave does not show when a state expires, so such a state stays a day.
-    """
-    states, writes = [], []
-    try:
-        for (limit, _, _), data in zip(hits, loaded, strict=True):
-            states.append(limit.algorithm.load(data) if type(data) is bytes else data)
-        decisions, changes = decide_all(hits, states, at)
-        for hit, state in changes:
-            i = 0 if hit is hits[0] else [id(each) for each in hits].index(id(hit))
-            data, lasts = None if state is None else hit[0].algorithm.dump(state), decisions[i].reset_us
-            lasts = lasts if now is None or lasts > DAY else DAY
-            writes.append(_new(Write, (hit[1], data, loaded[i], lasts)))
-    except DAMAGE as error:
-        raise _damaged(title, error, _damaged_keys(hits, loaded, at)) from error
-    return decisions, writes
-
-
-def correct_bytes(
-    changes: Sequence[Correction], loaded: Mapping[str, bytes | None], at: int, now: int | None, title: str
-) -> dict[str, Write]:
-    """Make corrections on the bytes of their keys, in their order. Return the write of each key that they change."""
-    first: dict[str, Any] = {}
-    states: dict[str, Any] = {}
-    writes: dict[str, Write] = {}
-    for change in changes:
-        limit, key = change.limit, change.key
-        try:
-            if key not in states:
-                data = loaded[key]
-                states[key] = first[key] = None if data is None else limit.algorithm.load(data)
-            states[key] = state = change.apply_to(states[key], at)
-            if state is not first[key]:
-                data = None if state is None else limit.algorithm.dump(state)
-                lasts = limit.decide(state, at, 0)[1].reset_us
-                writes[key] = Write(key, data, loaded[key], lasts if now is None else max(lasts, DAY))
-        except DAMAGE as error:
-            raise _damaged(title, error, [key]) from error
-    return writes
-
-
-def _damaged(title: str, error: Exception, keys: Sequence[str]) -> StateError:
-    return StateError(f"{title}: a damaged state: {type(error).__name__}: {error}", keys)
-
-
-def _damaged_keys(hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> list[str]:
-    """Return the keys whose bytes are no state, or one with impossible numbers."""
-    keys = []
-    for (limit, key, cost), data in zip(hits, loaded, strict=True):
-        try:
-            limit.decide(limit.algorithm.load(data) if type(data) is bytes else data, at, cost)
-        except DAMAGE:
-            keys.append(key)
-    return keys
-
-
 class ByteCall:
     """One call on a store of bytes. Its methods are the operations of a store, as coroutines."""
 
@@ -144,7 +84,23 @@ class ByteCall:
 
     def decide(self, hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> tuple[list[Decision], list[Write]]:
         """Return the decisions at a time, and the values to write when the request consumes."""
-        return decide_bytes(hits, loaded, at, self.now, self.title)
+        try:
+            decisions, changes = decide_all(hits, list(map(_state_of, hits, loaded)), at)
+            writes = []
+            for hit, state in changes:
+                i = 0 if hit is hits[0] else [id(each) for each in hits].index(id(hit))
+                writes.append(self._write(hit, state, loaded[i], decisions[i].reset_us))
+        except DAMAGE as error:
+            raise self._damaged(error, _damaged_keys(hits, loaded, at)) from error
+        return decisions, writes
+
+    def _write(self, of: Hit | Correction, state: Any, before: Any, lasts_us: int) -> Write:
+        data = None if state is None else of[0].algorithm.dump(state)
+        # A time that the caller gave does not show when a state expires.
+        return _new(Write, (of[1], data, before, lasts_us if self.now is None or lasts_us > DAY else DAY))
+
+    def _damaged(self, error: Exception, keys: Sequence[str]) -> StateError:
+        return StateError(f"{self.title}: a damaged state: {type(error).__name__}: {error}", keys)
 
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide the hits of a request, and consume them when all are allowed.
@@ -226,13 +182,28 @@ class ByteCall:
         loaded, clock = await self.load(keys)
         at = clock if self.now is None else self.now
         times |= dict.fromkeys(keys, at)
-        writes = correct_bytes(self.left, dict(zip(keys, loaded, strict=True)), at, self.now, self.title)
+        writes = self._corrected(dict(zip(keys, loaded, strict=True)), at)
         pending = [change for change in self.left if change.key in writes]
         # Without a reply the store may have made them. Slots have an id, so they alone can be returned twice.
         self.left = [change for change in pending if change.limit.quota.concurrent]
         lost = await self.swap(list(writes.values())) if writes else ()
         self.left = [change for change in pending if lost and (self.is_atomic or change.key in lost)]
         return lost
+
+    def _corrected(self, loaded: Mapping[str, bytes | None], at: int) -> dict[str, Write]:
+        """Make those that are left, in their order, on the bytes of their keys. Return the write of each change."""
+        states: dict[str, Any] = {}
+        writes: dict[str, Write] = {}
+        for change in self.left:
+            limit, key = change.limit, change.key
+            try:
+                before = states[key] if key in states else _state_of(change, loaded[key])
+                states[key] = state = change.apply_to(before, at)
+                if state is not before:
+                    writes[key] = self._write(change, state, loaded[key], limit.decide(state, at, 0)[1].reset_us)
+            except DAMAGE as error:
+                raise self._damaged(error, [key]) from error
+        return writes
 
     async def forget(self, keys: Iterable[str]) -> None:
         """Delete keys."""
@@ -258,6 +229,22 @@ class ByteCall:
     async def ping(self) -> None:
         """Raise an error unless the store replies."""
         await self.load([""])
+
+
+def _state_of(of: Hit | Correction, loaded: Any) -> Any:
+    """Return the state in the bytes of a key, or a state itself."""
+    return of[0].algorithm.load(loaded) if type(loaded) is bytes else loaded
+
+
+def _damaged_keys(hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> list[str]:
+    """Return the keys whose bytes are no state, or one with impossible numbers."""
+    keys = []
+    for hit, data in zip(hits, loaded, strict=True):
+        try:
+            hit.limit.decide(_state_of(hit, data), at, hit.cost)
+        except DAMAGE:
+            keys.append(hit.key)
+    return keys
 
 
 def reject_lost(decisions: list[Decision]) -> list[Decision]:

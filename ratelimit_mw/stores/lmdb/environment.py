@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from ...errors import ConfigError, StoreError, url_of
 from ..blocking import PerLoop
 from ..budget import ThreadClock
 from .lock import FileLock, LockQueue
-from .records import META, PREFIX, Transactions
+from .records import META, PREFIX, Records, Transactions
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """A file with a text that differs after each start of the machine."""
@@ -54,17 +54,15 @@ class Environment:
         self._env: lmdb.Environment | None = None
         self._transactions: Transactions | None = None
 
-    def run(
-        self, operation: str, arguments: Sequence[Any], options: Mapping[str, Any], clock: Clock | None = None
-    ) -> Any:
+    def run(self, work: Callable[[Records], Any], clock: Clock | None = None) -> Any:
         """Do an operation of ``Records``, at the time of ``clock``, by default of the clock of all processes."""
         now = clock() if clock else None
         try:
             try:
-                return (self._transactions or self._open()).run(operation, arguments, options, now)
+                return (self._transactions or self._open()).run(work, now)
             except lmdb.MapResizedError:
                 # Another process uses a larger size. No transaction has begun. Opening again maps the whole file.
-                return self._open().run(operation, arguments, options, now)
+                return self._open().run(work, now)
         except (lmdb.Error, OSError) as error:
             if isinstance(error, lmdb.Error):
                 self._discard()

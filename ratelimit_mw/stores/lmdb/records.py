@@ -17,7 +17,7 @@ delete records, because it never changes a page in place.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice, takewhile
@@ -30,7 +30,7 @@ from ...decision import Decision, Hit, prefix_of
 from ...errors import StoreError
 from ..base import LOOKED_AT, KeyPage
 from ..blocking import run_blocking
-from ..bytestore import ByteCall, Write, decide_bytes
+from ..bytestore import ByteCall, Write
 
 PREFIX: Final = b"\xffratelimit_mw:"
 """No text in UTF-8 begins with the byte 255."""
@@ -64,17 +64,18 @@ class Records(ByteCall):
 
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide hits. Nothing is lost, as no other client changes a state within the transaction."""
-        at = self._clock if now is None else now
-        decisions, writes = decide_bytes(hits, [self._read(hit[1]) for hit in hits], at, now, self.title)
+        self.now = now
+        loaded = [self._read(hit[1]) for hit in hits]
+        decisions, writes = self.decide(hits, loaded, self._clock if now is None else now)
         if consume and writes:
-            self._write(writes)
+            self._keep(writes)
         return decisions
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
         return [self._read(key) for key in keys], self._clock
 
     async def swap(self, writes: Sequence[Write]) -> Collection[str]:
-        self._write(writes)
+        self._keep(writes)
         return ()
 
     def _read(self, key: str) -> bytes | None:
@@ -82,7 +83,7 @@ class Records(ByteCall):
         data = self._txn.get(name)
         return None if data is None else data[EXPIRY:]
 
-    def _write(self, writes: Sequence[Write]) -> None:
+    def _keep(self, writes: Sequence[Write]) -> None:
         """Write states that were read before."""
         for key, data, _, lasts_us in writes:
             if data is None:
@@ -144,7 +145,7 @@ class Transactions:
         self._is_full = self._has_logged = False
         self._writes = 0
 
-    def run(self, operation: str, arguments: Sequence[Any], options: Mapping[str, Any], now: int | None) -> Any:
+    def run(self, work: Callable[[Records], Any], now: int | None) -> Any:
         """Do an operation, and commit its changes. When the map is full, try again with the room of expired records.
 
         ``now`` is the time of the store in microseconds. By default it is that of the clock of all processes.
@@ -154,7 +155,7 @@ class Transactions:
             txn = self._env.begin(write=True)
             try:
                 records = Records(txn, self._is_full, now)
-                result = run_blocking(getattr(records, operation)(*arguments, **options))
+                result = run_blocking(work(records))
                 if records.changed:
                     self._writes += 1
                     if self._writes % _SWEPT_EVERY == 1:

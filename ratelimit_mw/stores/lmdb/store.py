@@ -2,8 +2,9 @@
 
 import mmap
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any, ClassVar
 
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
@@ -60,41 +61,36 @@ class LmdbStore(ByteStore):
     def _run(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
         check_process()
         try:
-            self._take_lock(seconds or self._seconds)
-            try:
-                return self._environment.run(operation, arguments, options, self._given_clock)
-            finally:
-                self._environment.lock.release()
+            return self._run_locked(methodcaller(operation, *arguments, **options), seconds or self._seconds)
         except StoreError:
             self._keep_unmade(operation, *arguments, **options)
             raise
 
-    def _take_lock(self, seconds: float) -> None:
-        lock = self._environment.lock
-        if not lock.try_acquire():
-            lock.acquire(self._threads.clock, self._threads.clock.now + seconds)
+    def _run_locked(self, work: Callable[[Records], Any], seconds: float) -> Any:
+        lock, clock = self._environment.lock, self._threads.clock
+        lock.acquire(clock, clock.now + seconds)
+        try:
+            return self._environment.run(work, self._given_clock)
+        finally:
+            lock.release()
 
     async def _arun(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
         check_process()
-        work = partial(self._environment.run, operation, arguments, options, self._given_clock)
+        work = partial(self._environment.run, methodcaller(operation, *arguments, **options), self._given_clock)
         try:
             return await self._environment.queue.get().run(work, seconds or self._seconds)
         except StoreError:
             self._keep_unmade(operation, *arguments, **options)
             raise
 
-    def _keep_unmade(self, operation: str, changes: Any = (), now: int | None = None, *_: Any) -> None:
+    def _keep_unmade(self, operation: str, changes: Any = (), now: int | None = None, *_: Any, **__: Any) -> None:
         """Make corrections later after an error, such as a lock that is not free: nothing was changed."""
         if operation == "correct":
             self._unmade.keep(changes, now)
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
         try:
-            self._take_lock(self._seconds)
-            try:
-                self._environment.run("correct", (changes, now), {}, self._given_clock)
-            finally:
-                self._environment.lock.release()
+            self._run_locked(methodcaller("correct", changes, now), self._seconds)
         except StoreError:
             return changes
         return ()

@@ -20,7 +20,6 @@ from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.blocking import run_blocking
-from ratelimit_mw.stores.bytestore import decide_bytes
 from ratelimit_mw.stores.postgres.sessions import connect
 from ratelimit_mw.stores.postgres.store import PostgresStore
 from ratelimit_mw.testing.store_suite import limit_of
@@ -42,7 +41,8 @@ class Slow:
     def __init__(self, store: PostgresStore, *hits: Hit) -> None:
         self.call: Any = store._begin(store._threads, 10.0)
         loaded, _ = run_blocking(self.call.load([each.key for each in hits]))
-        self.decisions, self.writes = decide_bytes(hits, loaded, NOW, NOW, "a test")
+        self.call.now = NOW
+        self.decisions, self.writes = self.call.decide(hits, loaded, NOW)
 
     def lost(self) -> list[str]:
         return list(run_blocking(self.call.swap(self.writes)))
