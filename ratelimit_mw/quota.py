@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Final
 
 from .clock import SECOND, to_us
@@ -148,14 +148,10 @@ class Quota:
         if not isinstance(text, str):
             raise ConfigError(f"expected {_EXPECTED}; got {text!r}")
         if by_calendar := _BY_CALENDAR.fullmatch(text):
-            quota, unit = cls.__new__(cls), by_calendar[2].lower()
-            quota._keep(int(by_calendar[1]), _CALENDAR[unit], None, calendar=unit, zone="UTC")
-            return quota
+            unit = by_calendar[2].lower()
+            return cls.exact(int(by_calendar[1]), _CALENDAR[unit])._with(calendar=unit, zone="UTC")
         if adaptive := _ADAPTIVE.fullmatch(text):
-            quota, limit = cls.__new__(cls), cls.parse(adaptive[2])
-            kind = (limit.burst, limit.concurrent, limit.calendar)
-            quota._keep(limit.amount, limit.period_us, *kind, floor=int(adaptive[1]))
-            return quota
+            return cls.parse(adaptive[2])._with(floor=int(adaptive[1]))
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[3] is None or match[3].lower() in _UNITS):
             close = difflib.get_close_matches(match[3].lower(), _UNITS, 1) if match else None
@@ -182,8 +178,11 @@ class Quota:
         Raises:
             ConfigError: A number is out of range.
         """
-        quota = self.__class__.__new__(self.__class__)
-        quota._keep(amount, self.period_us, burst, self.concurrent, self.calendar, self.zone, self.floor)
+        return self._with(amount=amount, burst=burst)
+
+    def _with(self, **changes: Any) -> Quota:
+        quota = Quota.__new__(Quota)
+        quota._keep(**{**asdict(self), **changes})
         return quota
 
     def in_zone(self, zone: str) -> Quota:
@@ -192,11 +191,7 @@ class Quota:
         Args:
             zone: The name of the time zone, such as "Europe/Berlin".
         """
-        if not self.calendar or self.zone == zone:
-            return self
-        quota = self.with_amount(self.amount)
-        object.__setattr__(quota, "zone", zone)
-        return quota
+        return self._with(zone=zone) if self.calendar and self.zone != zone else self
 
     @property
     def period(self) -> float:

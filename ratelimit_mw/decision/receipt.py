@@ -176,6 +176,14 @@ class Receipt:
         return self._charges
 
 
+def open_receipt(verdict: Any) -> Receipt:
+    """Return the one receipt of a verdict, even when several threads ask at the same time."""
+    with lock:
+        receipt: Receipt = verdict.open_receipt or Receipt(verdict)
+        verdict.open_receipt = receipt
+        return receipt
+
+
 def _unchanged(_: Decision) -> None: ...
 
 

@@ -12,7 +12,7 @@ from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
 from .bans import banned_rules, count_rejections, show_bans
 from .limit import SHED, UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
-from .receipt import Due, Receipt, cost_due, lock, refund_due
+from .receipt import Due, Receipt, cost_due, open_receipt, refund_due
 
 
 class Settler(Protocol):
@@ -198,7 +198,7 @@ class Verdict(msgspec.Struct, eq=False):
     @property
     def receipt(self) -> Receipt:
         """The record of the consumed cost. Internal; created on first use."""
-        return self.open_receipt or _open_receipt(self)
+        return self.open_receipt or open_receipt(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the decisions. Another process cannot settle them."""
@@ -206,12 +206,6 @@ class Verdict(msgspec.Struct, eq=False):
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
-
-
-def _open_receipt(verdict: Verdict) -> Receipt:
-    with lock:  # one receipt, even when several threads ask at the same time
-        verdict.open_receipt = verdict.open_receipt or Receipt(verdict)
-        return verdict.open_receipt
 
 
 class BannedVerdict(Verdict):

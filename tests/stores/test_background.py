@@ -74,7 +74,7 @@ def test_after_an_error_only_slots_are_tried_again() -> None:
 
 
 @pytest.mark.slow
-def test_the_number_of_corrections_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_number_of_corrections_is_bounded(no_threads: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """More than 10,000 are given up at once, with one line. Closing gives up what does not fit into a second."""
     store = Contested(lambda changes: [])
     for _ in range(10_002):

@@ -151,10 +151,7 @@ class Operation(Call):
         return b"".join((ends[0], *names, ends[1]))
 
     def receive(self, reply: Sequence[Any]) -> None:
-        if isinstance(reply[0], bytes):
-            self.take(reply, 0)
-        else:
-            self.read(reply, 1)
+        self.take(reply, 0)
 
     def take(self, reply: Sequence[Any], position: int) -> int:
         """Set the result, or the error of this operation. Return the place after them in the reply."""
