@@ -27,8 +27,6 @@ class Batches:
 
     def __init__(self, router: Router) -> None:
         self.router = router
-        self.way = router.way
-        self.clock: Any = router.clock
         self._loop = asyncio.get_running_loop()
         self._owners = router.map.owners
         self._queues: dict[Location | None, _Queue] = {}

@@ -7,7 +7,7 @@ part rejects, the others are refunded.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
@@ -15,10 +15,8 @@ from ...errors import StateError, StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in, record_key
 from ..bytestore import ByteCall, Write
 from ..ways import Way
-from .batch import Batches
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, swap_arguments, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error
-from .router import Router
 from .script import PACKED, Script
 from .slot_map import Location
 
@@ -33,23 +31,13 @@ _Kind = TypeVar("_Kind", bound=Call)
 
 
 class OwnCall(ByteCall):
-    """A call for keys in one slot. ``ask`` returns the result of a call to Redis, ``place`` the name and slot of a key.
-
-    With ``is_rejected``, another part of the request rejects it, so that nothing is consumed.
-    """
+    """A part of a request for keys in one slot. If another part rejects the request, nothing is consumed."""
 
     title = "Redis"
 
-    def __init__(
-        self,
-        ask: Callable[[Call], Awaitable[Any]],
-        place: Callable[[str], tuple[bytes, int]],
-        way: Way,
-        last: float,
-        is_rejected: bool,
-    ) -> None:
-        self._ask, self._place, self._clock, self.last = ask, place, way.clock, last
-        self.pause = way.pause  # type: ignore[method-assign]
+    def __init__(self, request: RedisRequest, is_rejected: bool) -> None:
+        self._request, self._clock, self.last = request, request.way.clock, request.last
+        self.pause = request.way.pause  # type: ignore[method-assign]
         self._is_rejected = is_rejected
         self._has_replied = False
 
@@ -58,7 +46,7 @@ class OwnCall(ByteCall):
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
         try:
-            seconds, microseconds, *loaded = await self._ask(self._swap_call(keys, []))
+            seconds, microseconds, *loaded = await self._request.ask(self._swap_call(keys, []))
         except StoreError as error:
             if not self._has_replied or isinstance(error, (StateError, MovingSlotError)):
                 raise
@@ -72,10 +60,10 @@ class OwnCall(ByteCall):
             milliseconds = max(_LEAST_MS, min(-(-lasts_us // 1_000), _LONGEST_MS))
             arguments += swap_arguments(before, data, milliseconds)
         keys = [write.key for write in writes]
-        return () if await self._ask(self._swap_call(keys, arguments)) == 1 else keys
+        return () if await self._request.ask(self._swap_call(keys, arguments)) == 1 else keys
 
     def _swap_call(self, keys: Sequence[str], arguments: Sequence[Any]) -> Call:
-        placed = [self._place(key) for key in keys]
+        placed = [self._request.place(key) for key in keys]
         return Call(SWAP, keys, [name for name, _ in placed], placed[0][1], *arguments)
 
     def decide(self, hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> tuple[list[Decision], list[Write]]:
@@ -94,25 +82,16 @@ def rejects(decisions: Sequence[Decision]) -> bool:
 
 
 class RedisRequest:
-    """A request that starts now. ``place`` returns the name of a key in Redis, and its slot."""
+    """A request to a ``RedisStore`` that starts now."""
 
     now: int | None = None
     """The time in whole microseconds; None means the server's own time."""
 
-    def __init__(
-        self,
-        way: Router | Batches,
-        prefix: str,
-        place: Callable[[str], tuple[bytes, int]],
-        timeout: float,
-        count_lost: Callable[[int], None],
-    ) -> None:
-        self._way = way
-        self._prefix = prefix
-        self._place = place
-        self._timeout = timeout
-        self._deadline = way.clock.now + timeout
-        self._count_lost = count_lost  # refunds that are not made, or not known to be
+    def __init__(self, store: Any, way: Way, seconds: float) -> None:
+        self._store, self.way, self._calls = store, way, way.connections
+        self.place: Callable[[str], tuple[bytes, int]] = store._place
+        self._timeout = seconds
+        self._deadline = way.clock.now + seconds
         self.left: list[Correction] = []
         """The corrections that other processes have prevented, and the refunds that were not sent."""
 
@@ -124,15 +103,13 @@ class RedisRequest:
         self.now, kind = now, HIT if consume else PEEK
         here = [] if have_lua(hits) else _decided_here(hits)
         there = [i for i in range(len(hits)) if i not in here] if here else range(len(hits))
-        operations = await self._ask_each(self._operations(kind, hits, there))
-        own: list[Operation] = []
+        decided = await self._ask_each(self._operations(kind, hits, there))
         for operation in self._operations(kind, hits, here):
-            if True in [each.stops for each in operations + own]:
+            if True in [each.stops for each in decided]:
                 operation.kind = kind._replace(is_rejected=True)
-            own += await self._run_here(operation)
-        decided = operations + own
+            decided += await self._run_here(operation)
         if len(decided) > 1 and True in [each.stops for each in decided]:
-            await self._withdraw(operations, own, consume)
+            await self._withdraw(decided, consume)
         decisions: list[Any] = [None] * len(hits)
         for each in _checked(decided):
             for i, decision in zip(each.positions, each.result, strict=True):
@@ -144,10 +121,8 @@ class RedisRequest:
         self.now, times = now, [0] * len(changes)
         here = [i for i, change in enumerate(changes) if PACKED[change.limit] is None]
         there = [i for i in range(len(changes)) if i not in here]
-        operations = await self._ask_each(self._operations(CORRECT, changes, there))
-        for operation in self._operations(CORRECT, changes, here):
-            operations += await self._run_here(operation)
-        for each in _checked(operations):
+        operations = self._operations(CORRECT, changes, there) + self._operations(CORRECT, changes, here)
+        for each in _checked(await self._run(operations)):
             for i, at in zip(each.positions, each.result, strict=True):
                 times[i] = at
         return times
@@ -156,7 +131,7 @@ class RedisRequest:
         """Delete keys: one command for each slot."""
         by_slot: dict[int, tuple[list[str], list[bytes]]] = {}
         for key in keys:
-            name, slot = self._place(key)
+            name, slot = self.place(key)
             group = by_slot.setdefault(slot, ([], []))
             group[0].append(key)
             group[1].append(name)
@@ -165,20 +140,20 @@ class RedisRequest:
 
     async def read_record(self, name: str) -> bytes | None:
         """Return the data of a record."""
-        return await self._ask(self._on_key(b"GET", record_key(name)))  # type: ignore[no-any-return]
+        return await self.ask(self._on_key(b"GET", record_key(name)))  # type: ignore[no-any-return]
 
     async def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
         """Write or delete a record that still is ``before``."""
         write = self._on_key(SWAP, record_key(name, data), *swap_arguments(before, data))
         write.has_text = True  # a write without a reply is then made, too, by a server that lacks the script
-        return bool(await self._ask(write) == 1)
+        return bool(await self.ask(write) == 1)
 
     async def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
         for location in await self._servers():
             # A server that is full, loading or a replica replies to PING, but takes no hit.
-            if key := self._way.router.map.key_at(location, lambda key: self._place(key)[1]):
-                await self._ask(self._on_key(b"SET", key, b"", b"PX", 1))
+            if key := self._calls.router.map.key_at(location, lambda key: self.place(key)[1]):
+                await self.ask(self._on_key(b"SET", key, b"", b"PX", 1))
 
     async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         """List with SCAN, one server after the other."""
@@ -186,30 +161,30 @@ class RedisRequest:
         servers = await self._servers()
         if number >= len(servers):
             return KeyPage([], None)
-        pattern = _SPECIAL.sub(r"\\\g<0>", self._place(prefix)[0].decode()) + "*"
+        pattern = _SPECIAL.sub(r"\\\g<0>", self.place(prefix)[0].decode()) + "*"
         scan = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", LOOKED_AT
         try:
-            following, names = await self._way.router.command(servers[number], self._deadline, *scan)
+            following, names = await self._calls.router.command(servers[number], self._deadline, *scan)
         except Exception as error:
             raise as_store_error(error) from error
         cursor = int(following)
         place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
         is_last = not cursor and number + 1 == len(servers)
-        return KeyPage([text_of(self._prefix, name) for name in names], None if is_last else place)
+        return KeyPage([text_of(self._store.prefix, name) for name in names], None if is_last else place)
 
     async def _servers(self) -> list[Location]:
         """Return the servers that can have keys of the store: one, if its prefix has ``{braces}``."""
-        router = self._way.router
-        servers, slots = await router.primaries(self._deadline), {self._place(key)[1] for key in "ab"}
+        router = self._calls.router
+        servers, slots = await router.primaries(self._deadline), {self.place(key)[1] for key in "ab"}
         return servers if len(slots) > 1 else [router.map.owners[slots.pop()] or servers[0]]
 
     def _on_key(self, verb: bytes | Script, key: str, *arguments: Any) -> Call:
-        name, slot = self._place(key)
+        name, slot = self.place(key)
         return Call(verb, [key], [name], slot, *arguments)
 
     def _operations(self, kind: Kind, items: Sequence[Any], positions: Sequence[int]) -> list[Operation]:
         """Return an operation for the items of each slot at these positions."""
-        place, now = self._place, self.now
+        place, now = self.place, self.now
         operations: dict[int, Any] = {}  # ``dict[int, Any]()`` takes 0.4 us
         for i in positions:
             item = items[i]
@@ -222,24 +197,28 @@ class RedisRequest:
                 operation.positions.append(i)
         return list(operations.values())
 
-    async def _ask(self, call: Call) -> Any:
-        return await self._way.ask(call, self._deadline)
+    @property
+    def last(self) -> float:
+        """The time at which another attempt must have ended."""
+        return self._deadline - self._timeout / _LAST
+
+    async def ask(self, call: Call) -> Any:
+        return await self._calls.ask(call, self._deadline)
 
     async def _ask_each(self, calls: list[_Kind]) -> list[_Kind]:
         """Ask for the results. A call whose keys are on two servers has run nothing: its parts take its place."""
         if calls:
-            await self._way.ask_each(calls, self._deadline)
+            await self._calls.ask_each(calls, self._deadline)
         if not (moving := [each for each in calls if _is_moving(each)]):
             return calls
         parts = [part for each in moving for part in each.split()]
-        await self._way.ask_each(parts, self._deadline)
+        await self._calls.ask_each(parts, self._deadline)
         return [each for each in calls if each not in moving] + parts
 
     async def _run_here(self, operation: Operation) -> list[Operation]:
         """Run an operation in this process. Return it, or its parts when their slot is moving."""
         kind, items = operation.kind, operation.items
-        last = self._deadline - self._timeout / _LAST
-        own = OwnCall(self._ask, self._place, self._way.way, last, kind.is_rejected)
+        own = OwnCall(self, kind.is_rejected)
         try:
             if kind == CORRECT:
                 operation.result, operation.stops = await own.correct(items, self.now), False
@@ -254,40 +233,41 @@ class RedisRequest:
             return [operation]
         return [part for each in operation.split() for part in await self._run_here(each)]
 
-    async def _run_each_here(self, operations: list[Operation]) -> list[Operation]:
-        return [part for each in operations for part in await self._run_here(each)]
+    async def _run(self, operations: list[Operation]) -> list[Operation]:
+        """Run operations by calls, and those without Lua in this process."""
+        here = [each for each in operations if not have_lua(each.items)]
+        asked = await self._ask_each([each for each in operations if each not in here])
+        return asked + [part for each in here for part in await self._run_here(each)]
 
     # -- refunds -------------------------------------------------------------------------------------------------------
 
-    async def _withdraw(self, operations: list[Operation], own: list[Operation], consume: bool) -> None:
+    async def _withdraw(self, decided: list[Operation], consume: bool) -> None:
         """Refund what the other parts have consumed, and replace their decisions by a peek: one call for each slot.
 
         The request is rejected or has failed.
         """
-        self._deadline = max(self._deadline, self._way.clock.now + min(self._timeout / 5, _MOST_GRACE))
-        decided = operations + own
+        self._deadline = max(self._deadline, self.way.clock.now + min(self._timeout / 5, _MOST_GRACE))
         unknown = [each for each in decided if type(each.result) is StoreError]
         if consume:
-            self._count_lost(count_hits([hit for each in unknown for hit in each.items if hit.cost != 0]))
+            self._store.lost_refunds += count_hits([hit for each in unknown for hit in each.items if hit.cost != 0])
         has_failed = any(isinstance(each.result, StoreError) for each in decided)
-        for parts, run in ((operations, self._ask_each), (own, self._run_each_here)):
-            passed = [each for each in parts if not (each.stops or each.kind.is_rejected)]
-            refunds = [refund for each in passed if consume and (refund := self._refund(each)).items]
-            peeks = [] if has_failed else [(each, self._peek(each)) for each in passed]
-            asked = await run([*refunds, *(peek for _, peek in peeks)])
-            for each in [each for each in asked if each.kind == CORRECT and isinstance(each.result, StoreError)]:
-                if not isinstance(each.result, NotRunError):
-                    self._count_lost(len(each.items))
-                elif parts is operations:  # refunds that run here are left already
-                    self.left += each.items
-            for each, peek in peeks:
-                if not isinstance(peek.result, StoreError):
-                    pairs = zip(each.result, peek.result, strict=True)
-                    each.result = [looked if one.allowed else one for one, looked in pairs]
+        passed = [each for each in decided if not (each.stops or each.kind.is_rejected)]
+        refunds = [refund for each in passed if consume and (refund := self._refund(each)).items]
+        peeks = [] if has_failed else [(each, self._peek(each)) for each in passed]
+        asked = await self._run([*refunds, *(peek for _, peek in peeks)])
+        for each in [each for each in asked if each.kind == CORRECT and isinstance(each.result, StoreError)]:
+            if not isinstance(each.result, NotRunError):
+                self._store.lost_refunds += len(each.items)
+            elif have_lua(each.items):  # refunds that run here are left already
+                self.left += each.items
+        for each, peek in peeks:
+            if not isinstance(peek.result, StoreError):
+                pairs = zip(each.result, peek.result, strict=True)
+                each.result = [looked if one.allowed else one for one, looked in pairs]
 
     def _refund(self, operation: Operation) -> Operation:
         found = _refunds(operation.result)
-        return Operation(CORRECT, found, [self._place(each.key)[0] for each in found], operation.slot, self.now)
+        return Operation(CORRECT, found, [self.place(each.key)[0] for each in found], operation.slot, self.now)
 
     def _peek(self, operation: Operation) -> Operation:
         """Look at the limits of a request that is rejected, without a cost."""

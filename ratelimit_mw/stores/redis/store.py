@@ -83,7 +83,7 @@ class RedisStore(CallStore):
             address = add_remap(address, remap)
         if address is not None:
             address = _with_access(address, credential_provider)
-        self._prefix = (address or Address()).prefix if prefix is None else prefix
+        self.prefix = (address or Address()).prefix if prefix is None else prefix
         self._is_cluster = address is not None and address.cluster
         self._address, self._client, self._aclient = address, client, aclient
         super().__init__(timeout_us)
@@ -130,15 +130,12 @@ class RedisStore(CallStore):
         return (len(hits) == 1 or not self._is_cluster) and bool(hits) and have_lua(hits)
 
     def _ask(self, way: Way, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
-        names = [key_name(self._prefix, hit[1]) for hit in hits]
+        names = [key_name(self.prefix, hit[1]) for hit in hits]
         operation = Operation(HIT if consume else PEEK, hits, names, slot_of(names[0]) if self._is_cluster else 0, now)
         return way.connections.ask(operation, way.clock.now + self._seconds)  # type: ignore[no-any-return]
 
     def _begin(self, way: Way, seconds: float) -> RedisRequest:
-        return RedisRequest(way.connections, self._prefix, self._place, seconds, self._count_lost)
-
-    def _count_lost(self, refunds: int) -> None:
-        self.lost_refunds += refunds
+        return RedisRequest(self, way, seconds)
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
         left: list[Correction] = []
@@ -153,7 +150,7 @@ class RedisStore(CallStore):
 
     def _place(self, key: str) -> tuple[bytes, int]:
         """Return the name of a key in Redis and its slot, 0 without a cluster."""
-        name = key_name(self._prefix, key)
+        name = key_name(self.prefix, key)
         return name, slot_of(name) if self._is_cluster else 0
 
 

@@ -153,7 +153,7 @@ async def test_a_call_whose_deadline_has_passed_is_not_sent(store: RedisStore, s
     first = asyncio.ensure_future(store.aapply([hit(limit)]))
     await asyncio.sleep(0)
     late = [Operation(HIT, [hit(limit)], [b"rl:" + hit(limit).key.encode()], slot=0) for _ in range(2)]
-    await batches.ask_each(late, batches.clock.now - 1)
+    await batches.ask_each(late, store._loops.get().clock.now - 1)
     assert [type(each.result) for each in late] == [NotRunError] * 2
     assert (await first)[0].remaining == 4
     assert (await store.aapply([hit(limit)]))[0].remaining == 3
