@@ -28,7 +28,7 @@ extensions = [
 exclude_patterns = ["_build"]
 smartquotes = False  # options such as --app stay as they are
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
 copybutton_exclude = ".linenos, .gp, .go"
 
@@ -43,6 +43,7 @@ html_theme_options = {
     "source_branch": "main",
     "source_directory": "docs/",
 }
+html_static_path = html_css_files = ["site.css"]
 html_show_sphinx = False
 
 # The search of Sphinx leaves out numbers, but finds entries of the index.
@@ -59,8 +60,10 @@ def _link_to_repository(_app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = source[0].replace(f"]({outside}", f"]({html_theme_options['source_repository']}/blob/main/")
 
 
-def _show_examples_as_code(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+def _prepare_docstring(_app: Sphinx, what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
     """Mark the examples of docstrings that are code without prompts as blocks of code."""
+    if what in ("attribute", "property"):
+        lines.insert(0, "")  # napoleon reads a first line with a colon as a type
     for number, (line, following) in enumerate(pairwise(list(lines))):
         if line == "Example:" and not following.lstrip().startswith((">>>", "``")):
             lines[number : number + 1] = ["Example::", ""]
@@ -76,6 +79,6 @@ def setup(app: Sphinx) -> None:
     """Connect the changes above, and show logs and commands of Redis as plain text."""
     app.connect("doctree-read", _index_statuses)
     app.connect("source-read", _link_to_repository)
-    app.connect("autodoc-process-docstring", _show_examples_as_code, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", _prepare_docstring, priority=400)  # before napoleon
     for language in ("log", "redis"):
         app.add_lexer(language, TextLexer)
