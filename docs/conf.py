@@ -63,7 +63,7 @@ def _link_to_repository(_app: Sphinx, name: str, source: list[str]) -> None:
 def _prepare_docstring(_app: Sphinx, what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
     """Mark the examples of docstrings that are code without prompts as blocks of code."""
     if what in ("attribute", "property"):
-        lines.insert(0, "")  # napoleon reads a first line with a colon as a type
+        lines[:0] = ["..", ""]  # an empty comment: napoleon reads a first line with a colon as a type
     for number, (line, following) in enumerate(pairwise(list(lines))):
         if line == "Example:" and not following.lstrip().startswith((">>>", "``")):
             lines[number : number + 1] = ["Example::", ""]

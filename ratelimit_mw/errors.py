@@ -59,7 +59,7 @@ def _rebuild(kind: type[RateLimitError], args: tuple[Any, ...], attributes: dict
 
 
 class ConfigError(RateLimitError, ValueError):
-    """A quota, rule, key, option or setting is invalid. It is raised when the object is built.
+    """A quota, rule, key, option or setting is invalid. It is raised when you build the object.
 
     A traceback also shows the page about the setting, which is a note of the error.
 
@@ -159,7 +159,7 @@ def suggestion(word: object, known: Iterable[str]) -> str:
 
 
 class MissingMiddlewareError(RateLimitError, RuntimeError):
-    """A view with a limit was called in a request that no middleware handled, or that has another view.
+    """Your view with a limit was called in a request that no middleware handled, or that has another view.
 
     Args:
         view: The name of the view.
@@ -183,7 +183,7 @@ class MissingMiddlewareError(RateLimitError, RuntimeError):
 
 
 class MissingExtraError(RateLimitError, ImportError):
-    """An optional library is not installed. The message has the command that installs it.
+    """An optional library that you need is not installed. The message has the command that installs it.
 
     Args:
         feature: The feature that needs the library, such as "the store redis://".
@@ -195,7 +195,7 @@ class MissingExtraError(RateLimitError, ImportError):
 
 
 class StoreError(RateLimitError):
-    """A store is unreachable, has exceeded its timeout, or has failed."""
+    """Your store is unreachable, has exceeded its timeout, or has failed."""
 
 
 class StateError(StoreError):

@@ -1,4 +1,4 @@
-"""Tools for tests: switches for rate limits, a manual clock, and compliance suites for stores and algorithms.
+"""Tools for your tests: switches for rate limits, a manual clock, and compliance suites for your stores and algorithms.
 
 This package imports no test library. The compliance suites are classes that pytest collects.
 """

@@ -1,4 +1,4 @@
-"""`ManualClock` moves only when a test moves it; `limits_timed_by` puts the limits of an application on a clock."""
+"""`ManualClock` moves only when your test moves it; `limits_timed_by` puts the limits of an application on a clock."""
 
 import secrets
 from collections.abc import Iterator
