@@ -221,12 +221,10 @@ class Limiter:
         return reloads.rules.plan_of_features(features)
 
     async def _amatch(self, features: Features) -> Plan:
-        """Async form of ``match``. The first requests of a process wait until the store is open."""
-        reloads, remote = self.reloads, self.remote
+        """Async form of ``match``."""
+        reloads = self.reloads
         if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
             await reloads.watch.alook()
-        elif remote is not None and not remote.is_open:
-            await self.astart()
         return reloads.rules.plan_of_features(features)
 
     def hit(self, features: Features, cost: int | None = None) -> Verdict:

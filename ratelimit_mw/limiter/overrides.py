@@ -31,6 +31,7 @@ from .tasks import Tasks
 _RECORD: Final = "overrides"
 _TRIES: Final = 100
 _TRY_AGAIN: Final = 2.0  # seconds
+_RESTLESS: Final = "other processes kept changing the overrides. Try again"
 _RIGHTS: Final = "Check that the store is reachable, and that its login may use all keys with its prefix"
 _DAMAGE: Final = "To remove all overrides, run `ratelimit-mw override clear`"
 _log = logging.getLogger("ratelimit_mw")
@@ -89,15 +90,11 @@ class Overrides:
     async def change(self, call: Call, rule: str, key: str, new: ClientOverride | None = None) -> bool:
         """Replace the override of a client in the store, or remove it. Return whether there was one."""
         for _ in range(_TRIES):
-            try:
-                record = await call(self._store, "read_record", _RECORD)
-            except StateError as error:
-                raise self._damage(error) from None
-            before = self._decode(record)
+            record, before = await self._read(call)
             others = [each for each in before if (each.rule, each.key) != (rule, key)]
             if await self._write(call, [*others, *([new] if new else [])], record):
                 return len(others) < len(before)
-        raise StoreError("other processes kept changing the overrides. Try again")
+        raise StoreError(_RESTLESS)
 
     async def clear(self, call: Call) -> None:
         """Remove all overrides from the store, even where their record is damaged."""
@@ -109,22 +106,29 @@ class Overrides:
                 record = None
             if await self._write(call, [], record):
                 return
-        raise StoreError("other processes kept changing the overrides. Try again")
+        raise StoreError(_RESTLESS)
 
     async def read(self, call: Call) -> list[ClientOverride]:
         """Return the overrides in the store, without those that have ended."""
-        return [each for each in await self._read(call) if not each.by]
+        return [each for each in (await self._read(call))[1] if not each.by]
 
     async def bans(self, call: Call) -> list[ClientOverride]:
         """Return the bans from all rules, without those that have ended. A store without records has none."""
-        every = await self._read(call) if self._is_shared else ()
+        every = (await self._read(call))[1] if self._is_shared else ()
         return [each for each in every if each.by]
 
-    async def _read(self, call: Call) -> list[ClientOverride]:
+    async def _read(self, call: Call) -> tuple[bytes | None, list[ClientOverride]]:
+        """Return the record in the store, and all that has not ended."""
         try:
-            return self._decode(await call(self._store, "read_record", _RECORD))
-        except StateError as error:
-            raise self._damage(error) from None
+            record = await call(self._store, "read_record", _RECORD)
+            return record, [each for each in load_overrides(record) if not each.has_ended(self._clocks.time())]
+        except ConfigError:
+            raise
+        except (StateError, ValueError) as error:
+            hint = "clear_overrides(), or the command `override clear`, removes all of them"
+            name = redacted_url(self._store)
+            problem = f"store {name}: {error}. Workers keep the last overrides they know. {hint}"
+            raise StoreError(problem) from None
 
     def _apply(self, rules: RuleSet) -> None:
         """Replace the overrides of rules. Log those that the rules cannot have, once."""
@@ -149,17 +153,6 @@ class Overrides:
                 if each._store is self._store and each._is_shared:
                     await each.follow(call)
         return is_written
-
-    def _decode(self, record: bytes | None) -> list[ClientOverride]:
-        try:
-            return [each for each in load_overrides(record) if not each.has_ended(self._clocks.time())]
-        except ValueError as error:
-            raise self._damage(error) from None
-
-    def _damage(self, error: Exception) -> StoreError:
-        hint = "clear_overrides(), or the command `override clear`, removes all of them"
-        name = redacted_url(self._store)
-        return StoreError(f"store {name}: {error}. Workers keep the last overrides they know. {hint}")
 
 
 _everywhere: Final = Registry[Overrides]()
