@@ -349,7 +349,8 @@ class Clients:
     overrides, aoverrides = twins(_overrides)
 
     def _ban_from_all(self, features: Features, duration: float | str | None) -> ClientOverride:
-        features, rules, span = self._reloads.as_counted(features), self._reloads.rules, _span_of(duration, "a ban")
+        features, rules = self._reloads.as_counted(features), self._reloads.rules
+        span = _span_of(duration, "a ban without an end")
         until = None if span is None else self._clocks.time() + span
         with error_path("features"):
             ban = ban_of(features, known_to_bans(rules), rules.secret, until)
@@ -474,10 +475,7 @@ class Clients:
             raise ConfigError(f"many clients share the key {client_of(key)!r}, so rule {rule.name!r} never bans them")
         if self._reloads.rules.lists.allows(features):
             raise ConfigError(f"the client is on the allow list, so rule {rule.name!r} never bans it")
-        with error_path("duration"):
-            us = ban.terms.first if duration is None else parse_duration(duration)
-            if us == 0:
-                raise ConfigError("expected more than 0. Leave the argument out for the length of the rule's ban")
+        us = _span_of(duration, "the length of the rule's ban") or ban.terms.first
         return us, Hit(ban, key, 1), Correction(ban.lasting(us), key, ban.limit, None)
 
     def _ban_key(self, rule: CompiledRule, client: str) -> tuple[BanLimit, str]:
@@ -494,14 +492,14 @@ class Clients:
                 text = "; ".join(map(str, parse_limits(rule.source, limits)))
             for limit in limits_of(rule, text):
                 self._store.check(limit)
-        span = _span_of(duration, "an override")
+        span = _span_of(duration, "an override without an end")
         return ClientOverride(rule.name, key, text, None if span is None else self._clocks.time() + span)
 
 
-def _span_of(duration: float | str | None, what: str) -> int | None:
-    """Return a duration in microseconds; None for one without an end."""
+def _span_of(duration: float | str | None, otherwise: str) -> int | None:
+    """Return a duration in microseconds; None without one, which means something else."""
     with error_path("duration"):
         span = None if duration is None else parse_duration(duration)
         if span == 0:
-            raise ConfigError(f"expected more than 0. Leave the argument out for {what} without an end")
+            raise ConfigError(f"expected more than 0. Leave the argument out for {otherwise}")
     return span

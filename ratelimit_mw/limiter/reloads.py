@@ -77,12 +77,7 @@ class Reloads:
     def adopt(self, marks: Iterable[Mark], prepare: Callable[[RuleSet], object] = lambda _: None) -> None:
         """Add the rules of decorators. Adapters call it at the start, once they know the views.
 
-        Args:
-            marks: The rules that decorators declare. A mark that was added before changes nothing.
-            prepare: Called with all rules before they are used. If it raises an error, no rule is added.
-
-        Raises:
-            ConfigError: Two rules have one name, or ``overrides`` names a rule that does not exist.
+        ``prepare`` gets all rules before they are used. If it raises an error, no rule is added.
         """
         with self.lock:
             every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
