@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -213,34 +211,31 @@ class RecordFollower(Follower):
 
     async def _read(self, call: Call) -> None:
         """Read the overrides now, and put them into effect. A failure is logged."""
-        with self._reporting():
+        begun_at = monotonic()
+        try:
             await self._overrides.follow(call)
+        except Exception as error:
+            begun_at = monotonic()  # a store that fails slowly is not asked by each request
+            self._report(error)
+        else:
             self._has_read = True
+            if self._problem is not None:
+                _log.warning("store %s: the overrides can be read again", self._remote.breaker.name)
+                self._problem = None
+        self._seen_at = max(self._seen_at, begun_at)
 
     read, aread = twins(_read)
 
     def _read_in_thread(self) -> None:
         self._thread = run_once(self, self.read)
 
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Log a problem once, and its end. The limiter logs a store that fails for decisions, too."""
-        begun_at, name = monotonic(), self._remote.breaker.name
-        try:
-            yield
-        except Exception as error:
-            begun_at = monotonic()  # a store that fails slowly is not asked by each request
-            is_known = isinstance(error, RateLimitError | ValueError)
-            is_damaged = isinstance(error, StateError) or not isinstance(error, RateLimitError)
-            breaker = self._remote.breaker
-            is_quiet = isinstance(error, RateLimitError) and (breaker.open or breaker.failures)
-            if not is_quiet and type(error) is not self._problem:
-                message = "store %s: cannot read the overrides (%s). The last known overrides stay active. %s"
-                fix = _DAMAGE if is_damaged else _RIGHTS
-                _log.warning(message, name, error, fix, exc_info=None if is_known else error)
-                self._problem = type(error)
-        else:
-            if self._problem is not None:
-                _log.warning("store %s: the overrides can be read again", name)
-                self._problem = None
-        self._seen_at = max(self._seen_at, begun_at)
+    def _report(self, error: Exception) -> None:
+        """Log a problem once. The limiter logs a store that fails for decisions, too."""
+        breaker, is_of_store = self._remote.breaker, isinstance(error, RateLimitError)
+        if type(error) is self._problem or (is_of_store and (breaker.open or breaker.failures)):
+            return
+        self._problem = type(error)
+        message = "store %s: cannot read the overrides (%s). The last known overrides stay active. %s"
+        fix = _RIGHTS if is_of_store and not isinstance(error, StateError) else _DAMAGE
+        is_known = isinstance(error, RateLimitError | ValueError)
+        _log.warning(message, breaker.name, error, fix, exc_info=None if is_known else error)
