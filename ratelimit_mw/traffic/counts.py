@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ MOST_CLIENTS: Final = 1_000
 """The clients that an event keeps when it has more than twice as many."""
 
 
+@dataclass(slots=True)
 class EventCounts:
     """The counts of an event.
 
@@ -25,12 +27,9 @@ class EventCounts:
         dropped: The clients that were dropped from ``clients``; None if the list is complete.
     """
 
-    __slots__ = ("clients", "dropped", "total")
-
-    def __init__(self, total: int = 0, clients: dict[str, int] | None = None, dropped: Dropped | None = None) -> None:
-        self.total = total
-        self.clients = {} if clients is None else clients
-        self.dropped = dropped
+    total: int = 0
+    clients: dict[str, int] = field(default_factory=dict)
+    dropped: Dropped | None = None
 
     @property
     def size(self) -> int:

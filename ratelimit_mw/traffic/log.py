@@ -10,7 +10,7 @@ from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
 from ..stores.url import redacted_url
 from .counts import Curve, EventCounts, TopClients, add_counts, merged
-from .retention import Retention, Run
+from .retention import Run
 from .store import open_counts, parse_log_url, without_retention
 from .writer import CountWriter, name_of
 
@@ -207,7 +207,8 @@ class TrafficLog(CountWriter):
             raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
         names = {event: name_of("event", event) for event in events}
         client = None if by is None else name_of("by", by)
-        step, run = self._retention_of(client is not None).curve(*self._range(start, end), points)
+        retention = self._retention if client is None else self._of_clients
+        step, run = retention.curve(*self._range(start, end), points)
         found = self._counts(run._replace(step=step), sorted(set(names.values())), client) if names else {}
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
@@ -237,11 +238,7 @@ class TrafficLog(CountWriter):
         return int(start), math.ceil(end), self._now()
 
     def _runs(self, start: float, end: float, of_clients: bool = False) -> list[Run]:
-        return self._retention_of(of_clients).runs(*self._range(start, end))
-
-    def _retention_of(self, of_clients: bool) -> Retention:
-        """Return the resolutions that have what is asked for."""
-        return self._of_clients if of_clients else self._retention
+        return (self._of_clients if of_clients else self._retention).runs(*self._range(start, end))
 
 
 def _add_up(found: Mapping[int, int], run: Run) -> list[int]:

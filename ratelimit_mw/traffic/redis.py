@@ -72,7 +72,7 @@ class RedisCounts(CountStore):
         else:
             lists = self._of_run(run, "hget", f":n:{event}", client, parse=lambda number: {client: int(number)})
         sketches = self._of_run(run, "get", f":d:{event}", parse=Dropped)
-        return {start: EventCounts(0, lists.get(start), sketches.get(start)) for start in lists.keys() | sketches}
+        return {start: EventCounts(0, lists.get(start, {}), sketches.get(start)) for start in lists.keys() | sketches}
 
     def events(self, run: Run) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -26,6 +26,9 @@ class Resolution(NamedTuple):
     step: int
     kept: int
 
+    def __str__(self) -> str:
+        return f"{_text(self.step)}:{_text(self.kept)}"
+
     def end_of(self, start: int) -> int:
         """Return when the bucket of ``start`` is dropped: one step later than a range can ask for it."""
         return start + 2 * self.step + self.kept
@@ -54,11 +57,12 @@ class Retention:
         self.finest, self.longest = self.resolutions[0], self.resolutions[-1]
 
     def __str__(self) -> str:
-        return _joined(self.resolutions)
+        return ",".join(map(str, self.resolutions))
 
     def of_clients(self) -> Retention:
         """Return the resolutions that have clients: those of an hour or more, and otherwise the longest one."""
-        return Retention(_joined([each for each in self.resolutions if each.step >= HOUR] or [self.longest]))
+        kept = [each for each in self.resolutions if each.step >= HOUR] or [self.longest]
+        return Retention(",".join(map(str, kept)))
 
     def covering(self, start: int, now: int) -> tuple[Resolution, ...]:
         """Return the resolutions that still have the bucket of ``start``, the finest first: at least the longest."""
@@ -144,7 +148,7 @@ def _seconds(unit: str, part: str) -> int:
 def _check(resolutions: Iterable[Resolution], text: str) -> None:
     """Apply the rules of Graphite to resolutions, the finest first."""
     for fine, coarse in pairwise(resolutions):
-        finer, coarser = _shown(fine), _shown(coarse)
+        finer, coarser = repr(str(fine)), repr(str(coarse))
         if fine.step == coarse.step:
             problem = f"{finer} and {coarser} have the same step. Remove one"
         elif coarse.step % fine.step:
@@ -156,14 +160,6 @@ def _check(resolutions: Iterable[Resolution], text: str) -> None:
         else:
             continue
         raise ConfigError(f"cannot use retention {text!r}: {problem}")
-
-
-def _joined(resolutions: Iterable[Resolution]) -> str:
-    return ",".join(f"{_text(each.step)}:{_text(each.kept)}" for each in resolutions)
-
-
-def _shown(resolution: Resolution) -> str:
-    return repr(f"{_text(resolution.step)}:{_text(resolution.kept)}")
 
 
 def _text(seconds: int) -> str:

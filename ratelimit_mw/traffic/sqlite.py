@@ -86,13 +86,23 @@ class SqliteCounts(CountStore):
             raise ConfigError(f"the folder of the traffic log {path} does not exist. Create it, or correct the path")
 
     def write(self, batch: Batch, token: str, now: int) -> str | None:
-        with self._writing() as db:
+        """Add the counts in one transaction, which an error undoes."""
+        with self._errors(), suppress(FileExistsError):  # the names of clients are for the owner of the file alone
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with self._connection() as db:
+            db.execute("PRAGMA journal_mode = DELETE")
+            db.execute("BEGIN IMMEDIATE")
+            if not self._has_log(db):
+                for statement in _SCHEMA:
+                    db.execute(statement)
+                db.execute("INSERT INTO log VALUES (?)", [str(self._retention)])
             (retention,) = db.execute("SELECT retention FROM log").fetchone()
             if retention != str(self._retention):
                 return str(retention)
             for (resolution, start), events in batch.items():
                 _add(db, resolution.step, start, events)
             self._drop_expired(db, now)
+            db.execute("COMMIT")
         return None
 
     def _drop_expired(self, db: sqlite3.Connection, now: int) -> None:
@@ -126,33 +136,12 @@ class SqliteCounts(CountStore):
 
     def _read(self, calls: Iterable[tuple[str, Mapping[str, object]]]) -> list[list[Any]]:
         """Return the rows of statements, each with its values, in one state of the file: none when there is no log."""
-        with self._reading() as db:
-            return [db.execute(*call).fetchall() if db else [] for call in calls]
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a transaction, which ends with the block. An error undoes it."""
-        with self._errors(), suppress(FileExistsError):  # the names of clients are for the owner of the file alone
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        with self._connection() as db:
-            db.execute("PRAGMA journal_mode = DELETE")
-            db.execute("BEGIN IMMEDIATE")
-            if not self._has_log(db):
-                for statement in _SCHEMA:
-                    db.execute(statement)
-                db.execute("INSERT INTO log VALUES (?)", [str(self._retention)])
-            yield db
-            db.execute("COMMIT")
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """Yield a connection that reads one state of the file; None when there is no log yet."""
         if not Path(self.path).exists():
-            yield None
-            return
+            return [[] for _ in calls]
         with self._connection() as db:
             db.execute("BEGIN")
-            yield db if self._has_log(db) else None
+            has_log = self._has_log(db)
+            return [db.execute(*call).fetchall() if has_log else [] for call in calls]
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
