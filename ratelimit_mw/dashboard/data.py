@@ -125,9 +125,9 @@ def _curve_json(series: TrafficSeries, curves: Mapping[str, Curve], rules: RuleS
         for line, events in series.lines().items()
     }
     peaks = ", ".join(f"{max(counts):,} {LABELS[line]}" for line, counts in lines.items())
-    total, step = total_json(series, rules), next(iter(curves.values())).step
-    peaks = f"at most {peaks} in {span_text(step)}"
-    return {**total, "is_shadow": total.get("mode") == "shadow", "lines": lines, "peaks": peaks}
+    total, span = total_json(series, rules), span_text(next(iter(curves.values())).step)
+    is_shadow = total.get("mode") == "shadow"
+    return {**total, "is_shadow": is_shadow, "lines": lines, "peaks": f"at most {peaks} in {span}"}
 
 
 def _rows(lines: Mapping[str, Sequence[int]], curve: Curve) -> list[Json]:
@@ -163,9 +163,8 @@ def _read_load(limiter: Limiter) -> Json:
             name: [getattr(samples[step], name) if step in samples else None for step in steps]
             for name in ("limit", "in_flight")
         }
-        start, step = time_json(first * EVERY / SECOND), EVERY // SECOND
-        peaks = f"the last change: {level.reason}"
-        rows.append({"rule": rule, **level._asdict(), "peaks": peaks, "start": start, "step": step, "lines": lines})
+        shown = {"rule": rule, **level._asdict(), "peaks": f"the last change: {level.reason}", "lines": lines}
+        rows.append({**shown, "start": time_json(first * EVERY / SECOND), "step": EVERY // SECOND})
     return {"curves": rows}
 
 
