@@ -4,10 +4,10 @@ app = RateLimitMiddleware(app, settings="ratelimit.toml")
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from inspect import isfunction
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
@@ -23,8 +23,9 @@ from .request import BODY, ERROR, ASGIAdmission, ASGIRequest, asgi_user
 from .route_reader import is_of_framework, layers_of
 from .routes import Applications, BrokenApplications
 from .types import ASGIApp, Message, Receive, Scope, Send
-from .websocket import WebSocketConnection
+from .websocket import WebSocketAdmission
 
+_Admission = TypeVar("_Admission", bound=ASGIAdmission)
 _PERCENT: Final = ord("%")  # a number, because "in" is eight times as fast as with bytes
 _CLIENT_LEFT: Final = 499  # as in the logs of nginx
 _ENDS: Final = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
@@ -88,26 +89,33 @@ class RateLimitMiddleware:
         self.routes = Applications(app, http_limiter)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a call would cost every request
-        if scope["type"] != "http":
-            await self._run_other(scope, receive, send)
+        is_http = scope["type"] == "http"
+        if not is_http and scope["type"] != "websocket":
+            await self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
             return
-        request = ASGIRequest(scope)
+        request = ASGIRequest(scope if is_http else {**scope, "method": "GET"})
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await self.http_limiter.alatest()
-        plan, admission, before = _plan(limits, request, scope), None, get_current()
+        plan, before = _plan(limits, request, scope), get_current()
+        admission: ASGIAdmission | None = None
         try:
             if limits.decides_at_once:
                 verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
             else:
                 decided, receive = await _decide(limits, plan, request, receive)
                 if decided is None:
-                    await _respond_to_nobody(send)
+                    if is_http:
+                        await _respond_to_nobody(send)
                     return
                 verdict = decided
-            admission = _admit(limits, plan, request, verdict, request.native, send)
+            if is_http:
+                admission = _admit(ASGIAdmission, limits, plan, request, verdict, request.native, send)
+            else:
+                admission = _admit(WebSocketAdmission, limits, plan, request, verdict, scope, send)
+                receive = admission.open(receive)
             if verdict.allowed:
                 if plan.may_delay and verdict.delay:
                     await asyncio.sleep(verdict.delay)
@@ -128,12 +136,6 @@ class RateLimitMiddleware:
         elif limits.is_observed:
             admission.observe()
 
-    def _run_other(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""
-        if scope["type"] == "websocket":
-            return self._websocket(scope, receive, send)
-        return self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
-
     def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
         """Return a ``send`` that reads the routes and opens the limiter at the start, and closes it at the end."""
 
@@ -152,25 +154,6 @@ class RateLimitMiddleware:
 
         return send_in_time
 
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Decide a handshake as a GET."""
-        request, before = ASGIRequest({**scope, "method": "GET"}), get_current()
-        if self.routes.has_routes:
-            self.routes.match(request)
-        limits = self.http_limiter.in_force
-        if limits.watch is not None:
-            limits = await self.http_limiter.alatest()
-        plan = _plan(limits, request, scope)
-        verdict, receive = await _decide(limits, plan, request, receive)
-        if verdict is None:
-            return
-        admission = _admit(limits, plan, request, verdict, scope, send)
-        connection = WebSocketConnection(admission, receive)
-        try:
-            await connection.serve(self.app)
-        finally:
-            set_current(before)
-
 
 def _plan(limits: HttpLimits, request: ASGIRequest, scope: Scope) -> Plan:
     """Return the rules that no outer middleware of this limiter has decided."""
@@ -188,13 +171,19 @@ def _plan(limits: HttpLimits, request: ASGIRequest, scope: Scope) -> Plan:
 
 
 def _admit(
-    limits: HttpLimits, plan: Plan, request: ASGIRequest, verdict: Verdict, scope: Scope, send: Send
-) -> ASGIAdmission:
+    kind: type[_Admission],
+    limits: HttpLimits,
+    plan: Plan,
+    request: ASGIRequest,
+    verdict: Verdict,
+    scope: Scope,
+    send: Send,
+) -> _Admission:
     scope, marks = dict(scope), request.match.marks  # half the time of {**scope}
     state = scope.get("state")
     if state is None:
         state = scope["state"] = {}
-    admission = ASGIAdmission(limits, request, plan, verdict, scope, state)
+    admission = kind(limits, request, plan, verdict, scope, state)
     admission.server_send = send
     if marks is not None:
         admission.marks = marks.every
