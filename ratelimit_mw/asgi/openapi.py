@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from ..http.limits import HttpLimiter, HttpLimits
-from .rejections import ErrorHandlers
+from .rejections import handler_of
 from .router import AppRoute
 
 _STATUS: Final = 429
@@ -32,8 +32,7 @@ def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppR
 
     def openapi() -> dict[str, Any]:
         schema, limits = described(), http_limiter.in_force
-        handlers = ErrorHandlers.of(app)
-        has_problem = limits.reject is None and (handlers is None or handlers.find(_STATUS) is None)
+        has_problem = limits.reject is None and handler_of(app, _STATUS) is None
         response = _describe_response(limits.writer.text_names, has_problem, limits.settings.reset)
         for route in routes:
             operations = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})

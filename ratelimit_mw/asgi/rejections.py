@@ -4,7 +4,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from inspect import iscoroutinefunction
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from ..decision import RateLimitExceeded, Verdict
 from ..errors import RateLimitError
@@ -41,37 +41,30 @@ def _http_error() -> type[RateLimitExceeded]:
     return RateLimitHTTPException
 
 
-class ErrorHandlers:
-    """The own handlers of an application for rejections: for their error, their status, or ``HTTPException``."""
+def handler_of(app: Any, status: int) -> Callable[[Any, Any], Any] | None:
+    """Return the own handler of an application for rejections: for their error, their status, or ``HTTPException``."""
+    registered: Mapping[Any, Any] = getattr(app, "exception_handlers", None) or {}
+    kinds = (*_ERRORS, status, *(each for each in _http_error().__mro__ if each is not Exception))
+    return next((registered[kind] for kind in kinds if kind in registered and not _is_default(registered[kind])), None)
 
-    def __init__(self, app: Any, handlers: Mapping[Any, Callable[[Any, Any], Any]]) -> None:
-        self._app = app
-        self._handlers = handlers
 
-    @classmethod
-    def of(cls, app: Any) -> Self | None:
-        """Return the handlers of an application of Starlette or FastAPI; None where it has none of its own."""
-        registered: Mapping[Any, Any] = getattr(app, "exception_handlers", None) or {}
-        custom = {kind: handler for kind, handler in registered.items() if not _is_default(handler)}
-        return cls(app, custom) if custom else None
+def has_handlers(app: Any) -> bool:
+    """Return whether an application has error handlers of its own."""
+    return not all(map(_is_default, (getattr(app, "exception_handlers", None) or {}).values()))
 
-    def find(self, status: int) -> Callable[[Any, Any], Any] | None:
-        """Return the handler of a rejection with this status. Handlers for the error take precedence."""
-        classes = [each for each in _http_error().__mro__ if each is not Exception]
-        return next((self._handlers[kind] for kind in (*_ERRORS, status, *classes) if kind in self._handlers), None)
 
-    async def respond(self, verdict: Verdict, scope: Any, receive: Any) -> Callable[..., Awaitable[None]] | None:
-        """Return the response of the handler; None without one."""
-        handler = self.find(verdict.status)
-        if handler is None:
-            return None
-        from starlette.concurrency import run_in_threadpool  # only an application of Starlette has handlers
-        from starlette.requests import Request
+async def respond(app: Any, verdict: Verdict, scope: Any, receive: Any) -> Callable[..., Awaitable[None]] | None:
+    """Return the response of an application's own handler; None without one."""
+    handler = handler_of(app, verdict.status)
+    if handler is None:
+        return None
+    from starlette.concurrency import run_in_threadpool  # only an application of Starlette has handlers
+    from starlette.requests import Request
 
-        request, error = Request({"app": self._app, **scope}, receive), http_error(verdict)
-        if iscoroutinefunction(handler):
-            return await handler(request, error)  # type: ignore[no-any-return]
-        return await run_in_threadpool(handler, request, error)
+    request, error = Request({"app": app, **scope}, receive), http_error(verdict)
+    if iscoroutinefunction(handler):
+        return await handler(request, error)  # type: ignore[no-any-return]
+    return await run_in_threadpool(handler, request, error)
 
 
 def _is_default(handler: Any) -> bool:
@@ -96,5 +89,4 @@ async def _respond(request: Any, error: RateLimitExceeded) -> Any:
     if admission is None or request.scope["type"] != "http":
         raise error
     admission.verdict = error.verdict
-    handlers = ErrorHandlers.of(request.scope.get("app"))
-    return lambda _, receive, send: admission.reject(receive, send, handlers)
+    return lambda _, receive, send: admission.reject(receive, send, request.scope.get("app"))

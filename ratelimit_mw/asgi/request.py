@@ -17,7 +17,7 @@ from ..keys.values import Conversions
 from ..rules.marks import Mark
 from ..rules.plan import Plan
 from .body import ReadAhead
-from .rejections import ErrorHandlers, http_error
+from .rejections import http_error, respond
 from .router import ROUTES_UNKNOWN, RouteMatch, path_below
 from .types import ASGIApp, Message, Receive, Scope, Send
 
@@ -196,14 +196,14 @@ class ASGIAdmission(Admission):
             await self.aend((self.status or ERROR) if isinstance(error, Exception) else None)
         return False
 
-    async def reject(self, receive: Receive, send: Send, handlers: ErrorHandlers | None = None) -> None:
+    async def reject(self, receive: Receive, send: Send, app: Any = None) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's.
 
-        These handlers take precedence over those of the application that the middleware serves.
+        The handlers of ``app`` take precedence over those of the application that the middleware serves.
         """
         index, custom = self.request.index, None
-        if self.limits.reject is not None or handlers is not None or (index is not None and index.handlers is not None):
-            custom = await self._custom_response(receive, handlers)
+        if self.limits.reject is not None or app is not None or (index is not None and index.handling is not None):
+            custom = await self._custom_response(receive, app)
         if not custom:
             prepared = self.rejection()
             response = prepared.response
@@ -233,7 +233,7 @@ class ASGIAdmission(Admission):
 
         await app(self.native, receive, send_with_headers)
 
-    async def _custom_response(self, receive: Receive, handlers: ErrorHandlers | None) -> Any:
+    async def _custom_response(self, receive: Receive, app: Any) -> Any:
         """Return the response of your function, else that of an error handler; None where none of them responds."""
         request, verdict = self.request, self.verdict
         if self.limits.reject is not None:
@@ -241,6 +241,6 @@ class ASGIAdmission(Admission):
             return await response if inspect.isawaitable(response) else response
         response = None
         if request.index is not None and self.native["type"] == "http":
-            for each in filter(None, (handlers, request.index.handlers)):
-                response = response or await each.respond(verdict, self.native, receive)
+            for each in filter(None, (app, request.index.handling)):
+                response = response or await respond(each, verdict, self.native, receive)
         return response

@@ -15,7 +15,7 @@ from ..rules.marks import Destination, ViewMarks
 from ..rules.rule import with_defaults
 from .dependants import check_provided
 from .openapi import describe_limits
-from .rejections import ErrorHandlers, handle_rejections
+from .rejections import handle_rejections, has_handlers
 from .request import ASGIRequest
 from .route_reader import RouteReader, application_behind
 from .router import RouteFound, RouteMatch, path_below
@@ -30,8 +30,8 @@ class RouteIndex:
     ``is_outermost``: no other router is around it.
     """
 
-    handlers: ErrorHandlers | None = None
-    """Those of the application that the middleware serves."""
+    handling: Any = None
+    """The application that the middleware serves, where it has error handlers of its own."""
 
     def __init__(self, app: Any, is_outermost: bool, http_limiter: HttpLimiter) -> None:
         self._app = app
@@ -156,7 +156,7 @@ class Applications:
             if root is not None:
                 index = RouteIndex(root, is_outermost, self._http_limiter)
                 if app is None or index.reader.contains(app):
-                    index.handlers = ErrorHandlers.of(app)
+                    index.handling = app if has_handlers(app) else None
                     return index
         return None
 

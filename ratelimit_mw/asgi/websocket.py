@@ -4,10 +4,9 @@ A handshake counts as a GET of its path.
 """
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from ..decision import Verdict, rejection_of
-from .rejections import ErrorHandlers
 from .request import ASGIAdmission
 from .types import Message, Receive, Send
 
@@ -44,7 +43,7 @@ class WebSocketAdmission(ASGIAdmission):
             await self.aend(self.status)
         return True
 
-    async def reject(self, receive: Receive, send: Send, handlers: ErrorHandlers | None = None) -> None:
+    async def reject(self, receive: Receive, send: Send, app: Any = None) -> None:
         """Reject the handshake: with a whole response where the server can send one, else by closing (403)."""
         if not self._has_received:
             await self._receive()
