@@ -47,8 +47,8 @@ class RouteReader:
     def limits(self) -> list[DependencyLimit]:
         """The limits of all dependencies."""
         of_files = [call for each in self._frontends for call in calls_before(getattr(each, "dependant", None))]
-        calls = [*(call for route in self.routes for call in route.calls), *of_files]
-        return [call for call in calls if isinstance(call, DependencyLimit)]
+        limits = [limit for route in self.routes for limit in route.limits]
+        return [*limits, *(call for call in of_files if isinstance(call, DependencyLimit))]
 
     def describe(self) -> Iterator[Route]:
         """Describe all routes in their order, for checks and commands."""

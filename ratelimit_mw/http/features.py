@@ -68,10 +68,9 @@ class FeatureReader:
             **{name: attrgetter(name) for name in ("method", "host", "endpoint", "view")},
             "path": lambda request: path_feature(request.counted_path),
             **({"region": region.lookup} if region else {}),
-            **({PRIORITY: self._priority} if priority_header else {}),
+            **({PRIORITY: lambda request: self._of_proxy(request, priority_header)} if priority_header else {}),
             **({REQUEST_START: self._request_start} if client_ip.reads_header else {}),
         }
-        self._priority_header = priority_header
         if priority_header and not client_ip.reads_header:
             raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "priorities.header")
         self._routes = routes
@@ -130,15 +129,14 @@ class FeatureReader:
                 self._client_ip.watch(peer, lines)
         return self._ip_key(peer) or key_without_address(peer) if peer and len(peer) <= MAX_ADDRESS else None
 
-    def _priority(self, request: Request) -> str | None:
-        """Return the class that a trusted proxy has written. Of two lines, one is the client's own."""
-        lines = request.proxy_lines(self._priority_header) if self._client_ip.trusts(request.peer) else []
+    def _of_proxy(self, request: Request, header: str) -> str | None:
+        """Return the line that a trusted proxy has written. Of two lines, one is the client's own."""
+        lines = request.proxy_lines(header) if self._client_ip.trusts(request.peer) else []
         return lines[0] if len(lines) == 1 else None
 
     def _request_start(self, request: Request) -> float | None:
         """Return the time in ``X-Request-Start`` of a trusted proxy: seconds, milliseconds or microseconds."""
-        lines = request.proxy_lines("x-request-start") if self._client_ip.trusts(request.peer) else []
-        match = _TIME.fullmatch(lines[0]) if len(lines) == 1 else None
+        match = _TIME.fullmatch(self._of_proxy(request, "x-request-start") or "")
         return None if match is None else float(match[1]) / 1000 ** ((len(match[1].partition(".")[0]) - 9) // 3)
 
     def _ip_behind_proxies(self, request: Request) -> Any:
