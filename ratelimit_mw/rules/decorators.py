@@ -76,22 +76,15 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
     return mark
 
 
-@document(
-    RuleOptions,
-    limits=LIMITS_MEANING,
-    over='The action over the limit: `"close"` or `"drop"`.',
-)
+@document(RuleOptions, limits=LIMITS_MEANING, over='The action over the limit: `"close"` or `"drop"`.')
 def messages(
-    limits: Limits,
-    *,
-    over: Literal["close", "drop"] = "close",
-    **options: Unpack[RuleOptions],
+    limits: Limits, *, over: Literal["close", "drop"] = "close", **options: Unpack[RuleOptions]
 ) -> Callable[[AnyView], AnyView]:
     """Limit the messages that a WebSocket view receives. Messages that the view sends are not limited.
 
     A message over the limit closes the connection with code 1013 ("try again later"). With ``over="drop"``, the message
-    is dropped. ``cost`` may be a function of the message, a ``str`` or ``bytes``. The other
-    options are those of ``limit``, except for ``count_when``, ``count_unless`` and concurrency limits.
+    is dropped. ``cost`` may be a function of the message, a ``str`` or ``bytes``. The other options are those of
+    ``limit``, except for ``count_when``, ``count_unless`` and concurrency limits.
 
     Returns:
         A decorator. The view that it returns has the same signature.

@@ -1,4 +1,4 @@
-"""The tree of path patterns gives the results of regular expressions, and its parameters are features."""
+"""The table of path patterns gives the results of regular expressions, and its parameters are features."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pattern_matches(pattern: str, path: str) -> bool:
 
 
 def match_by_regex(pattern: str, path: str) -> bool:
-    """Match segment by segment with a regular expression, without a tree."""
+    """Match segment by segment with a regular expression, without a table."""
     path = re.sub("/+", "/", path)
     path = path[:-1] if path != "/" and path.endswith("/") else path
     expression = ""
@@ -72,8 +72,8 @@ def match_by_regex(pattern: str, path: str) -> bool:
 @example(["/**", "/", "/*"], "/")
 @example(["/a/**/b", "/**/a/**", "/a/{rest:path}"], "/a/b")
 @example(["/a/**/**/b"], "/a/b")
-def test_the_tree_agrees_with_a_regular_expression_for_each_pattern(table: list[str], path: str) -> None:
-    """For any patterns and path the tree finds the same patterns as separate matches, in ascending order."""
+def test_the_table_agrees_with_a_regular_expression_for_each_pattern(table: list[str], path: str) -> None:
+    """For any patterns and path the table finds the same patterns as separate matches, in ascending order."""
     expected = tuple(i for i, pattern in enumerate(table) if match_by_regex(pattern, path))
     assert PathTable(enumerate(table)).match(path) == expected
 
