@@ -1,9 +1,10 @@
 """``Dropped``: the clients that a bounded list has dropped, in two sketches of fixed size. Pure, no I/O.
 
 A HyperLogLog estimates how many names there are. The estimator is that of Ertl, "New cardinality estimation algorithms
-for HyperLogLog sketches" (2017), algorithm 6: it has no bias, and needs no tables. A count-min sketch estimates the
-count of a name (Cormode and Muthukrishnan, "An improved data stream summary", 2005). A count adds to one cell of each
-row. Names may share cells, so the lowest cell of a name is not too low.
+for HyperLogLog sketches" (2017), algorithm 6: it has no bias, and needs no tables. It has no correction for registers
+that are full, which takes about 2**52 names. A count-min sketch estimates the count of a name (Cormode and
+Muthukrishnan, "An improved data stream summary", 2005). A count adds to one cell of each row. Names may share cells, so
+the lowest cell of a name is not too low.
 """
 
 from __future__ import annotations
@@ -89,9 +90,8 @@ def _raise_register(registers: bytearray, digest: bytes) -> None:
 
 
 def _estimate(registers: Collection[int]) -> float:
-    counts = Counter(registers)
-    total = _REGISTERS * _tau(1 - counts[_LONGEST] / _REGISTERS)
-    for zeros in range(_LONGEST - 1, 0, -1):
+    counts, total = Counter(registers), 0.0
+    for zeros in range(_LONGEST, 0, -1):
         total = (total + counts[zeros]) / 2
     total += _REGISTERS * _sigma(counts[0] / _REGISTERS)
     return _REGISTERS**2 / (2 * math.log(2) * total)
@@ -107,14 +107,3 @@ def _sigma(x: float) -> float:
         total += x * weight
         weight *= 2
     return total
-
-
-def _tau(x: float) -> float:
-    """Return (1 - x - (1 - x**(1/2))**2 / 2 - (1 - x**(1/4))**2 / 4 - ...) / 3, for the share of full registers."""
-    if x in (0, 1):
-        return 0
-    total, weight, before = 1 - x, 1.0, -1.0
-    while total != before:
-        x, before, weight = math.sqrt(x), total, weight / 2
-        total -= (1 - x) ** 2 * weight
-    return total / 3
