@@ -134,18 +134,8 @@ class CalendarWindow(FixedWindow):
         return start, end
 
     def _midnight(self, day: date) -> int:
-        """Return the first moment of a day."""
-        moment = int(datetime(day.year, day.month, day.day, tzinfo=self._zone).timestamp())
-        local = datetime.fromtimestamp(moment, self._zone)
-        if local.hour or local.minute:  # the clock skips midnight: it may do so from before midnight
-            before = moment - 86_400
-            while moment - before > 1:
-                middle = (before + moment) // 2
-                if datetime.fromtimestamp(middle, self._zone).date() < day:
-                    before = middle
-                else:
-                    moment = middle
-        return moment * SECOND
+        """Return midnight, or the moment of a clock that skips it."""
+        return int(datetime(day.year, day.month, day.day, tzinfo=self._zone).timestamp()) * SECOND
 
 
 def _next_month(first: date) -> date:

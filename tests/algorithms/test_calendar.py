@@ -85,19 +85,6 @@ def test_edges_are_the_first_moments_of_local_days() -> None:
     )
 
 
-def test_a_gap_that_begins_before_midnight_ends_the_day() -> None:
-    """In Toronto, the clocks once went from 23:30 to 0:30 and, in autumn, over midnight back to the day before."""
-    zone = "America/Toronto"
-    tz = ZoneInfo(zone)
-    for year, month, day in ((1919, 3, 30), (1919, 3, 31), (1919, 10, 26), (1987, 4, 5)):
-        window = window_of("day", zone)
-        noon = at(zone, year, month, day, 12)
-        start, end = window.window(noon)
-        assert datetime.fromtimestamp(start // SECOND, tz).date() == date(year, month, day)
-        assert datetime.fromtimestamp((start - SECOND) // SECOND, tz).date() < date(year, month, day)
-        assert window.window(end - 1) == (start, end)
-
-
 def test_a_day_that_begins_twice_begins_at_its_first_midnight() -> None:
     """In St. John's, the clocks went back from 0:01 to 23:01. The hour after that still is of the new day."""
     window = window_of("day", "America/St_Johns")
