@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from .tasks import Tasks
 
 _log = logging.getLogger("ratelimit_mw")
 _Corrections = list[tuple[Receipt, list[PendingCorrection]]]
-Undo = Sequence[Callable[[], None]]
 
 
 class Settlement:
@@ -103,8 +102,7 @@ class Settlement:
         A key with an invalid feature stays: many clients share it, so one of them could reset the counts of the others.
         On an event loop, a task does it.
         """
-        keys = _own(verdict.receipt.keys(rule), self._reloads.rules.by_name.get(rule))
-        work = partial(self._forget, keys=keys, rule=rule, verdict=verdict, undo=_drop(verdict, rule, keys))
+        work = self._forgetting(verdict, rule, verdict.receipt.keys(rule), self._reloads.rules.by_name.get(rule))
 
         def forget_here() -> None:
             run_blocking(work(blocking_call))
@@ -131,8 +129,7 @@ class Settlement:
             ConfigError: There is no such rule, or a feature of its key is missing.
         """
         found = await self.keys(call, rule, features, rules)
-        keys = _own(found, (rules or self._reloads.rules).named(rule))
-        await self._forget(call, keys, rule, verdict, _drop(verdict, rule, keys))
+        await self._forgetting(verdict, rule, found, (rules or self._reloads.rules).named(rule))(call)
 
     async def keys(self, call: Call, rule: str, features: Features, rules: RuleSet | None = None) -> list[str]:
         """Return all keys that a rule may count features under."""
@@ -154,15 +151,29 @@ class Settlement:
         keys = await self.keys(call, rule, self._reloads.as_counted(features))
         await call(self._counts, "forget", keys)
 
-    async def _forget(self, call: Call, keys: Sequence[str], rule: str, verdict: Verdict, undo: Undo) -> None:
-        try:
-            await call(self._counts, "forget", keys)
-        except StoreError as error:
-            _log.warning("rule %s: the store could not reset a key (%s)", rule, error)  # the view continues
-            for each in undo:
-                each()
-            if any(part.receipt.has_ended for part in verdict.parts):  # its refunds are due
-                await self._correct(call, verdict)
+    def _forgetting(
+        self, verdict: Verdict, rule: str, keys: Sequence[str], compiled: CompiledRule | None
+    ) -> Callable[[Call], Coroutine[Any, Any, None]]:
+        """Note that a verdict has consumed nothing under keys. Return what forgets those that belong to one client.
+
+        A reload may have removed the rule.
+        """
+        if compiled is not None:
+            keys = [key for key in keys if not compiled.key.has_invalid(key.removeprefix(prefix_of(key)))]
+        parts = [p for p in verdict.parts if rule in p and any(decision.hit[1] in keys for decision in p.decisions)]
+        undo = [part.receipt.drop(rule) for part in parts]
+
+        async def forget(call: Call) -> None:
+            try:
+                await call(self._counts, "forget", keys)
+            except StoreError as error:
+                _log.warning("rule %s: the store could not reset a key (%s)", rule, error)  # the view continues
+                for each in undo:
+                    each()
+                if any(part.receipt.has_ended for part in verdict.parts):  # its refunds are due
+                    await self._correct(call, verdict)
+
+        return forget
 
     async def _correct(self, call: Call, verdict: Verdict) -> None:
         """Send the corrections of a verdict. On an event loop, they are sent even when the caller is cancelled."""
@@ -187,17 +198,3 @@ class Settlement:
     async def _send(self, call: Call, corrections: _Corrections) -> None:
         for receipt, pending in corrections:
             await self._slots.settle(call, receipt, pending)
-
-
-def _own(keys: list[str], rule: CompiledRule | None) -> list[str]:
-    """Return the keys that belong to one client: many clients share a key with an invalid feature.
-
-    ``rule`` is None for one that a reload has removed.
-    """
-    return [key for key in keys if rule is None or not rule.key.has_invalid(key.removeprefix(prefix_of(key)))]
-
-
-def _drop(verdict: Verdict, rule: str, keys: Sequence[str]) -> Undo:
-    """Note that a verdict has consumed nothing under keys that are forgotten. Return the functions that undo it."""
-    parts = [p for p in verdict.parts if rule in p and any(decision.hit[1] in keys for decision in p.decisions)]
-    return [part.receipt.drop(rule) for part in parts]
