@@ -1,4 +1,4 @@
-"""The application of the demo: every page, and a login, behind `RateLimitMiddleware`."""
+"""The application of the demo: pages and a login, with limits."""
 # mypy: disallow-untyped-defs=False
 
 from pathlib import Path
@@ -23,5 +23,6 @@ async def login(request):
     return PlainTextResponse("wrong password\n", 401)
 
 
-app = Starlette(routes=[Route("/login", login, methods=["POST"]), Mount("/", page)])
+routes = [Route("/login", login, methods=["POST"]), Mount("/", page)]
+app = Starlette(routes=routes)
 app.add_middleware(RateLimitMiddleware, settings=SETTINGS)
