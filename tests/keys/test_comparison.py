@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from functools import partial
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, NewType
 from uuid import UUID
 
 import pytest
@@ -278,7 +278,6 @@ def test_annotations_of_functions() -> None:
         (Name, [str]),
         (str | None, [str, type(None)]),
         (Annotated[int | None, "id"], [int, type(None)]),
-        (Literal["a", 1], [str, int]),
         (Awaitable[UUID], [UUID]),
         (dict[str, str], [dict]),
         (Any, []),
