@@ -11,16 +11,12 @@ from redis_handles import PATIENT
 from shared_store import SharedStore
 from tables import each
 
-from ratelimit_mw import Limiter, Rule, Verdict, algorithms
+from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.testing.store_suite import StoreSuite
 
 MARKED: Any = {"count_when": {"marked": True}}
-SPECS: list[Any] = [
-    *algorithms.names(),
-    {"name": "sliding-window-log", "count_rejected": True},
-    {"name": "token-bucket", "refill": "interval"},
-]
 
 
 @each(
@@ -95,7 +91,8 @@ def test_the_numbers_after_an_outcome_are_those_of_the_store(any_url: str, way: 
     chance = random.Random(7)
     store = open_store(any_url, PATIENT)
     options: Any = {"key": ["user"], "limits": "30/minute; 3 concurrent", "cost": 2, "count_when": {"status": 401}}
-    for i, spec in enumerate(SPECS):
+    spec: Any
+    for i, spec in enumerate(StoreSuite.algorithms):
         own = Rule(name=f"r{i}", algorithm=spec, **options)
         rate = Limiter([own, Rule(name="all", key=["user"], limits="999/minute")], store, clock)
         for _ in range(30):
