@@ -100,10 +100,9 @@ class DjangoRequest(WSGIRequest):
 
     def header_lines(self, name: str) -> list[str]:
         """Return the lines that arrived. Under ASGI, ``META`` joins them, and Django reads cookies from there."""
-        scope = self._scope
-        return (
-            super().header_lines(name) if scope is None or name == "cookie" else ASGIRequest(scope).header_lines(name)
-        )
+        if self._scope is None or name == "cookie":
+            return super().header_lines(name)
+        return ASGIRequest(self._scope).header_lines(name)
 
     def header_names(self) -> list[str]:
         return super().header_names() if self._scope is None else ASGIRequest(self._scope).header_names()

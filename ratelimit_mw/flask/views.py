@@ -28,7 +28,7 @@ class FlaskViews(MapViews):
     """The views of an application. ``hooks`` are those that decide its requests."""
 
     def __init__(self, app: Flask, http_limiter: HttpLimiter, hooks: Any) -> None:
-        super().__init__(http_limiter, app.url_map, server_name=app.config["SERVER_NAME"])
+        super().__init__(http_limiter, app.url_map)
         self._app = app
         self._hooks = hooks
         self._configured = app.config.get(SETTING)
@@ -41,6 +41,7 @@ class FlaskViews(MapViews):
     def read(self) -> list[Route]:
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
+        self.server_name = self._app.config["SERVER_NAME"] or ""  # Flask itself finds the subdomain of a request
         return super().read()
 
     def read_again(self) -> None:
@@ -78,9 +79,6 @@ class FlaskViews(MapViews):
     def _adds_parameters(self) -> bool:
         every = self._app.url_value_preprocessors.values()
         return any(function != self._hooks.keep_parameters for functions in every for function in functions)
-
-    def _check_subdomains(self, *_: Any) -> None:
-        """Flask itself finds the subdomain of a request."""
 
 
 def _serves_files(view: Any, endpoint: str) -> bool:

@@ -65,7 +65,10 @@ class MapViews:
     def read(self) -> list[Route]:
         """Add the limits of all views, and return all routes. Raises ``ConfigError`` for limits that cannot apply."""
         rules = list(self._map.iter_rules())
-        self._check_subdomains(rules)
+        for rule in rules if self.server_name is None and not self._map.host_matching else ():
+            if rule.subdomain:  # it would never be found
+                message = f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. Pass server_name="
+                raise ConfigError(f"{message}, as to bind_to_environ", "url_map")
         views = {endpoint: self._read_view(endpoint) for endpoint in {rule.endpoint: None for rule in rules}}
         routes = [_route(rule, view) for rule in rules if (view := views[rule.endpoint]) is not None]
 
@@ -119,13 +122,6 @@ class MapViews:
     def _adds_parameters(self) -> bool:
         """Return whether functions of the application may add parameters to a route."""
         return False
-
-    def _check_subdomains(self, rules: list[Rule]) -> None:
-        """Raise ``ConfigError`` for a rule that would never be found."""
-        if self.server_name is None and not self._map.host_matching:
-            for rule in filter(lambda rule: rule.subdomain, rules):
-                message = f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. Pass server_name="
-                raise ConfigError(f"{message}, as to bind_to_environ", "url_map")
 
 
 def _route(rule: Rule, view: ViewMarksByMethod) -> Route:
