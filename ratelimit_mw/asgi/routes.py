@@ -14,8 +14,7 @@ from ..keys.values import parameter
 from ..rules.marks import Destination, ViewMarks
 from ..rules.rule import with_defaults
 from .dependants import check_provided
-from .openapi import describe_limits
-from .rejections import handle_rejections, has_handlers
+from .rejections import describe_limits, handle_rejections, has_handlers
 from .request import ASGIRequest
 from .route_reader import RouteReader, application_behind
 from .router import RouteFound, RouteMatch, path_below
