@@ -37,7 +37,8 @@ _numbers: Final = count()
 _entries: Final[dict[int, _Registration]] = {}
 _held: Final[dict[int, list[_Lock]]] = {}  # by the number of the forking thread
 _checking = threading.Lock()
-_process = os.getpid()
+process = os.getpid()
+"""The process whose locks and connections these are. It differs after a fork without Python's hooks."""
 
 
 def create_lock(
@@ -62,9 +63,9 @@ def run_in_child(owner: _Owner, callback: Callable[[_Owner], None]) -> None:
 
 def check_process() -> None:
     """Run the callbacks now if this process was forked without Python's hooks. Costs one call of ``os.getpid``."""
-    if os.getpid() != _process:
+    if os.getpid() != process:
         with _checking:
-            if os.getpid() != _process:
+            if os.getpid() != process:
                 _in_child()
 
 
@@ -97,7 +98,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global _process
+    global process
     held = _held.pop(threading.get_ident(), [])
     _held.clear()
     for owner, entry, lock in _live():
@@ -108,7 +109,7 @@ def _in_child() -> None:
             setattr(owner, entry.attribute, entry.factory())
         if entry.callback:
             entry.callback(owner, intact)
-    _process = os.getpid()
+    process = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork

@@ -94,7 +94,7 @@ def test_check_process_runs_callbacks_once_in_a_new_process(monkeypatch: pytest.
     forksafe.run_in_child(owner, calls.append)
     forksafe.check_process()
     assert calls == []
-    monkeypatch.setattr(forksafe, "_process", -1)
+    monkeypatch.setattr(forksafe, "process", -1)
     forksafe.check_process()
     forksafe.check_process()
     assert calls == [owner]
@@ -118,7 +118,7 @@ def test_a_thread_that_waited_does_not_repeat_the_callbacks(monkeypatch: pytest.
 
     owner, calls = Owner(), []
     forksafe.run_in_child(owner, calls.append)
-    monkeypatch.setattr(forksafe, "_process", -1)
+    monkeypatch.setattr(forksafe, "process", -1)
     monkeypatch.setattr(forksafe, "_checking", OtherThreadFirst())
     forksafe.check_process()
     assert calls == [owner]

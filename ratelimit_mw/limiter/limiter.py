@@ -337,7 +337,7 @@ class Limiter:
         hits = cast("list[Any] | Verdict", built)
         if isinstance(hits, Verdict):
             return hits
-        if suffix := self.clocks.key_suffix():
+        if testmode.active and (suffix := self.clocks.key_suffix()):
             hits = [(limit, key + suffix, used) for limit, key, used in hits]
         if (
             self.remote is not None
@@ -362,10 +362,11 @@ class Limiter:
             return Verdict()
         if plan.waits and consume:
             return await self.slots.decide_in_turn(call, plan, hits)
+        now = self._now() if self.clocks.own or testmode.active else None
         if call is blocking_call or not self.waits:
-            decisions = self._counts.apply(hits, self._now(), consume)
+            decisions = self._counts.apply(hits, now, consume)
         else:
-            deciding = self._counts.aapply(hits, self._now(), consume)
+            deciding = self._counts.aapply(hits, now, consume)
             decisions = await (self.slots.keep(deciding) if consume and plan.has_slots else deciding)
         return build_verdict(decisions, consume, plan.adds_hits)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -227,6 +230,22 @@ def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture, s
     verdict["tokens"].reset()
     message = "rule tokens: the store could not reset a key (it does not answer)"
     assert caplog.messages.count(message) == 2
+
+
+def test_a_rule_that_a_reload_has_removed_is_reset(tmp_path: Path) -> None:
+    """The count is forgotten, should the rule come back."""
+    file = tmp_path / "ratelimit.json"
+    rules = [{"name": name, "key": [], "limits": "9/minute"} for name in ("old", "new")]
+    whole, rest = json.dumps({"rules": rules}), json.dumps({"rules": rules[1:]})
+    file.write_text(whole)
+    with closing(Limiter.from_settings(file, clock=ManualClock(1_000_000.0))) as limiter:
+        verdict = limiter.hit({})
+        file.write_text(rest)
+        limiter.reload()
+        verdict["old"].reset()
+        file.write_text(whole)
+        limiter.reload()
+        assert left(limiter, {}) == [9, 8]
 
 
 def test_a_late_cost_keeps_the_outcome() -> None:

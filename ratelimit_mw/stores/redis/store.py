@@ -7,15 +7,16 @@ of one event loop share calls. Nothing is sent twice, except after NOSCRIPT and 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redis.credentials import CredentialProvider
 
+from ... import forksafe
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError
-from ...forksafe import check_process
 from ..base import Facts, Store
 from ..blocking import forms, run_blocking
 from ..calls import CallStore
@@ -110,7 +111,8 @@ class RedisStore(CallStore):
 
     # Most requests are one call, and a ``RedisRequest`` takes a twentieth of its time.
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        check_process()
+        if os.getpid() != forksafe.process:
+            forksafe.check_process()
         if not self._is_one_call(hits):
             return super().apply(hits, now, consume)
         return run_blocking(self._ask(self._threads, hits, now, consume))
