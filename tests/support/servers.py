@@ -225,12 +225,12 @@ class PostgresServer(Server):
 
     def pause(self) -> None:
         for pid in [self.process.pid, *self._children()]:
-            os.kill(pid, signal.SIGSTOP)
+            _signal(pid, signal.SIGSTOP)
             wait_for(lambda pid=pid: _state_of(pid) in "TZ", "a process to stop")
 
     def resume(self) -> None:
         for pid in [*self._children(), self.process.pid]:
-            os.kill(pid, signal.SIGCONT)
+            _signal(pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """End all processes at once, as when the machine fails: the next start recovers, and empties unlogged tables.
@@ -250,6 +250,11 @@ class PostgresServer(Server):
     def _children(self) -> list[int]:
         text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in text.split()]
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # a connection that has ended
+        os.kill(pid, number)
 
 
 def _state_of(pid: int) -> str:

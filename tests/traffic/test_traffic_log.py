@@ -354,7 +354,7 @@ def test_a_child_of_a_server_without_hooks_has_no_counts_of_its_parent(
     """Such a server is uWSGI. The first new event, or the next write, notices the fork."""
     for record_in_child in (True, False):
         log.record("a")
-        monkeypatch.setattr(forksafe, "_process", -1)
+        monkeypatch.setattr(forksafe, "process", -1)
         if record_in_child:
             log.record("b")
         log.flush()
