@@ -34,6 +34,7 @@ def run_within(program: str, open_app: "Callable[[], Source]", words: Sequence[s
         require_extra(program)
     except MissingExtraError as error:
         sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()  # old releases of click lose the text
         return 2
     from click import ClickException
 
