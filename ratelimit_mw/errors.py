@@ -192,6 +192,7 @@ class MissingExtraError(RateLimitError, ImportError):
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f'{feature} needs an extra that is not installed: pip install "ratelimit-mw[{extra}]"')
+        self.add_note(f"See {url_of('project/support#optional-libraries')}")
 
 
 class StoreError(RateLimitError):

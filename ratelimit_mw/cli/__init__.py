@@ -19,7 +19,7 @@ def main() -> None:
     try:
         require_extra("ratelimit-mw")
     except MissingExtraError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write("\n".join((str(error), *error.__notes__, "")))
         sys.exit(2)
     from .group import ratelimit_mw
 
@@ -33,7 +33,7 @@ def run_within(program: str, open_app: "Callable[[], Source]", words: Sequence[s
     try:
         require_extra(program)
     except MissingExtraError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write("\n".join((str(error), *error.__notes__, "")))
         sys.stderr.flush()  # old releases of click lose the text
         return 2
     from click import ClickException

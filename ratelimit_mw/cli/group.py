@@ -67,9 +67,10 @@ def _failure(error: click.ClickException | RateLimitError | OSError) -> click.Cl
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Failure(f"{where}{error.strerror or error}")
+    notes = getattr(error, "__notes__", ())
     if isinstance(error, MissingExtraError):
-        return click.UsageError(str(error))
-    return Failure(str(error), *getattr(error, "__notes__", ()))
+        return click.UsageError("\n".join((str(error), *notes)))
+    return Failure(str(error), *notes)
 
 
 @click.group(cls=CommandGroup, context_settings=_HELP_OPTIONS)

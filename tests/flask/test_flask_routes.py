@@ -73,10 +73,11 @@ def test_the_help_has_examples_of_flask() -> None:
 
 
 def test_the_commands_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without rich the commands print how to install it, with exit code 2."""
+    """Without rich the commands print how to install it and the page about extras, with exit code 2."""
     monkeypatch.setitem(sys.modules, "rich", None)
     result = run(app_of(), "check")
     assert (result.exit_code, 'pip install "ratelimit-mw[cli]"' in result.stderr) == (2, True)
+    assert "/project/support.html#optional-libraries\n" in result.stderr
 
 
 def test_the_commands_report_mistakes() -> None:
