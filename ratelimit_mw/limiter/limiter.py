@@ -362,7 +362,7 @@ class Limiter:
             return Verdict()
         if plan.waits and consume:
             return await self.slots.decide_in_turn(call, plan, hits)
-        now = self._now() if self.clocks.own or testmode.active else None
+        now = self._now() if self.clocks.own or testmode.active else None  # most limiters leave the time to the store
         if call is blocking_call or not self.waits:
             decisions = self._counts.apply(hits, now, consume)
         else:

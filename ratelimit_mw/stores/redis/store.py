@@ -111,7 +111,7 @@ class RedisStore(CallStore):
 
     # Most requests are one call, and a ``RedisRequest`` takes a twentieth of its time.
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if os.getpid() != forksafe.process:
+        if os.getpid() != forksafe.process:  # without a call for each request
             forksafe.check_process()
         if not self._is_one_call(hits):
             return super().apply(hits, now, consume)
