@@ -137,8 +137,8 @@ def check(path: Path) -> list[Problem]:
             found.append((line, "long", f"{length} words in a sentence: write several, of at most {MOST_WORDS} words"))
     if path.suffix == ".md" and thousands > 0.3:
         addressed = len(matches(re.compile(r"\b[Yy]our?\b"), blocks))
-        if addressed < WORDS["you"]["least"] * thousands:
-            found.append((1, "you", f'"you" and "your" only {addressed} times: address the reader'))
+        if not WORDS["you"]["least"] <= addressed / thousands <= WORDS["you"]["most"]:
+            found.append((1, "you", f'"you" and "your" {addressed} times: address the reader, not too often'))
     return sorted(found)
 
 

@@ -43,6 +43,7 @@ PROBLEMS = {
     "a word that is too frequent": ("a.md", "Nobody waits.\n", [(1, "nobody")]),
     "a clause as subject": ("a.md", "It is so.\nWhat waits is served.\n", [(2, "what")]),
     "a page without a reader": ("a.md", "It is fine. " * 110, [(1, "you")]),
+    "a page that addresses the reader too often": ("a.md", "You wait for your turn. " * 70, [(1, "you")]),
     "a docstring": ("a.py", 'def f():\n    """First.\n\n    It refuses them.\n    """\n', [(4, "banned")]),
     "a comment": ("a.py", "x = 1  # it is told to wait\n", [(1, "say")]),
     "a message": ("a.py", 'raise OSError(f"the {x} is unreadable for us")\n', [(1, "banned")]),
@@ -58,7 +59,7 @@ FINE = {
     "a list": ("a.md", "It has also if and else. See also where it is. In the place of one.\n"),
     "names": ("a.py", 'def refuse(told: str = "spend") -> None:\n    nobody = {"refuse": "told"}\n'),
     "an example": ("a.py", 'def f():\n    """Do it.\n\n    Example:\n        nobody refuses it\n    """\n'),
-    "several sentences": ("a.md", "You wait. It ends. " * 60),
+    "several sentences": ("a.md", ("You wait. " + "It ends. " * 15) * 12),
 }
 
 
