@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
+import msgspec
+
 from .retention import Resolution, Retention
 from .sketches import Dropped
 
@@ -15,6 +17,7 @@ OTHER: Final = "other"
 MOST_EVENTS: Final = 10_000
 MOST_CLIENTS: Final = 1_000
 """The clients that an event keeps when it has more than twice as many."""
+_decode: Final = msgspec.msgpack.Decoder(tuple[dict[str, int], bytes | None]).decode
 
 
 @dataclass(slots=True)
@@ -56,16 +59,26 @@ class EventCounts:
         """Return the count of a client. It is an estimate if the client is not in the list, and some were dropped."""
         return self.clients.get(client) or (0 if self.dropped is None else self.dropped.count_of(client))
 
-    def drop_clients(self, most: int) -> Collection[str]:
-        """Keep the ``most`` largest clients if there are more than twice as many. Return those that are dropped."""
+    def drop_clients(self, most: int) -> None:
+        """Keep the ``most`` largest clients if there are more than twice as many."""
         if len(self.clients) <= 2 * most:
-            return ()
+            return
         ranked = sorted(self.clients.items(), key=lambda each: -each[1])
-        self.clients, gone = dict(ranked[:most]), dict(ranked[most:])
+        self.clients = dict(ranked[:most])
         if self.dropped is None:
             self.dropped = Dropped()
-        self.dropped.add(gone)
-        return gone
+        self.dropped.add(dict(ranked[most:]))
+
+    @property
+    def has_clients(self) -> bool:
+        return bool(self.clients) or self.dropped is not None
+
+    def clients_added_to(self, known: bytes | None) -> bytes:
+        """Return the clients of a bucket as a store keeps them: those that it has, and these."""
+        whole = EventCounts() if known is None else clients_of(known)
+        whole.merge(self)
+        whole.drop_clients(MOST_CLIENTS)
+        return msgspec.msgpack.encode((whole.clients, None if whole.dropped is None else bytes(whole.dropped)))
 
     def top(self, most: int) -> TopClients:
         """Return the clients with the highest counts."""
@@ -75,6 +88,15 @@ class EventCounts:
     def distinct(self) -> int:
         """Return the number of clients. It is an estimate if clients were dropped."""
         return len(self.clients) if self.dropped is None else self.dropped.distinct_with(self.clients)
+
+
+def clients_of(data: bytes) -> EventCounts:
+    """Return the clients that a store has kept, without their total. ``ValueError`` for other bytes."""
+    try:
+        clients, sketch = _decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"expected a list of clients: {error}") from None
+    return EventCounts(0, clients, None if sketch is None else Dropped(sketch))
 
 
 def merged(parts: Iterable[EventCounts]) -> EventCounts:

@@ -217,7 +217,7 @@ class TrafficLog(CountWriter):
         if client is None:
             return self._store.totals(run, events)
         return {
-            event: {start: each.count_of(client) for start, each in self._store.clients(run, event, client).items()}
+            event: {start: each.count_of(client) for start, each in self._store.clients(run, event).items()}
             for event in events
         }
 

@@ -1,4 +1,4 @@
-"""``RedisCounts``: a traffic log in Redis. A bucket has a hash of its events, and a hash of clients for each event.
+"""``RedisCounts``: a traffic log in Redis. A bucket has a hash of its events, and a list of clients for each event.
 
 A batch is written in parts. Each is one transaction, which also sets the token of the part. The transaction watches the
 token, so a part that is sent again after a lost reply counts once.
@@ -20,15 +20,14 @@ from redis.sentinel import Sentinel
 from ..errors import StoreError
 from ..stores.redis.address import Address
 from ..stores.redis.errors import as_store_error
-from .counts import MOST_CLIENTS, MOST_EVENTS, Batch, EventCounts, add_counts, fit_events
+from .counts import MOST_EVENTS, Batch, EventCounts, add_counts, clients_of, fit_events
 from .retention import Resolution, Retention, Run
-from .sketches import Dropped
 from .store import CountStore, LogAddress
 
 _TIMEOUT: Final = 5.0
 """Seconds that a call may wait for the server."""
 _PART: Final = 1_000
-"""The maximum number of counts in one transaction, for which the server takes about 2 ms."""
+"""The number of counts in one transaction, for which the server takes about 2 ms. One event may have more."""
 _READS: Final = 500
 """The maximum number of reads in one round trip."""
 _TOKEN_LIFE: Final = 86_400
@@ -55,24 +54,19 @@ class RedisCounts(CountStore):
 
     def write(self, batch: Batch, token: str, now: int) -> str | None:
         for number, part in enumerate(_parts(batch)):
-            fitting = self._fitting(part)
-            add = partial(self._add, fitting, f"{self._prefix}:written:{token}:{number}", now)
-            if (retention := self._transaction(add)) is not None:
+            add = partial(self._add, self._fitting(part), f"{self._prefix}:written:{token}:{number}", now)
+            with self._errors():  # if another process changes a watched key, ``add`` is called again
+                retention: str | None = self._client.transaction(add, value_from_callable=True)
+            if retention is not None:
                 return retention
-            self._drop_clients(fitting, now)
         return None
 
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
         rows = self._of_run(run, "hmget", "", events, parse=lambda row: [int(each or 0) for each in row])
         return {event: {start: row[i] for start, row in rows.items() if row[i]} for i, event in enumerate(events)}
 
-    def clients(self, run: Run, event: str, client: str | None = None) -> dict[int, EventCounts]:
-        if client is None:
-            lists = self._of_run(run, "hgetall", f":n:{event}", parse=_counts)
-        else:
-            lists = self._of_run(run, "hget", f":n:{event}", client, parse=lambda number: {client: int(number)})
-        sketches = self._of_run(run, "get", f":d:{event}", parse=Dropped)
-        return {start: EventCounts(0, lists.get(start, {}), sketches.get(start)) for start in lists.keys() | sketches}
+    def clients(self, run: Run, event: str) -> dict[int, EventCounts]:
+        return self._of_run(run, "get", f":{event}", parse=clients_of)
 
     def events(self, run: Run) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -100,55 +94,31 @@ class RedisCounts(CountStore):
 
     def _add(self, part: Batch, token: str, now: int, calls: Any) -> str | None:
         """Add a part, unless that is done. Return the retention of the log if it is another one."""
-        added = self._rows(part, now)
-        sketches = [f"{key}:d:{event}" for key, _, event, counts in added if counts.dropped is not None]
-        calls.watch(token, *sketches)
-        is_written, retention, *found = calls.mget(token, self._log, *sketches)
+        every = [
+            (self._key(*bucket), bucket[0].end_of(bucket[1]) - now, event, counts)
+            for bucket, events in part.items()
+            for event, counts in events.items()
+        ]
+        lists = [f"{key}:{event}" for key, _, event, counts in every if counts.has_clients]
+        calls.watch(token, *lists)
+        is_written, retention, *found = calls.mget(token, self._log, *lists)
         calls.multi()
         if retention is not None and (of_log := str(retention, "utf-8")) != str(self._retention):
             return of_log
         if is_written:
             return None
-        known = dict(zip(sketches, found, strict=True))
-        for key, seconds, event, counts in added:
+        known = dict(zip(lists, found, strict=True))
+        for key, seconds, event, counts in every:
             calls.hincrby(key, event, counts.total)
             calls.expire(key, seconds)
-            for client, number in counts.clients.items():
-                calls.hincrby(f"{key}:n:{event}", client, number)
-            calls.expire(f"{key}:n:{event}", seconds)
-            if counts.dropped is not None:
-                _set_sketch(calls, f"{key}:d:{event}", known[f"{key}:d:{event}"], counts.dropped, seconds)
+            if counts.has_clients:
+                calls.set(f"{key}:{event}", counts.clients_added_to(known[f"{key}:{event}"]), ex=seconds)
         calls.set(self._log, str(self._retention), ex=self._retention.longest.end_of(0))
         calls.set(token, 1, ex=_TOKEN_LIFE)
         return None
 
-    def _drop_clients(self, part: Batch, now: int) -> None:
-        """Drop the smallest clients of lists that have too many after a part was added."""
-        lists = [(key, event, seconds) for key, seconds, event, counts in self._rows(part, now) if counts.clients]
-        sizes = self._read([("hlen", f"{key}:n:{event}") for key, event, _ in lists], int)
-        for (key, event, seconds), size in zip(lists, sizes, strict=True):
-            if size > 2 * MOST_CLIENTS:
-                self._transaction(partial(_drop, f"{key}:n:{event}", f"{key}:d:{event}", seconds))
-
-    def _rows(self, part: Batch, now: int) -> list[tuple[str, int, str, EventCounts]]:
-        """Return the key of the bucket of each event, the seconds until it expires, the event and its counts."""
-        return [
-            (self._key(*bucket), bucket[0].end_of(bucket[1]) - now, event, counts)
-            for bucket, events in part.items()
-            for event, counts in events.items()
-        ]
-
     def _key(self, resolution: Resolution, start: int) -> str:
         return f"{self._prefix}:{resolution.step}:{start}"
-
-    def _transaction(self, run: Callable[[Any], str | None]) -> str | None:
-        """Return the result of a function that queues calls, after they were executed.
-
-        If another process changes a watched key, the function is called again.
-        """
-        with self._errors():
-            found: str | None = self._client.transaction(run, value_from_callable=True)
-        return found
 
     def _of_run(
         self, run: Run, command: str, suffix: str, *arguments: object, parse: Callable[[Any], _Value]
@@ -188,38 +158,12 @@ def _parts(batch: Batch) -> Iterator[Batch]:
     part, size = Batch(), 0
     for bucket, events in batch.items():
         for event, counts in events.items():
-            for piece in _pieces(counts):
-                if size + piece.size > _PART:
-                    yield part
-                    part, size = {}, 0
-                part.setdefault(bucket, {})[event] = piece
-                size += piece.size
+            part.setdefault(bucket, {})[event] = counts
+            size += counts.size
+            if size >= _PART:
+                yield part
+                part, size = {}, 0
     yield part
-
-
-def _pieces(counts: EventCounts) -> Iterator[EventCounts]:
-    """Divide the clients of an event. The first piece has the other figures."""
-    clients = list(counts.clients.items())
-    for first in range(0, len(clients) or 1, _PART // 2):
-        some = dict(clients[first : first + _PART // 2])
-        yield EventCounts(0, some) if first else EventCounts(counts.total, some, counts.dropped)
-
-
-def _drop(clients: str, sketch: str, seconds: int, calls: Any) -> None:
-    """Drop the smallest clients of a list, as the other stores do."""
-    calls.watch(clients, sketch)
-    whole, known = EventCounts(0, _counts(calls.hgetall(clients))), calls.get(sketch)
-    calls.multi()
-    if (gone := whole.drop_clients(MOST_CLIENTS)) and whole.dropped is not None:
-        calls.hdel(clients, *gone)
-        _set_sketch(calls, sketch, known, whole.dropped, seconds)
-
-
-def _set_sketch(calls: Any, key: str, known: bytes | None, added: Dropped, seconds: int) -> None:
-    """Add clients to a sketch that was read before."""
-    whole = Dropped() if known is None else Dropped(known)
-    whole.merge(added)
-    calls.set(key, bytes(whole), ex=seconds)
 
 
 def _counts(reply: dict[bytes, bytes]) -> dict[str, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -16,16 +15,15 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ..errors import ConfigError, StoreError
-from .counts import MOST_CLIENTS, MOST_EVENTS, Batch, EventCounts, Events, fit_events
+from .counts import MOST_EVENTS, Batch, EventCounts, Events, clients_of, fit_events
 from .retention import Retention, Run
-from .sketches import Dropped
 from .store import CountStore, LogAddress
 
 _BUSY: Final = 10.0
 """Seconds to wait for another process that writes."""
 _APPLICATION: Final = 0x524C_5431
 """Marks the file of a traffic log, for this package and for the program ``file``."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 # The rows of one event are together, so that a curve reads few pages. The index has those of one bucket together.
 _SCHEMA: Final = (
     f"PRAGMA application_id = {_APPLICATION}",
@@ -39,39 +37,24 @@ _SCHEMA: Final = (
     "CREATE INDEX by_start ON totals (step, start, event, n)",
     """
     CREATE TABLE clients (
-        step INTEGER, event TEXT, start INTEGER, client TEXT, n INTEGER NOT NULL,
-        PRIMARY KEY (step, event, start, client)
-    ) WITHOUT ROWID
-    """,
-    """
-    CREATE TABLE dropped (
-        step INTEGER, event TEXT, start INTEGER, sketch BLOB NOT NULL, PRIMARY KEY (step, event, start)
+        step INTEGER, event TEXT, start INTEGER, data BLOB NOT NULL, PRIMARY KEY (step, event, start)
     )
     """,
 )
 _ADD_TOTAL: Final = "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
-_ADD_CLIENT: Final = "INSERT INTO clients VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
-_PLACE: Final = "step = ? AND event = ? AND start = ?"
 _RUN: Final = "step = :step AND event = :event AND start >= :start AND start < :end"
-# SQLite adds up the buckets of each client faster than Python.
-_CLIENTS: Final = f"SELECT min(start), client, sum(n) FROM clients WHERE {_RUN} GROUP BY client"  # noqa: S608
-_DROPPED: Final = f"SELECT start, sketch FROM dropped WHERE {_RUN}"  # noqa: S608
-# One lookup for each bucket: other clients are not read.
-_CLIENT: Final = """
-    WITH RECURSIVE run(start) AS (SELECT :start UNION ALL SELECT start + :step FROM run WHERE start + :step < :end)
-    SELECT start, client, n FROM run CROSS JOIN clients USING (start)
-    WHERE step = :step AND event = :event AND client = :client
-"""
+_TOTALS: Final = f"SELECT start, n FROM totals WHERE {_RUN}"  # noqa: S608
+_CLIENTS: Final = f"SELECT start, data FROM clients WHERE {_RUN}"  # noqa: S608
+_OF_BUCKET: Final = "SELECT data FROM clients WHERE step = ? AND event = ? AND start = ?"
 _EVENTS: Final = """
     SELECT event, sum(n) FROM totals INDEXED BY by_start WHERE step = :step AND start >= :start AND start < :end
     GROUP BY event
 """
-_EXPIRED: Final = "SELECT DISTINCT event FROM totals WHERE step = :step AND start <= :last"
 _EXPIRE: Final = (
-    *(
-        f"DELETE FROM {table} WHERE step = :step AND event IN ({_EXPIRED}) AND start <= :last"  # noqa: S608
-        for table in ("clients", "dropped")
-    ),
+    """
+    DELETE FROM clients WHERE step = :step AND start <= :last
+    AND event IN (SELECT DISTINCT event FROM totals WHERE step = :step AND start <= :last)
+    """,
     "DELETE FROM totals WHERE step = :step AND start <= :last",
 )
 
@@ -111,20 +94,12 @@ class SqliteCounts(CountStore):
                 db.execute(statement, {"step": resolution.step, "last": now - resolution.end_of(0)})
 
     def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
-        calls = [(f"SELECT start, n FROM totals WHERE {_RUN}", {**run._asdict(), "event": event}) for event in events]  # noqa: S608
-        return {event: dict(rows) for event, rows in zip(events, self._read(calls), strict=True)}
+        return {event: dict(rows) for event, rows in zip(events, self._rows(_TOTALS, run, events), strict=True)}
 
-    def clients(self, run: Run, event: str, client: str | None = None) -> dict[int, EventCounts]:
-        listed = _CLIENTS if client is None else _CLIENT
-        values = {**run._asdict(), "event": event, "client": client}
-        lists, sketches = self._read([(listed, values), (_DROPPED, values)])
-        found: dict[int, EventCounts] = defaultdict(EventCounts)
-        for start, name, number in lists:
-            found[start].clients[name] = number
+    def clients(self, run: Run, event: str) -> dict[int, EventCounts]:
+        (rows,) = self._rows(_CLIENTS, run, [event])
         with self._errors():
-            for start, sketch in sketches:
-                found[start].dropped = Dropped(sketch)
-        return found
+            return {start: clients_of(data) for start, data in rows}
 
     def events(self, run: Run) -> dict[str, int]:
         (rows,) = self._read([(_EVENTS, run._asdict())])
@@ -133,6 +108,10 @@ class SqliteCounts(CountStore):
     def retention(self) -> str | None:
         (rows,) = self._read([("SELECT retention FROM log", {})])
         return rows[0][0] if rows else None
+
+    def _rows(self, statement: str, run: Run, events: Sequence[str]) -> list[list[Any]]:
+        """Return the start and the value of each bucket of events."""
+        return self._read([(statement, {**run._asdict(), "event": event}) for event in events])
 
     def _read(self, calls: Iterable[tuple[str, Mapping[str, object]]]) -> list[list[Any]]:
         """Return the rows of statements, each with its values, in one state of the file: none when there is no log."""
@@ -180,23 +159,11 @@ def _add(db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
     fitting = fit_events(events, known, MOST_EVENTS)
     db.executemany(_ADD_TOTAL, ((step, event, start, counts.total) for event, counts in fitting.items()))
     for event, counts in fitting.items():
-        if counts.clients or counts.dropped:
-            _add_clients(db, (step, event, start), counts)
-
-
-def _add_clients(db: sqlite3.Connection, place: tuple[int, str, int], counts: EventCounts) -> None:
-    """Add the clients of an event in a bucket. If there are too many, the smallest are dropped."""
-    db.executemany(_ADD_CLIENT, ((*place, *each) for each in counts.clients.items()))
-    (size,) = db.execute(f"SELECT count(*) FROM clients WHERE {_PLACE}", place).fetchone()  # noqa: S608
-    if counts.dropped is None and size <= 2 * MOST_CLIENTS:
-        return
-    whole = EventCounts(0, dict(db.execute(f"SELECT client, n FROM clients WHERE {_PLACE}", place)))  # noqa: S608
-    for (sketch,) in db.execute(f"SELECT sketch FROM dropped WHERE {_PLACE}", place):  # noqa: S608
-        whole.dropped = Dropped(sketch)
-    whole.merge(EventCounts(dropped=counts.dropped))
-    gone = whole.drop_clients(MOST_CLIENTS)
-    db.executemany(f"DELETE FROM clients WHERE {_PLACE} AND client = ?", ((*place, client) for client in gone))  # noqa: S608
-    db.execute("REPLACE INTO dropped VALUES (?, ?, ?, ?)", (*place, bytes(whole.dropped or Dropped())))
+        if counts.has_clients:
+            place = step, event, start
+            known = db.execute(_OF_BUCKET, place).fetchone()
+            data = counts.clients_added_to(known and known[0])
+            db.execute("REPLACE INTO clients VALUES (?, ?, ?, ?)", (*place, data))
 
 
 def open_address(address: LogAddress) -> SqliteCounts:

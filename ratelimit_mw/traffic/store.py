@@ -47,11 +47,8 @@ class CountStore(ABC):
         """Return the counts of each event by the start of the bucket, without zeros."""
 
     @abstractmethod
-    def clients(self, run: Run, event: str, client: str | None = None) -> dict[int, EventCounts]:
-        """Return the clients of an event by the start of the bucket: all, or at least the one that is named.
-
-        If none is named, a client may be in one of its buckets, with its count in all of them.
-        """
+    def clients(self, run: Run, event: str) -> dict[int, EventCounts]:
+        """Return the clients of an event by the start of the bucket."""
 
     @abstractmethod
     def events(self, run: Run) -> dict[str, int]:
@@ -84,7 +81,7 @@ class MemoryCounts(CountStore):
             found = self._in(run).items()
             return {event: {start: each[event].total for start, each in found if event in each} for event in events}
 
-    def clients(self, run: Run, event: str, client: str | None = None) -> dict[int, EventCounts]:
+    def clients(self, run: Run, event: str) -> dict[int, EventCounts]:
         with self._lock:
             return {start: merged([each[event]]) for start, each in self._in(run).items() if event in each}
 

@@ -18,7 +18,7 @@ NOW = 1_767_268_820
 
 def limit_to(patch: pytest.MonkeyPatch, *, clients: int = 1_000, events: int = 10_000) -> None:
     """Give the buckets of logs room for few events, and for twice as many clients of an event."""
-    for module in (counts, redis, sqlite, writer):
+    for module in (counts, writer):
         patch.setattr(module, "MOST_CLIENTS", clients)
     for module in (counts, redis, sqlite):
         patch.setattr(module, "MOST_EVENTS", events)

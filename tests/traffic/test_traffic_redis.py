@@ -38,34 +38,35 @@ def test_buckets_expire_after_their_retention(server: redis.Redis, own_server: S
     assert start + 120 + 3600 - NOW - 5 <= lives[f"rl:{{traffic}}:60:{start}"] <= start + 120 + 3600 - NOW
     hour = f"rl:{{traffic}}:3600:{NOW // 3600 * 3600}"
     assert 7 * 86_400 < lives[hour] <= 7 * 86_400 + 7200
-    for suffix in ("n:a", "d:a"):
-        assert lives[hour] - 5 <= lives[f"{hour}:{suffix}"] <= lives[hour]
-    assert not [key for key in lives if ":60:" in key and ":n:" in key]  # only coarse buckets have clients
+    assert lives[hour] - 5 <= lives[f"{hour}:a"] <= lives[hour]
+    assert not [key for key in lives if ":60:" in key and key.endswith(":a")]  # only coarse buckets have clients
     assert min(lives.values()) > 0
 
 
 def test_a_large_batch_is_several_short_transactions(server: redis.Redis, own_server: Server) -> None:
     """The server serves others in between. Each client is counted once."""
     log = TrafficLog(address(own_server), clock=CLOCK)
-    for i in range(2_000):
-        log.record("a", f"c{i}", 1 + (i == 1_500))
+    for i in range(20_000):
+        log.record(f"a{i % 20}", f"c{i % 2_000}", 1 + (i == 1_500))
     log.record("b")
     log.flush()
-    assert log.total("a", NOW, NOW) == 2_001
-    assert log.top("a", NOW, NOW, 1) == [("c1500", 2)]
-    assert log.distinct("a", NOW, NOW) == 2_000
+    assert log.total("a0", NOW, NOW) == 1_001
+    assert log.top("a0", NOW, NOW, 1) == [("c1500", 11)]
+    assert log.distinct("a0", NOW, NOW) == 100
     assert 6 <= server.info("commandstats")["cmdstat_exec"]["calls"] <= 14
     log.close()
 
 
-@pytest.mark.parametrize(("name", "most"), [("ip=203.0.113.{:03}", 160_000), ("{:0128}", 420_000)])
+@pytest.mark.parametrize(("name", "most"), [("ip=203.0.113.{:03}", 100_000), ("{:0128}", 330_000)])
 def test_the_clients_of_a_bucket_take_the_memory_of_the_page(
     server: redis.Redis, own_server: Server, name: str, most: int
 ) -> None:
-    """A bucket with all the clients that it can have."""
+    """A bucket with all the clients that it can have, and with the sketch of those that it has dropped."""
     log = TrafficLog(address(own_server), "1m:1d,1h:7d", CLOCK)
-    for i in range(2_000):
-        log.record("a", name.format(i))
+    for clients in (range(2_001), range(9_000, 10_000)):
+        for i in clients:
+            log.record("a", name.format(i))
+        log.flush()
     log.close()
     sizes = {key.decode(): server.memory_usage(key, samples=0) for key in server.scan_iter()}
     assert most / 2 < sum(size for key, size in sizes.items() if ":3600:" in key) <= most
@@ -75,7 +76,7 @@ def test_the_clients_of_a_bucket_take_the_memory_of_the_page(
 def test_a_part_that_is_sent_again_counts_once(
     own_server: Server, server: redis.Redis, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It also drops no further clients. The replies of two transactions are lost."""
+    """It also drops no further clients. The reply of a transaction is lost."""
     monkeypatch.setattr(writer, "_MOST_NEW", 20)
     log = TrafficLog(address(own_server), "1h:7d", CLOCK)
     for i in range(4):
@@ -89,13 +90,13 @@ def test_a_part_that_is_sent_again_counts_once(
         found = read(self, connection, command, **options)
         if command == "_" and isinstance(found, list):  # the reply to EXEC
             executed.append(found)
-            if len(executed) in (1, 3):
+            if len(executed) == 1:
                 raise redis.ConnectionError("no reply")
         return found
 
     monkeypatch.setattr(Pipeline, "parse_response", read_or_fail)
     log.flush()
-    assert len(executed) > 3
+    assert [bool(each) for each in executed] == [True, False]
     found = log.top("a", NOW, NOW)
     assert found == [("c30", 30), ("c29", 29), ("c28", 28)]
     assert found.complete_from == 17 + 27 + 1 + 1
@@ -111,7 +112,7 @@ def test_damaged_keys_are_a_store_error(server: redis.Redis, own_server: Server,
     log.flush()
     bucket = f"rl:{{traffic}}:3600:{NOW // 3600 * 3600}"
     server.hset(bucket, mapping={value: 1, "a": value})
-    server.hset(f"{bucket}:n:a", mapping={value: 1, "x": value})
+    server.set(f"{bucket}:a", value)
     queries = (log.events, partial(log.total, "a"), partial(log.top, "a"), partial(log.total, "a", by="x"))
     for ask in queries:
         with pytest.raises(StoreError, match=r"starts with rl:\{traffic\} is damaged"):
