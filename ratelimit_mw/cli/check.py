@@ -118,7 +118,7 @@ def _required_features(source: Source) -> dict[str, list[str]]:
 
 def _problems(source: Source) -> Iterator[str]:
     for rule in source.rules.rules:
-        for limit in rule.never_fitting:
+        for limit in rule.never_fitting():
             cost = rule.fixed_cost
             yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.text}"
     yield from _headers_of_no_proxy(source.settings)

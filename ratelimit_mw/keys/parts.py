@@ -24,6 +24,10 @@ _NORMAL: Final[dict[str, Callable[[str], Any]]] = {
     "host": normalize_host,
     "method": str.upper,
 }
+_FORMS: Final[dict[str, Callable[[str], Any]]] = {
+    "region": region_form,
+    "cookie": lambda text: comparison_form(unquote(text)),  # as the frameworks show it that decode percent signs
+}
 # The middleware writes these itself. Paths, methods, templates and views that differ by case are different.
 _EXACT: Final = (*_NORMAL, "endpoint", "view")
 _TEXT_ONLY: Final = ("ip", "email", "region", *_EXACT)
@@ -92,24 +96,19 @@ def part_of(text: str) -> Part:
     name, kind = _split(text)
     inside = _ATTRIBUTE.fullmatch(name)
     feature, attribute = (inside[1], inside[2]) if inside else (name.partition("/")[0], "")
-    exact: Callable[[Any], Any] = partial(_exact, name)
-    form: Callable[[Any], Any] | None = None  # where it is not the exact text
-    shape = ""
+    exact: Callable[[str], Any] | None = None  # where it is not the text itself
+    form: Callable[[str], Any] | None = None  # where it is not the exact text
     if feature == "ip":
-        exact, shape = partial(_client, name), "ip" if name == "ip" else ""
-    elif feature == "region" and kind != _RAW:
-        form = partial(_formed, region_form, name)
-    elif feature in _NORMAL and kind != _RAW:
-        exact = partial(_formed, _NORMAL[feature], name)
+        exact = _client if name == "ip" else partial(_client_within, *ip_prefixes(name))
     elif kind in CANONICAL:
-        exact = partial(_formed, partial(canonical, kind), name)
-    elif kind == _RAW or feature in _EXACT:
-        shape = "exact"
-    elif feature.startswith("cookie:"):
-        form = partial(_unescaped, name)
-    else:
-        form, shape = partial(_formed, comparison_form, name), "text"
-    return Part(text, name, feature, attribute, "" if attribute else shape, exact, form or exact)
+        exact = partial(canonical, kind)
+    elif kind != _RAW:
+        exact = _NORMAL.get(feature)
+        form = None if feature in _EXACT else _FORMS.get(feature.partition(":")[0], comparison_form)
+    shape = "ip" if exact is _client else "exact" if exact is form is None else "text" * (form is comparison_form)
+    own = partial(text_of, name) if exact is None else partial(_formed, exact, name)
+    compared = own if form is None else partial(_formed, form, name)
+    return Part(text, name, feature, attribute, "" if attribute else shape, own, compared)
 
 
 def checked_part(text: object, in_key: bool = True) -> str:
@@ -125,12 +124,14 @@ def checked_part(text: object, in_key: bool = True) -> str:
         raise ConfigError(f'expected "{name} as int", "{name} as uuid" or "{name} as raw"; got {text!r}')
     if not in_key and name.startswith("ip/"):
         raise ConfigError(f'expected "ip", whose values may be networks; got {text!r}')
-    return _checked_place(name) + (f" as {_checked_kind(name, kind)}" if kind else "")
-
-
-def _split(text: str) -> tuple[str, str]:
-    match = _AS.fullmatch(text)
-    return (match[1], match[2]) if match else (text, "")
+    name = _checked_place(name)
+    if not kind:
+        return name
+    if name.partition("/")[0] == "ip":
+        raise ConfigError(f"{name!r} is compared as an IP address. Leave out 'as {kind}'")
+    if name in _TEXT_ONLY and kind != _RAW:
+        raise ConfigError(f"{name!r} is never a number or a UUID. Leave out 'as {kind}'")
+    return f"{name} as {kind}"
 
 
 def _checked_place(name: str) -> str:
@@ -147,12 +148,9 @@ def _checked_place(name: str) -> str:
     return f"{checked_name(inside[1])}.{inside[2]}"
 
 
-def _checked_kind(name: str, kind: str) -> str:
-    if name.partition("/")[0] == "ip":
-        raise ConfigError(f"{name!r} is compared as an IP address. Leave out 'as {kind}'")
-    if name in _TEXT_ONLY and kind != _RAW:
-        raise ConfigError(f"{name!r} is never a number or a UUID. Leave out 'as {kind}'")
-    return kind
+def _split(text: str) -> tuple[str, str]:
+    match = _AS.fullmatch(text)
+    return (match[1], match[2]) if match else (text, "")
 
 
 def feature_of(part: str) -> str:
@@ -223,28 +221,17 @@ def as_counted(features: Features, ipv6_prefix: int = 64, has_own_ip: bool = Fal
     return counted
 
 
-def _exact(name: str, value: Any) -> Any:
-    return value if type(value) is str or value is INVALID else text_of(name, value)
-
-
 def _formed(form: Callable[[str], Any], name: str, value: Any) -> Any:
     """Return the form of the text of a value."""
-    if type(value) is not str and (value := _exact(name, value)) is INVALID:
+    if type(value) is not str and (value := text_of(name, value)) is INVALID:
         return INVALID
     return form(value)
 
 
-def _unescaped(name: str, value: Any) -> Any:
-    """Compare a cookie as the frameworks show it that decode percent signs."""
-    return _formed(comparison_form, name, unquote(value) if isinstance(value, str) else value)
+def _client(text: str) -> str:
+    """Return the text of a client: an IPv4 address in IPv6 form becomes IPv4."""
+    return canonical_ip(text) if ":" in text and len(text) <= LONGEST else text
 
 
-def _client(name: str, value: Any) -> Any:
-    """Return the text of a client: an IPv4 address in IPv6 form becomes IPv4, or a network with ``ip/24``."""
-    if type(value) is not str and (value := _exact(name, value)) is INVALID:
-        return INVALID
-    if len(value) > LONGEST:
-        return value
-    if name != "ip":
-        return widened(value, *ip_prefixes(name))
-    return canonical_ip(value) if ":" in value else value
+def _client_within(ipv4_prefix: int, ipv6_prefix: int, text: str) -> str:
+    return widened(text, ipv4_prefix, ipv6_prefix) if len(text) <= LONGEST else text

@@ -28,6 +28,8 @@ def text_of(name: str, value: object) -> Any:
     >>> text_of("user", 7), text_of("user", True), text_of("user", b"ann"), text_of("user", Decimal("7.0"))
     ('7', 'true', 'ann', '7')
     """
+    if type(value) is str or value is INVALID:
+        return value
     text = _TEXTS.get(type(value)) or next((text for kind, text in _TEXTS.items() if isinstance(value, kind)), None)
     if text is None:
         raise FeatureTypeError(_problem(name, type(value)))

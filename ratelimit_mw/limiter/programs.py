@@ -10,8 +10,9 @@ from typing import Any, cast
 
 from ..decision import Decision, Limit, Verdict, build_verdict, make_hit, with_added_hits
 from ..keys.features import Features
+from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found, LimitsCall
-from ..rules.plan import Plan, Program, Step
+from ..rules.plan import Plan, Program
 from ..stores import MemoryStore
 from .clocks import Clocks
 from .gates import Gates
@@ -35,27 +36,26 @@ class Programs:
 
     def bind(self, plan: Plan) -> Program:
         """Give a plan its program, and return it."""
-        step = plan.alone
-        if step is not None and step.shed is not None:
-            plan.program = self._of_gate(step, step.shed)
-        elif self._memory is None:
-            leased = None if step is None else step.leased
-            plan.program = _wait if step is None or leased is None else self._of_limit(step, leased)
-        elif not plan.decides_at_once:
-            plan.program = _wait
-        elif step is None or (step.limits is not None and len(step.limits) != 1):
-            plan.program = self._of_hits(plan, self._memory)
-        elif step.limits is None:
-            plan.program = self._of_client(plan, step, self._memory)
-        else:
-            plan.program = self._of_limit(step, *step.limits)
+        plan.program = self._program_of(plan, plan.alone)
         return plan.program
 
-    def _of_gate(self, step: Step, limit: Limit) -> Program:
+    def _program_of(self, plan: Plan, rule: CompiledRule | None) -> Program:
+        if rule is not None and (limit := rule.only_limit) is not None:
+            if limit.sheds:
+                return self._of_gate(rule, limit)
+            if plan.decides_at_once and (self._memory is not None or limit.lease):
+                return self._of_limit(rule, limit)
+        if self._memory is None or not plan.decides_at_once:
+            return _wait
+        if rule is not None and rule.limits_of_all is None:
+            return self._of_client(plan, rule, self._memory)
+        return self._of_hits(plan, self._memory)
+
+    def _of_gate(self, rule: CompiledRule, limit: Limit) -> Program:
         """For one adaptive limit."""
-        enter, own_cost = self._gates.enter, step.cost or 0
-        by_class, class_of = limit.by_class, step.rule.priorities.class_of
-        key_of = step.rule.key.with_prefix(limit.prefix)
+        enter, own_cost = self._gates.enter, rule.fixed_cost or 0
+        by_class, class_of = limit.by_class, rule.priorities.class_of
+        key_of = rule.key.with_prefix(limit.prefix)
 
         def decide(features: Features, cost: int | None, _: Any) -> Verdict:
             if (key := key_of(features)) is None:
@@ -65,10 +65,10 @@ class Programs:
 
         return decide
 
-    def _of_limit(self, step: Step, limit: Limit) -> Program:
+    def _of_limit(self, rule: CompiledRule, limit: Limit) -> Program:
         """For one limit of all clients, in memory or with leases."""
-        decide_one, own_cost = self._decide_one, step.cost or 0
-        key_of = step.rule.key.with_prefix(limit.prefix)
+        decide_one, own_cost = self._decide_one, rule.fixed_cost or 0
+        key_of = rule.key.with_prefix(limit.prefix)
 
         def decide(features: Features, cost: int | None, _: Any) -> Verdict | None:
             if (key := key_of(features)) is None:
@@ -78,10 +78,10 @@ class Programs:
 
         return decide
 
-    def _of_client(self, plan: Plan, step: Step, store: MemoryStore) -> Program:
+    def _of_client(self, plan: Plan, rule: CompiledRule, store: MemoryStore) -> Program:
         """For limits that differ between clients or times."""
         decide_one, clock, looks_up = self._decide_one, self._clock, plan.looks_up
-        key_of, choose, choosers, own_cost = step.key_of, step.choose, step.choosers, step.cost or 0
+        key_of, choose, own_cost = rule.build_key, rule.choose, rule.fixed_cost or 0
         decide_hits = self._of_hits(plan, store)
 
         def decide(features: Features, cost: int | None, request: Any, found: Found | None = None) -> Verdict:
@@ -89,7 +89,7 @@ class Programs:
                 return Verdict()
             if looks_up and found is None:
                 found = Found(clock)
-            limits = choose(features, key, found, choosers)
+            limits = choose(features, key, found)
             if type(limits) is tuple and len(limits) == 1:
                 limit = limits[0]
                 decision: Any = decide_one(limit, limit.prefix + key, own_cost if cost is None else cost)

@@ -88,7 +88,8 @@ def override_json(override: ClientOverride, rules: RuleSet) -> dict[str, Any]:
 def function_of(decision: Decision, rules: RuleSet) -> str:
     """Return the name of the function that returns the limits of a banned client; "" for known limits."""
     rule = rules.by_name.get(decision.rule)
-    return function_name(rule.source.function) if rule and decision.source in rule.placeholder else ""
+    is_unknown = rule is not None and not rule.limits and decision.source in rule.shown_limits
+    return function_name(rule.source.function) if rule is not None and is_unknown else ""
 
 
 def client_json(rule: str | None, features: Features, **result: object) -> dict[str, Any]:

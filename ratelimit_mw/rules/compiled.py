@@ -15,7 +15,8 @@ from ..keys.key import KeyMaker, Secret
 from ..keys.parts import Part, part_of
 from ..quota import Quota, checked_cost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
-from .places import DEFAULTS, Location, place_of, steps_of
+from .named_rules import NamedRule
+from .places import DEFAULTS, place_of, steps_of
 from .priorities import DEFAULT_PRIORITIES, Priorities
 from .rule import Rule, parse_limits, require_tuning
 from .schedule import Schedule
@@ -45,24 +46,13 @@ class CompiledRule:
     """A rule with its limits and its key maker built."""
 
     def __init__(
-        self,
-        rule: Rule,
-        name: str,
-        secret: Secret,
-        warn: Callable[[], None],
-        may_hold_slots: bool = True,
-        shown: str = "",
-        priorities: Priorities = DEFAULT_PRIORITIES,
+        self, named: NamedRule, secret: Secret, warn: Callable[[], None], priorities: Priorities = DEFAULT_PRIORITIES
     ) -> None:
-        self.source, self.name, self.priorities = rule, name, priorities
-        self.shown = shown or name
-        """The name that clients see."""
-        self.places: Mapping[str, Location] = {"": Location(label=f"rule {name!r}")}
-        """Where the rule is written, under ``""``, and where those of its options are that are written elsewhere."""
+        rule = self.source = named.rule
+        self.name, self.shown, self.places, self.priorities = named.name, named.shown, named.places, priorities
         self.check: Callable[[Limit], None] = lambda _: None
         """The store's check of limits from a function."""
-        self.may_hold_slots = may_hold_slots
-        """Whether limits from a function may be concurrency limits: not for messages."""
+        self.is_of_messages = named.is_of_messages
         self.shadow = rule.mode == "shadow"
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.needs, self.captures = rule.needs, rule.captures
@@ -82,6 +72,8 @@ class CompiledRule:
         """Build all limits that are known, and the ways to find those of a client."""
         self._held = self.priorities.held(rule.reserve) if rule.reserve else {}
         self.has_classes = bool(rule.reserve or rule.target_us)
+        self.choose = self._limits_of_class if self.has_classes else self.limits_of
+        """Returns the limits of a request."""
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], Limits] = {}
         self.lookup = None
@@ -89,9 +81,9 @@ class CompiledRule:
         if rule.function is not None:
             values = KeyMaker(rule.arguments).values
             self.lookup = LimitsLookup(rule.function, values, self.parse, rule.limits_ttl_us, f"rule {self.name!r}")
-        self.placeholder = () if self.limits else (self._unknown_limit(),)
-        """Used for limits from a function that are not known."""
-        self.ban = None if rule.ban is None else BanLimit(rule.ban, (*self.limits, *self.placeholder)[0])
+        self.shown_limits = self.limits or (self._unknown_limit(),)
+        """The limits of decisions without a client's own: one without a meaning, where a function returns them."""
+        self.ban = None if rule.ban is None else BanLimit(rule.ban, self.shown_limits[0])
         self.tables = self._build_tables()
         self.ranges = {text: self._build(q) for text, q in rule.schedule.limits.items()} if rule.schedule else {}
         """The limits in the ranges of the schedule."""
@@ -103,10 +95,10 @@ class CompiledRule:
         limit.show_as(self.shown)
         return limit
 
-    def is_same(self, rule: Rule, may_hold_slots: bool, shown: str, priorities: Priorities) -> bool:
+    def is_same(self, named: NamedRule, priorities: Priorities) -> bool:
         """Return whether another rule of this name is the same, so that the limits of this one stay known."""
-        own = (self.may_hold_slots, self.shown, self.priorities)
-        return self.source == rule and own == (may_hold_slots, shown, priorities)
+        own = (self.source, self.shown, self.is_of_messages, self.priorities)
+        return own == (named.rule, named.shown, named.is_of_messages, priorities)
 
     def error(self, message: str, path: str = "") -> ConfigError:
         """Return an error about an option, with the place where it is written. ``path`` begins with the option."""
@@ -179,20 +171,26 @@ class CompiledRule:
         self.check_cost(limits)
         for limit in limits:
             require_tuning(self.source, limit.quota)
-            if limit.quota.concurrent and not self.may_hold_slots:
+            if limit.quota.concurrent and self.is_of_messages:
                 raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
             self.check(limit)
         return limits
 
     def override(self, limits: ClientLimits | None) -> None:
-        """Replace the overrides of clients, which precede all other limits. A plan keeps those it was built with."""
+        """Replace the overrides of clients, which precede all other limits."""
         self.overrides = limits
         self.choosers: tuple[Chooser, ...] = self._own_choosers
         """The ways to find the limits of a client, in their order."""
         if limits is not None:
             self.choosers = (lambda _features, key, *_: limits.find(key), *self._own_choosers)
-        self.varies = len(self.choosers) > 1 or bool(self.lookup or self.has_classes)
-        """Whether the limits of a client may be others than those of the rule."""
+        self.limits_of_all = None if len(self.choosers) > 1 or self.lookup or self.has_classes else self.limits
+        """The limits of all clients; None where ``choose`` returns those of each client."""
+
+    @property
+    def only_limit(self) -> Limit | None:
+        """The one limit that all clients and classes have; None where there are several."""
+        is_only = len(self.limits) == len(self.choosers) == 1 and not (self.lookup or self.source.reserve)
+        return self.limits[0] if is_only else None
 
     def _choosers(self) -> Iterator[Chooser]:
         for parts, table in self.tables:
@@ -202,16 +200,14 @@ class CompiledRule:
         limits = self.limits
         yield (lambda *_: limits) if self.lookup is None else _by_function(self.lookup)
 
-    def limits_of(
-        self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser] | None = None
-    ) -> Limits | LimitsCall | None:
+    def limits_of(self, features: Features, key: str, found: Found | None) -> Limits | LimitsCall | None:
         """Return the limits of a client; none for a client without limits, and None where a function failed.
 
         A ``LimitsCall`` has to be made first. An invalid feature may have any value, so it gets the smallest limits.
         """
         smallest: list[Limits] = []
         now = 0 if found is None else found.now
-        for choose in self.choosers if choosers is None else choosers:
+        for choose in self.choosers:
             limits = choose(features, key, now, found)
             if limits is not None:
                 if type(limits) is list:
@@ -223,11 +219,9 @@ class CompiledRule:
                     return limits  # type: ignore[return-value] # it is no list
         return min(filter(None, smallest), key=_rate, default=None)
 
-    def limits_of_class(
-        self, features: Features, key: str, found: Found | None, choosers: Iterable[Chooser]
-    ) -> Limits | LimitsCall | None:
+    def _limits_of_class(self, features: Features, key: str, found: Found | None) -> Limits | LimitsCall | None:
         """Return what ``limits_of`` returns, for the class of the request."""
-        limits = self.limits_of(features, key, found, choosers)
+        limits = self.limits_of(features, key, found)
         if limits and not isinstance(limits, LimitsCall):
             name = self.priorities.class_of(features)
             return tuple(limit.by_class.get(name, limit) for limit in limits)
@@ -263,14 +257,9 @@ class CompiledRule:
         is_inexact = self.source.consistency != "exact"
         return any(limit.lease for limit in self.all_limits()) or (self.lookup is not None and is_inexact)
 
-    @property
-    def never_fitting(self) -> list[Limit]:
-        """The limits that reject every request, because its cost is above them."""
-        return self._too_small(self.all_limits())
-
     def check_cost(self, limits: Iterable[Limit] | None = None) -> None:
         """Raise ``ConfigError`` for a limit that rejects every request. Default: all limits that are known."""
-        for limit in self._too_small(self.all_limits() if limits is None else limits):
+        for limit in self.never_fitting(limits):
             which, effect = limit.text, "every request is rejected"
             if self._held:
                 which, effect = f"{which} without its reserve", "every request of the lowest class is rejected"
@@ -279,8 +268,10 @@ class CompiledRule:
             message = f"the cost {self.fixed_cost} is above the limit {which}, so {effect}"
             raise ConfigError(message)
 
-    def _too_small(self, limits: Iterable[Limit]) -> list[Limit]:
-        return [limit for limit in limits if (self.fixed_cost or 0) > limit.of_lowest.limit]
+    def never_fitting(self, limits: Iterable[Limit] | None = None) -> list[Limit]:
+        """Return those of the limits that reject every request, because its cost is above them."""
+        every = self.all_limits() if limits is None else limits
+        return [limit for limit in every if (self.fixed_cost or 0) > limit.of_lowest.limit]
 
 
 def _by_value(parts: Iterable[Part], table: Mapping[str, Limits]) -> Chooser:

@@ -34,28 +34,39 @@ class NamedRule(NamedTuple):
     shown: str
     title: str
     mark: Mark | None = None
+    places: Mapping[str, Location] = {}
+    """Where the rule is written, under ``""``, and where those of its options are that the settings give to it."""
 
-    def complete(self, amendments: Mapping[str, Amendment], defaults: RuleDefaults) -> NamedRule:
+    @property
+    def is_of_messages(self) -> bool:
+        """Whether it limits messages, which have no outcomes and hold no slots."""
+        return isinstance(self.mark, MessageMark)
+
+    def complete(self, amendments: Mapping[str, Amendment], defaults: RuleDefaults, source: str) -> NamedRule:
         """Return the rule with the options that the settings override, and with their defaults."""
+        amendment = amendments.get(self.name) if self.mark else None
+        rule = self._amended(amendment, defaults)
+        return self._replace(rule=rule, places=self._places(rule, amendment, source))
+
+    def _amended(self, amendment: Amendment | None, defaults: RuleDefaults) -> Rule:
         if self.mark is None:
-            return self._replace(rule=with_defaults(self.rule, defaults))
-        if isinstance(self.mark, MessageMark):  # messages have no outcomes
+            return with_defaults(self.rule, defaults)
+        if self.is_of_messages:
             defaults = {**defaults, "count_when": None}
-        if (amendment := amendments.get(self.name)) is None:
+        if amendment is None:
             with error_of(self.title):
-                return self._replace(rule=with_defaults(self.rule, defaults))
+                return with_defaults(self.rule, defaults)
         with error_path(f"rules[{amendment.position}]"):
             rule = amended(self.rule, amendment.options, defaults)
             if field := rule.matches.place:
                 problem = f"the view of {self.name!r} has the {field} of its route. Remove match.{field}"
                 raise ConfigError(problem, f"match.{field}")
-        return self._replace(rule=rule)
+        return rule
 
-    def places(self, amendment: Amendment | None, source: str) -> dict[str, Location]:
-        """Return where the rule is written, under ``""``, and where options are that the settings give to it."""
+    def _places(self, rule: Rule, amendment: Amendment | None, source: str) -> dict[str, Location]:
         label = f"rule {self.name!r}"
         decorator = self.mark.place.rpartition(" at ")[2] if self.mark else ""
-        place = self.rule.place._replace(label=f"{decorator}: {label}" if decorator else label)
+        place = rule.place._replace(label=f"{decorator}: {label}" if decorator else label)
         if place.file:
             label = f'{place.path} "{self.name}"' if place.path.endswith("]") else place.path
             place = place._replace(label=label)
@@ -64,7 +75,7 @@ class NamedRule(NamedTuple):
             path = f"rules[{amendment.position}]"
             options = {*amendment.options, *(["cost"] if "limits" in amendment.options else ())}  # wrong together
             places |= dict.fromkeys(options, Location(source, path, f'{path} "{self.name}"'))
-        for option in self.rule.defaulted if source else ():
+        for option in rule.defaulted if source else ():
             places[option] = Location(source, DEFAULTS, label, f". The rule has {option} from [defaults]")
         return places
 

@@ -22,25 +22,6 @@ Program = Callable[[Features, int | None, Any], Verdict | None]
 """Returns the verdict of a request; None where it has to wait, such as for limits from a function."""
 
 
-class Step:
-    """The part of a plan that is one rule, bound once. A change of the limits of single clients builds plans anew."""
-
-    __slots__ = ("capture", "choose", "choosers", "cost", "key_of", "leased", "limits", "rule", "shed", "where")
-
-    def __init__(self, rule: CompiledRule) -> None:
-        self.rule = rule
-        self.capture, self.where = rule.capture, rule.where
-        self.key_of, self.cost = rule.build_key, rule.fixed_cost
-        self.limits = None if rule.varies else rule.limits
-        """The limits of all clients; None where the ``choosers`` find those of each client."""
-        self.choosers, self.choose = rule.choosers, rule.limits_of_class if rule.has_classes else rule.limits_of
-        is_fixed = len(rule.limits) == len(rule.choosers) == 1 and not (rule.lookup or rule.source.reserve)
-        self.shed = rule.limits[0] if is_fixed and rule.limits[0].sheds else None
-        """The only limit of the rule, if it is adaptive."""
-        self.leased = self.limits[0] if self.limits and len(self.limits) == 1 and self.limits[0].lease else None
-        """The only limit of all clients, if it has leases."""
-
-
 class Plan:
     """The rules that apply to one request."""
 
@@ -76,18 +57,17 @@ class Plan:
         self.may_delay = calls_functions or self.delays
         self.decides_at_once = not (self.adapts or self.waits)
         """Whether one call of the store decides a request."""
-        self._steps = [Step(rule) for rule in rules]
         self.program: Program | None = None
         """Decides the requests of the plan in memory, once it is bound: by features, cost and request."""
         self.alone = self._alone()
-        """The step of a plan that is one rule, and no more: its key, its limits and its cost decide."""
+        """The rule of a plan that is one rule, and no more: its key, its limits and its cost decide."""
 
-    def _alone(self) -> Step | None:
+    def _alone(self) -> CompiledRule | None:
         if len(self.rules) != 1 or self.lists or self.adds_hits or self.waits:
             return None
-        (step,), (rule,) = self._steps, self.rules
-        is_simple = not (step.capture or step.where or rule.shadow or rule.rejects_missing)
-        return step if is_simple and step.cost is not None else None
+        (rule,) = self.rules
+        is_simple = not (rule.capture or rule.where or rule.shadow or rule.rejects_missing)
+        return rule if is_simple and rule.fixed_cost is not None else None
 
     @cached_property
     def without_costs(self) -> Plan:
@@ -109,25 +89,24 @@ class Plan:
         if self.lists is not None and (verdict := self.lists.decide(features, clock)) is not None:
             return verdict
         hits: list[Any] = []
-        for step in self._steps:
-            rule = step.rule
-            values = features if step.capture is None else step.capture(features)
-            if step.where is not None and not step.where(values):
+        for rule in self.rules:
+            values = features if rule.capture is None else rule.capture(features)
+            if rule.where is not None and not rule.where(values):
                 continue
-            key = step.key_of(values)
+            key = rule.build_key(values)
             if key is None:
                 if rule.rejects_missing:
-                    return decide_without_store(False, rule.limits or rule.placeholder, clock())
+                    return decide_without_store(False, rule.shown_limits, clock())
                 continue
-            limits = step.limits
+            limits = rule.limits_of_all
             if limits is None:
-                chosen = step.choose(values, key, found, step.choosers)
+                chosen = rule.choose(values, key, found)
                 if isinstance(chosen, LimitsCall):
                     return chosen
                 if chosen is None and not rule.shadow:  # its function failed
-                    return decide_without_store(False, rule.placeholder, clock(), unavailable=True)
+                    return decide_without_store(False, rule.shown_limits, clock(), unavailable=True)
                 limits = chosen or ()
-            used = step.cost if cost is None else cost
+            used = rule.fixed_cost if cost is None else cost
             if used is None:
                 hits += rule.hits(limits, key, values, request)
                 continue

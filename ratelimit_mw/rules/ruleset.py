@@ -16,7 +16,7 @@ from .access_lists import AccessLists
 from .clients import no_key
 from .compiled import CompiledRule
 from .lookup import Found, LimitsCall
-from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
+from .marks import NOWHERE, Destination, Mark, ViewMarks
 from .match import Match
 from .named_rules import Amendment, NamedRule, check_unique, checked_rules, first_marks, named_rules
 from .names import printable
@@ -51,15 +51,11 @@ class RuleSet:
     ) -> None:
         rules, amendments, defaults = checked_rules(rules), amendments or {}, defaults or {}
         firsts, self._of_mark = first_marks(marks, len(rules))
-        named = [each.complete(amendments, defaults) for each in named_rules(rules, firsts)]
+        named = [each.complete(amendments, defaults, source) for each in named_rules(rules, firsts)]
         self._marked = [each.name for each in named[len(rules) :]]
         self.unused = {name: amendment for name, amendment in amendments.items() if name not in self._marked}
         self.enabled, self.secret = enabled, secret
         self.rules = self._compile(named, priorities, before or {})
-        for compiled, each in zip(self.rules, named, strict=True):
-            compiled.places = each.places(amendments.get(each.name), source)
-            with compiled.located("reserve"):
-                priorities.check(each.rule.reserve)
         placed = zip(self.rules, named, strict=True)
         check_unique((limit.policy, each.title) for compiled, each in placed for limit in compiled.limits)
         self.by_name = {rule.name: rule for rule in self.rules}
@@ -75,11 +71,14 @@ class RuleSet:
     ) -> list[CompiledRule]:
         """Compile rules, but for those of ``before`` that are the same."""
         warn, rules = functools.cache(warn_of_unknown_ip), []
-        for rule, name, shown, _, mark in named:
-            old, may_hold = before.get(name), not isinstance(mark, MessageMark)
-            if old is None or not old.is_same(rule, may_hold, shown, priorities):
-                old = CompiledRule(rule, name, self.secret, warn, may_hold, shown, priorities)
-            rules.append(old)
+        for each in named:
+            rule = before.get(each.name)
+            if rule is None or not rule.is_same(each, priorities):
+                rule = CompiledRule(each, self.secret, warn, priorities)
+            rule.places = each.places
+            with rule.located("reserve"):
+                priorities.check(rule.source.reserve)
+            rules.append(rule)
         return rules
 
     def _index(self, matches: Sequence[Match]) -> None:
