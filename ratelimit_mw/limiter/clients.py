@@ -30,10 +30,10 @@ from ..decision import (
 from ..errors import ConfigError, StateError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import Quota, parse_duration
-from ..rules.clients import ClientOverride, ban_of, client_key
+from ..rules.clients import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED, find_limits
-from ..rules.overrides import known_to_bans, limits_of
+from ..rules.overrides import ClientOverride, ban_of
 from ..rules.rule import parse_limits
 from ..stores import Store
 from ..stores.blocking import Call, twins
@@ -353,7 +353,7 @@ class Clients:
         span = _span_of(duration, "a ban without an end")
         until = None if span is None else self._clocks.time() + span
         with error_path("features"):
-            ban = ban_of(features, known_to_bans(rules), rules.secret, until)
+            ban = ban_of(features, rules.names_of_clients, rules.secret, until)
         if rules.own_lists.allows(features):
             raise ConfigError("the client is on the allow list, so a ban has no effect")
         return ban
@@ -490,7 +490,7 @@ class Clients:
             text = limits.strip().lower() if isinstance(limits, str) else ""
             if text != UNLIMITED:
                 text = "; ".join(map(str, parse_limits(rule.source, limits)))
-            for limit in limits_of(rule, text):
+            for limit in rule.parse(text):
                 self._store.check(limit)
         span = _span_of(duration, "an override without an end")
         return ClientOverride(rule.name, key, text, None if span is None else self._clocks.time() + span)

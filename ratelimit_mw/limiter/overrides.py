@@ -12,8 +12,7 @@ from typing import Final
 from ..clock import SECOND, monotonic
 from ..errors import ConfigError, RateLimitError, StateError, StoreError
 from ..forksafe import run_in_child
-from ..rules.clients import ClientOverride
-from ..rules.overrides import dump_overrides, load_overrides, put_overrides
+from ..rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ..rules.ruleset import RuleSet
 from ..stores import Store
 from ..stores.base import MAX_RECORD
@@ -130,7 +129,7 @@ class Overrides:
 
     def _apply(self, rules: RuleSet) -> None:
         """Replace the overrides of rules. Log those that the rules cannot have, once."""
-        problems = put_overrides(rules, self._active, self._clocks.time)
+        problems = rules.override(self._active, self._clocks.time)
         for name, problem in sorted(problems - self._reported):
             _log.warning("rule %r: overrides of clients are not active: %s", name, problem)
         self._reported = frozenset(problems)

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from ..decision import Decision, prefix_of, without_hash_tag
 from ..keys.features import INVALID, Features
 from ..keys.parts import Part, part_of
-from ..rules.clients import ClientOverride
 from ..rules.compiled import CompiledRule
+from ..rules.overrides import ClientOverride
 from ..rules.ruleset import RuleSet
 from .overview import function_name
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from ..limiter.limiter import Limiter
-from ..rules.clients import ClientOverride, client_key
+from ..rules.clients import client_key
+from ..rules.overrides import ClientOverride
 from ..stores.blocking import Call
 from .answer import Answer, Cell, Table, client_json, client_text, override_json, time_text, words_of
 from .arguments import AnyClient, AnyRule, Client, Length, Limits, RuleName, operation

@@ -14,10 +14,10 @@ from ..decision import BannedVerdict, Verdict, decide_without_store
 from ..errors import ConfigError, error_path, path_of
 from ..keys.features import INVALID, Features
 from ..keys.parts import compared, feature_of, part_of
-from .clients import ClientBans
 from .declaration import decode, option
 from .marks import Destination
 from .match import FeatureValues, Values, each_of, parse_feature
+from .overrides import ClientBans
 from .paths import checked_pattern
 from .routed import Params, PathPatterns
 from .values import checked_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ..algorithms import build_limit
 from ..clock import SECOND
@@ -16,6 +16,7 @@ from ..keys.parts import Part, part_of
 from ..quota import Quota, checked_cost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .named_rules import NamedRule
+from .overrides import OverrideTable
 from .places import DEFAULTS, place_of, steps_of
 from .priorities import DEFAULT_PRIORITIES, Priorities
 from .rule import Rule, parse_limits, require_tuning
@@ -30,16 +31,8 @@ None is for the next chooser. A list has the limits of all values that an invali
 """
 
 
-class ClientLimits(Protocol):
-    """The limits of single clients, by their keys."""
-
-    def find(self, key: str | None) -> Limits | None: ...
-    def values(self) -> Iterable[Limits]: ...
-    def __iter__(self) -> Iterator[str]: ...
-
-
 MAX_FOUND: Final = 10_000
-"""The most different results of functions that are kept."""
+"""The most different limits of functions and overrides that are kept."""
 
 
 class CompiledRule:
@@ -153,20 +146,12 @@ class CompiledRule:
         return self.build_key(self.captures.add(features))
 
     def parse(self, result: object) -> Limits:
-        """Return the limits for the result of a function: the same objects for the same quotas."""
+        """Return the limits of an override, or of the result of a function: the same objects for the same quotas."""
         if result == UNLIMITED:
             return ()
         quotas = parse_limits(self.source, result)
-        limits = self._found.get(quotas)
-        if limits is None:
-            limits = self.build_checked(quotas)
-            if len(self._found) >= MAX_FOUND:
-                self._found.clear()
-            self._found[quotas] = limits
-        return limits
-
-    def build_checked(self, quotas: Iterable[Quota]) -> Limits:
-        """Return limits that are known only now; ``ConfigError`` for those that cannot be used."""
+        if (known := self._found.get(quotas)) is not None:
+            return known
         limits = self._build(quotas)
         self.check_cost(limits)
         for limit in limits:
@@ -174,15 +159,18 @@ class CompiledRule:
             if limit.quota.concurrent and self.is_of_messages:
                 raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
             self.check(limit)
+        if len(self._found) >= MAX_FOUND:
+            self._found.clear()
+        self._found[quotas] = limits
         return limits
 
-    def override(self, limits: ClientLimits | None) -> None:
+    def override(self, table: OverrideTable | None) -> None:
         """Replace the overrides of clients, which precede all other limits."""
-        self.overrides = limits
+        self.overrides = table
         self.choosers: tuple[Chooser, ...] = self._own_choosers
         """The ways to find the limits of a client, in their order."""
-        if limits is not None:
-            self.choosers = (lambda _features, key, *_: limits.find(key), *self._own_choosers)
+        if table is not None:
+            self.choosers = (lambda _features, key, *_: table.find(key), *self._own_choosers)
         self.limits_of_all = None if len(self.choosers) > 1 or self.lookup or self.has_classes else self.limits
         """The limits of all clients; None where ``choose`` returns those of each client."""
 
@@ -240,14 +228,14 @@ class CompiledRule:
 
     def all_limits(self, now: int | None = None) -> list[Limit]:
         """The limits of all clients, as far as they are known, and the ban. With a time, those of that time."""
-        tables: list[Any] = [*(table for _, table in self.tables), self.overrides or {}]
-        own = self.limits
+        groups = [self.limits, *(limits for _, table in self.tables for limits in table.values())]
+        groups += self.overrides.limits if self.overrides else ()
+        groups += self._found.values() if self.lookup else ()
         if now is None or self.source.schedule is None:
-            tables.append(self.ranges)
+            groups += self.ranges.values()
         else:
-            own = self.ranges.get(self.source.schedule.at(now) or "", own)
-        groups = (*(limits for table in tables for limits in table.values()), *self._found.values())
-        every = [*own, *(limit for limits in groups for limit in limits)]
+            groups[0] = self.ranges.get(self.source.schedule.at(now) or "", self.limits)
+        every = [limit for limits in groups for limit in limits]
         ban = next((limit.ban for limit in every if limit.ban), self.ban)  # which shows a limit that is known
         return [*every, ban] if ban else every
 

@@ -1,31 +1,100 @@
-"""Overrides: other limits for single clients of a rule, and the record that holds them in the store. Pure."""
+"""Other limits for single clients, and bans from all rules: their tables, and the record that holds them. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec.structs import asdict
 
-from ..clock import Clock
-from ..decision import Limit
+from ..clock import SECOND, Clock
+from ..decision import Limit, without_hash_tag
 from ..errors import ConfigError
-from ..keys.parts import feature_of
-from .clients import ClientBans, ClientOverride
-from .compiled import CompiledRule
-from .lookup import UNLIMITED
-from .rule import parse_limits
-from .ruleset import RuleSet
+from ..keys.features import INVALID, Features
+from ..keys.key import KeyMaker, Secret
+from ..keys.parts import checked_part, feature_of, part_of
 
-BANNED: Final = "(all rules)"
-"""The name of all rules, from which a client is banned, in messages."""
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
+_NO_DATE: Final = 253_402_300_800 * SECOND
+"""The year 10,000, which no date can be in."""
 
-Overrides = tuple[ClientOverride, ...]
+
+class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Other limits for one client of one rule.
+
+    Args:
+        rule: The name of the rule.
+        key: The client, as the keys of the store name it. With a secret, it has digests instead of personal data.
+        limits: The limits, such as ``"1000/minute; 20000/day"``, or ``"unlimited"``.
+        until_us: The end, in microseconds since 1970; None for an override without an end.
+        by: The parts of the key of a client that is banned from all rules. Its ``rule`` and ``limits`` are "".
+    """
+
+    rule: str
+    key: str
+    limits: str
+    until_us: Annotated[int, msgspec.Meta(lt=_NO_DATE)] | None = None
+    by: tuple[str, ...] = ()
+
+    @property
+    def client(self) -> str:
+        """The client as text, such as ``user=acme``."""
+        return without_hash_tag(self.key)
+
+    @property
+    def until(self) -> float | None:
+        """The end, in seconds since 1970; None for an override without an end."""
+        return None if self.until_us is None else self.until_us / SECOND
+
+    def has_ended(self, now: int) -> bool:
+        return self.until_us is not None and self.until_us <= now
+
+
+class ClientBans:
+    """Finds the ban of a request from all rules, by the features that each ban names."""
+
+    def __init__(self, bans: Iterable[ClientOverride], secret: Secret, clock: Clock) -> None:
+        self._clock = clock
+        by_parts: dict[tuple[str, ...], dict[str, ClientOverride]] = {}
+        for each in bans:
+            by_parts.setdefault(each.by, {})[each.key] = each
+        self._tables = [(list(map(feature_of, by)), _maker(by, secret), own) for by, own in by_parts.items()]
+        self.parts = tuple(dict.fromkeys(part for by in by_parts for part in by))
+
+    def find(self, features: Features) -> ClientOverride | None:
+        """Return the ban of a request with these features; None without one."""
+        for names, maker, bans in self._tables:
+            if all(features.get(name) is not None for name in names):
+                ban = bans.get(maker.build(features) or "")
+                if ban is not None and not ban.has_ended(self._clock()):
+                    return ban
+        return None
+
+
+def ban_of(features: Features, known: Collection[str], secret: Secret, until_us: int | None) -> ClientOverride:
+    """Return the ban of the client with these features. One that is not ``known`` is an error: requests may lack it."""
+    unused = [name for name in features if name not in known]
+    if unused or not features:
+        message = f"no rule and no list uses {' and '.join(unused)}" if unused else "no client is named"
+        raise ConfigError(f"{message}. A ban from all rules needs one of {', '.join(known)}")
+    named = (
+        f"{name}.{inner}" if inner else name
+        for name, value in features.items()
+        for inner in (value if isinstance(value, dict) else [""])
+    )
+    by = tuple(sorted(checked_part(name, in_key=False) for name in named))
+    if invalid := [part for part in by if part_of(part).compared(features) in (INVALID, None)]:
+        raise ConfigError(f"{invalid[0]} cannot have this value")
+    return ClientOverride("", _maker(by, secret).build(features) or "", "", until_us, by)
+
+
+def _maker(by: Iterable[str], secret: Secret) -> KeyMaker:
+    return KeyMaker(tuple((part,) for part in by), secret=secret)
 
 
 def dump_overrides(overrides: Iterable[ClientOverride]) -> bytes:
@@ -35,14 +104,14 @@ def dump_overrides(overrides: Iterable[ClientOverride]) -> bytes:
     return _FORMAT + _digest(body) + b"\n" + body
 
 
-def load_overrides(data: bytes | None) -> Overrides:
+def load_overrides(data: bytes | None) -> tuple[ClientOverride, ...]:
     """Return the overrides of a record; ``ValueError`` for a damaged one."""
     if data is None:
         return ()
     head, _, body = data.partition(b"\n")
     if head == _FORMAT + _digest(body):
         with suppress(ValueError, RecursionError, msgspec.ValidationError):
-            return msgspec.convert(json.loads(body), Overrides)
+            return msgspec.convert(json.loads(body), tuple[ClientOverride, ...])
     raise ValueError("the record of overrides is damaged, or of another version")
 
 
@@ -50,83 +119,33 @@ def _digest(body: bytes) -> bytes:
     return blake2b(body, digest_size=16).hexdigest().encode()
 
 
-class OverrideTable(dict[str, tuple[Limit, ...]]):
-    """The limits of the clients of one rule that have an override, by the key of the client.
+class OverrideTable:
+    """The overrides of one rule, by the key of the client. ``parse`` returns the limits of a text.
 
-    Equal limits are the same objects, even those in the table ``before``, so that leases of them stay valid.
+    ``errors`` has the reasons why some are not active: the rule has changed since, or the process cannot decide them.
     """
 
     def __init__(
-        self,
-        rule: CompiledRule,
-        overrides: Iterable[ClientOverride],
-        clock: Clock,
-        before: OverrideTable | None,
+        self, overrides: Iterable[ClientOverride], parse: Callable[[str], tuple[Limit, ...]], clock: Clock
     ) -> None:
-        super().__init__()
         self._clock = clock
-        self.sources: dict[str, ClientOverride] = {}
+        self._clients: dict[str, tuple[ClientOverride, tuple[Limit, ...]]] = {}
         self.errors: list[ConfigError] = []
-        """The reasons why overrides are not active: the rule has changed since, or the process cannot decide them."""
-        known = {} if before is None else {each.limits: before[key] for key, each in before.sources.items()}
+        parse = cache(parse)
         for each in overrides:
             try:
-                if each.limits not in known:
-                    known[each.limits] = limits_of(rule, each.limits)
-                self[each.key] = known[each.limits]
-                self.sources[each.key] = each
+                self._clients[each.key] = each, parse(each.limits)
             except ConfigError as error:
                 self.errors.append(error)
 
-    def find(self, key: str | None) -> tuple[Limit, ...] | None:
+    def find(self, key: str) -> tuple[Limit, ...] | None:
         """Return the limits of a client; None without an override, or after its end."""
-        limits = None if key is None else self.get(key)
-        if limits is None or (source := self.sources[key or ""]).until_us is None:
-            return limits
-        return None if source.has_ended(self._clock()) else limits
+        known = self._clients.get(key)
+        if known is None or (known[0].until_us is not None and known[0].has_ended(self._clock())):
+            return None
+        return known[1]
 
-
-def limits_of(rule: CompiledRule, text: str) -> tuple[Limit, ...]:
-    """Return the limits of an override; ``ConfigError`` for those that the rule cannot have."""
-    if text == UNLIMITED:
-        return ()
-    return rule.build_checked(parse_limits(rule.source, text))
-
-
-def put_overrides(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock) -> set[tuple[str, str]]:
-    """Replace the overrides of rules, and return the names of rules with some that are not active, with the reasons.
-
-    Those of other rules are left out: another application may have them.
-    """
-    by_rule: dict[str, list[ClientOverride]] = {}
-    for each in overrides:
-        by_rule.setdefault(each.rule, []).append(each)
-    problems = _put_bans(rules, by_rule.pop("", ()), clock)
-    for rule in rules.rules:
-        table = None
-        if group := by_rule.get(rule.name):
-            before = rule.overrides if isinstance(rule.overrides, OverrideTable) else None
-            table = OverrideTable(rule, group, clock, before)
-            problems |= {(rule.name, str(error)) for error in table.errors}
-        rule.override(table)
-    rules.forget_plans()
-    return problems
-
-
-def _put_bans(rules: RuleSet, overrides: Iterable[ClientOverride], clock: Clock) -> set[tuple[str, str]]:
-    """Replace the bans from all rules. A feature that no rule uses is a problem."""
-    rules.lists = rules.own_lists
-    known, problems, bans = known_to_bans(rules), set(), []
-    for each in overrides:
-        if unknown := [part for part in each.by if feature_of(part) not in known]:
-            problems.add((BANNED, f"no rule uses {unknown[0]}"))
-        else:
-            bans.append(each)
-    if bans:
-        rules.lists = rules.own_lists.with_bans(ClientBans(bans, rules.secret, clock))
-    return problems
-
-
-def known_to_bans(rules: RuleSet) -> list[str]:
-    """Return the features that a ban from all rules can name: those that all requests have, or a rule uses."""
-    return [name for name in dict.fromkeys(("ip", *rules.needs)) if name not in ("path", "method", "host")]
+    @property
+    def limits(self) -> Iterable[tuple[Limit, ...]]:
+        """The limits of all clients."""
+        return (limits for _, limits in self._clients.values())

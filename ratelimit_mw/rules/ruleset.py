@@ -7,11 +7,13 @@ import functools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from ..clock import Clock
 from ..decision import Hit
 from ..errors import ConfigError, suggestion
 from ..keys.features import Features
 from ..keys.forms import normalize_host
 from ..keys.key import NO_SECRET, Secret, warn_of_unknown_ip
+from ..keys.parts import feature_of
 from .access_lists import AccessLists
 from .clients import no_key
 from .compiled import CompiledRule
@@ -21,11 +23,14 @@ from .match import Match
 from .named_rules import Amendment, NamedRule, check_unique, checked_rules, first_marks, named_rules
 from .names import printable
 from .options import RuleDefaults
+from .overrides import ClientBans, ClientOverride, OverrideTable
 from .plan import Plan
 from .priorities import DEFAULT_PRIORITIES, Priorities
 from .routed import PathPatterns
 from .rule import Rule
 
+BANNED: Final = "(all rules)"
+"""The name of all rules, from which a client is banned, in messages."""
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
 
@@ -95,7 +100,10 @@ class RuleSet:
     @property
     def needs(self) -> tuple[str, ...]:
         """The features that the rules and lists use."""
-        return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
+        return self._needs_with(self.lists)
+
+    def _needs_with(self, lists: AccessLists) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
     def plan_for(self, request: Any, to: Destination | None = None) -> Plan:
         """Return the plan of a request that goes to a route."""
@@ -162,9 +170,32 @@ class RuleSet:
             raise no_key(rule, features)
         return rule, key, features
 
-    def forget_plans(self) -> None:
-        """Build each plan anew, because the limits of single clients have changed."""
+    @property
+    def names_of_clients(self) -> list[str]:
+        """The features that a ban from all rules can name: those that all requests have, or a rule uses."""
+        names = dict.fromkeys(("ip", *self._needs_with(self.own_lists)))
+        return [name for name in names if name not in ("path", "method", "host")]
+
+    def override(self, overrides: Iterable[ClientOverride], clock: Clock) -> set[tuple[str, str]]:
+        """Replace all overrides and bans. Return the names of rules with some that are not active, with the reasons.
+
+        Those of other rules are left out: another application may have them. All plans are built anew.
+        """
+        by_rule: dict[str, list[ClientOverride]] = {}
+        for each in overrides:
+            by_rule.setdefault(each.rule, []).append(each)
+        bans, names = by_rule.pop("", []), self.names_of_clients
+        unknown = {part for each in bans for part in each.by if feature_of(part) not in names}
+        problems = {(BANNED, f"no rule uses {part}") for part in unknown}
+        bans = [each for each in bans if unknown.isdisjoint(each.by)]
+        self.lists = self.own_lists.with_bans(ClientBans(bans, self.secret, clock)) if bans else self.own_lists
+        for rule in self.rules:
+            group = by_rule.get(rule.name)
+            table = OverrideTable(group, rule.parse, clock) if group else None
+            problems |= {(rule.name, str(error)) for error in table.errors} if table else set()
+            rule.override(table)
         self._by_request, self._plans = {}, {}
+        return problems
 
     def require_complete(self) -> RuleSet:
         """Return the rule set; ``ConfigError`` when the settings override a rule that no decorator has."""
@@ -208,7 +239,7 @@ class RuleSet:
     def _find_plan(self, key: Hashable, to: Destination, method: str, path: str, host: Any, request: Any) -> Plan:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
-        by_request = self._by_request  # ``forget_plans`` replaces it, so no plan from before comes after
+        by_request = self._by_request  # ``override`` replaces it, so no plan from before comes after
         path, host = path if self.needs_path else "", host if self.needs_host else ""
         params = functools.partial(getattr, request, "path_params", {})
         found = self._patterns.match(path, to, params) if self.needs_path else set[int]()

@@ -11,10 +11,9 @@ from override_stores import ACME, API, OTHER, Recording, limiter_of, limits
 from tables import each, expect_error
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.rules.clients import ClientOverride
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
-from ratelimit_mw.rules.overrides import load_overrides
+from ratelimit_mw.rules.overrides import ClientOverride, load_overrides
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock

@@ -20,8 +20,7 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, StateError, StoreError
 from ratelimit_mw.limiter import overrides as override_record
-from ratelimit_mw.rules.clients import ClientOverride
-from ratelimit_mw.rules.overrides import dump_overrides, load_overrides
+from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.stores import MemoryStore
 
 
