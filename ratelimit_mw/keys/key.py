@@ -200,7 +200,9 @@ class KeyMaker:
             else:
                 if fallback is None:
                     return None
-                name, value, personal = self._fallback(*fallback)
+                (name, value), personal = fallback, False
+                if value is UNKNOWN_IP:
+                    self._warn()
             if first:
                 outside, key, is_open = key, "", False
             if (
@@ -215,12 +217,6 @@ class KeyMaker:
                 key += f"{name}={escaped}" if last else f"{name}={len(value)}:{escaped}&"
                 is_open = True
         return self._tagged(outside, key, is_open)
-
-    def _fallback(self, name: str, value: str) -> tuple[str, str, bool]:
-        """Return the part to use when all alternatives are missing: it is never digested."""
-        if value is UNKNOWN_IP:
-            self._warn()
-        return name, value, False
 
     def _tagged(self, outside: str, key: str, is_open: bool) -> str:
         """Put the hash tag around a key, or in front of one that a client can read."""
@@ -319,7 +315,7 @@ def _is_personal(part: Part) -> bool:
 
 
 def _entry(names: tuple[str, ...], endpoint: str, secret: Secret) -> tuple[tuple[_Compiled, ...], _Fallback | None]:
-    """The alternatives, and the part to use when all are missing; None where the rule is skipped.
+    """The alternatives, and the part to use when all are missing, which is never digested; None to skip the rule.
 
     An alternative is its name, feature, attribute, shape, form, and whether it is digested. The other part is its name,
     and its value.

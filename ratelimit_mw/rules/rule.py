@@ -35,11 +35,6 @@ _ATTRIBUTES: Final = {
 }
 """The attributes of a rule that do not have the names of their options."""
 _LEASE_PERCENT: Final = 2
-_FIXES: Final = {
-    "target": 'a target. Set the time within which 90% of its requests should end, such as target = "250ms"',
-    "tune": 'the option tune. Set tune = "demand", or tune = "health" and a target',
-}
-
 _ADAPTIVE_SLOTS: Final = "an adaptive limit of concurrent requests has no"
 _USES: Final[Mapping[str, tuple[Callable[[Rule, Quota], bool], str]]] = {
     "timezone": (
@@ -335,9 +330,11 @@ def require_tuning(rule: Rule, quota: Quota) -> None:
     if quota.floor is None:
         return
     if not (quota.concurrent or rule.tune):
-        raise ConfigError(f"{str(quota)!r} needs {_FIXES['tune']}", "tune")
+        fix = 'Set tune = "demand", or tune = "health" and a target'
+        raise ConfigError(f"{str(quota)!r} needs the option tune. {fix}", "tune")
     if not rule.target_us and (quota.concurrent or rule.tune == "health"):
-        raise ConfigError(f"{str(quota)!r} needs {_FIXES['target']}", "target")
+        fix = 'Set the time within which 90% of its requests should end, such as target = "250ms"'
+        raise ConfigError(f"{str(quota)!r} needs a target. {fix}", "target")
 
 
 def build_rule(

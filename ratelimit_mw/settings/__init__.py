@@ -192,18 +192,17 @@ def _parts(value: Any) -> int:
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
-    steps, path = steps_of(error.path), error.path
+    steps, path, table, name = steps_of(error.path), error.path, "", ""
     message = with_names(error.message, data, path)
-    place = Location(source)
     if steps[:1] == ("rules",) and len(steps) > 1:
-        table, path = f"rules[{steps[1]}]", path.removeprefix(f"rules[{steps[1]}]").removeprefix(".")
+        table = f"rules[{steps[1]}]"
+        path = path.removeprefix(table).removeprefix(".")
         rule = data["rules"][steps[1]]
         names = (rule.get("name"), rule.get("overrides")) if isinstance(rule, Mapping) else ()
         name = next((f' "{printable(name)}"' for name in names if isinstance(name, str)), "")
-        place = Location(source, table, f"{table}{name}")
     if source:
-        return place.error(message, path)
-    return ConfigError(message, ": ".join(filter(None, (place.label, path))))
+        return Location(source, table, f"{table}{name}").error(message, path)
+    return ConfigError(message, ": ".join(filter(None, (f"{table}{name}", path))))
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
