@@ -12,7 +12,7 @@ from .base import Store, checked_store
 _Address = TypeVar("_Address")
 
 # family: (module that parses the URL, module of the store, extra that installs its library).
-# The first has OPTIONS, the names of query parameters, and takes(scheme, option) when a scheme takes only some.
+# The first has OPTIONS, the names of query parameters, and hint_for(scheme, option) when a scheme takes only some.
 # It also has parse_address(split URL, {option: text}), which imports no library and opens no connection.
 # The second has open_address(parsed, timeout in microseconds) -> Store.
 _FAMILIES: Final = {
@@ -140,14 +140,16 @@ def _check_ports(split: SplitResult) -> None:
 
 
 def _options(split: SplitResult, module: Any) -> dict[str, str]:
-    takes: Callable[[str, str], bool] | None = getattr(module, "takes", None)
+    hint_for: Callable[[str, str], str] = getattr(module, "hint_for", lambda *_: "")
     options: dict[str, str] = {}
     for option, value in parse_qsl(split.query, keep_blank_values=True):
         if option not in module.OPTIONS:
-            known = [name for name in module.OPTIONS if takes is None or takes(split.scheme, name)]
+            known = [name for name in module.OPTIONS if not hint_for(split.scheme, name)]
             # Without a value it may be the end of a password that has an &.
             shown = repr(option) if value and option.isidentifier() else "of this name"
             raise ConfigError(f"{split.scheme}:// has no option {shown}. Its options are {', '.join(known)}")
+        if hint := hint_for(split.scheme, option):
+            raise ConfigError(f"{split.scheme}:// does not take {option}: {hint}")
         if option in options:
             raise ConfigError(f"{split.scheme}:// has the option {option!r} twice")
         options[option] = value

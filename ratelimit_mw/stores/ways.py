@@ -12,15 +12,17 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from .blocking import run_once
 from .budget import LoopClock, ThreadClock
+from .servers import Server
 from .wire import BlockingChannel, BlockingConnection, Codec, LoopChannel, LoopConnection
 
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 _NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redis:// or memcached://)"
+Tls = ssl.SSLContext | None
 _Address = tuple[int, Any]
 """A family, and an address as ``socket.connect`` takes it."""
 _Lock = TypeVar("_Lock", bound=Any)
@@ -38,15 +40,6 @@ class Turns(Generic[_Lock]):
         """Return the locks of keys in the one order in which all calls take them."""
         locks = self._locks
         return [locks.get(key) or locks.setdefault(key, self._create()) for key in sorted(set(keys))]
-
-
-class Place(NamedTuple):
-    """Where a server is: a host and a port, or the path of a socket; and its encryption."""
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None = None
-    path: str = ""
 
 
 class _Way:
@@ -97,11 +90,13 @@ class Threads(_Way):
 
         self.clock.once(attempt, due)
 
-    async def wrap(self, plain: socket.socket, place: Place, codec: Codec, due: float) -> BlockingConnection:
+    async def wrap(
+        self, plain: socket.socket, server: Server, tls: Tls, codec: Codec, due: float
+    ) -> BlockingConnection:
         """Return the connection of a socket, after the handshake of TLS."""
-        if place.tls is None:
+        if tls is None:
             return BlockingConnection(plain, codec, self.clock)
-        encrypted = place.tls.wrap_socket(plain, server_hostname=place.host, do_handshake_on_connect=False)
+        encrypted = tls.wrap_socket(plain, server_hostname=server.host, do_handshake_on_connect=False)
         connection = BlockingConnection(encrypted, codec, self.clock)
         connection.shake_hands(encrypted, due)
         return connection
@@ -160,12 +155,12 @@ class EventLoop(_Way):
         plain.setblocking(False)
         await self.clock.within(asyncio.get_running_loop().sock_connect(plain, end), due)
 
-    async def wrap(self, plain: socket.socket, place: Place, codec: Codec, due: float) -> LoopConnection:
+    async def wrap(self, plain: socket.socket, server: Server, tls: Tls, codec: Codec, due: float) -> LoopConnection:
         connection, loop = LoopConnection(codec, self.clock), asyncio.get_running_loop()
-        if place.tls is None:
+        if tls is None:
             await loop.create_connection(lambda: connection, sock=plain)
             return connection
-        options: dict[str, Any] = {"ssl": place.tls, "server_hostname": place.host}
+        options: dict[str, Any] = {"ssl": tls, "server_hostname": server.host}
         task = loop.create_task(loop.create_connection(lambda: connection, sock=plain, **options))
         try:
             await self.clock.result(task, due)
@@ -202,36 +197,34 @@ Channel = BlockingChannel | LoopChannel
 # -- connecting --------------------------------------------------------------------------------------------------------
 
 
-async def open_connection(way: Way, place: Place, codec: Codec, deadline: float) -> Any:
+async def open_connection(way: Way, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
     """Return a connection to one of the addresses of a server. An error names the server, unless it is a timeout."""
     try:
-        return await _open_connection(way, place, codec, deadline)
+        return await _open_connection(way, server, tls, codec, deadline)
     except TimeoutError:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if isinstance(error, ConnectionError) and error.errno else error
-        host = f"[{place.host}]" if ":" in place.host else place.host
-        raise ConnectionError(f"cannot connect to {place.path or f'{host}:{place.port}'}: {reason}") from error
+        raise ConnectionError(f"cannot connect to {server}: {reason}") from error
 
 
-async def _open_connection(way: Way, place: Place, codec: Codec, deadline: float) -> Any:
-    addresses = await way.result(_resolve(place), deadline)
+async def _open_connection(way: Way, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
+    addresses = await way.result(_resolve(server), deadline)
     for left, resolved in zip(range(len(addresses), 0, -1), addresses, strict=True):
         with _new_socket(resolved[0], is_last=left == 1) as plain:
             await way.connect(plain, resolved[1], way.clock.now + (deadline - way.clock.now) / left)
-            with _naming_plain_servers(place):
-                return await way.wrap(plain, place, codec, deadline)
+            with _naming_plain_servers(tls):
+                return await way.wrap(plain, server, tls, codec, deadline)
     raise OSError("the name has no address")
 
 
-def _resolve(place: Place) -> Future[list[_Address]]:
+def _resolve(server: Server) -> Future[list[_Address]]:
     """Return the addresses of a server. Only a name needs a thread, which all that wait for the name share."""
     done: Future[list[_Address]] = Future()
     try:
-        numeric = partial(_addresses, place.host, place.port, socket.AI_NUMERICHOST)
-        done.set_result([(socket.AF_UNIX, place.path)] if place.path else numeric())
+        done.set_result(_addresses(*server, socket.AI_NUMERICHOST) if server.port else [(socket.AF_UNIX, server.host)])
     except OSError:
-        return run_once(("resolve", *place[:2]), partial(_addresses, place.host, place.port))
+        return run_once(("resolve", server), partial(_addresses, *server))
     return done
 
 
@@ -262,12 +255,12 @@ def _new_socket(family: int, is_last: bool) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _naming_plain_servers(place: Place) -> Iterator[None]:
+def _naming_plain_servers(tls: Tls) -> Iterator[None]:
     """Name the likely reason of a failed handshake: a server without TLS waits for a line, or replies in plain text."""
     try:
         yield
     except (TimeoutError, ssl.SSLError) as error:
-        if place.tls is None or isinstance(error, ssl.SSLCertVerificationError):
+        if tls is None or isinstance(error, ssl.SSLCertVerificationError):
             raise
         reason = f": {error}" if isinstance(error, ssl.SSLError) else " within the time budget"
         raise ConnectionError(_NO_HANDSHAKE % reason) from error

@@ -192,10 +192,8 @@ def open_client(address: Address) -> Any:
         own = {**options, "db": 0, "username": sentinels.username, "password": sentinels.password}
         sentinel = Sentinel(address.hosts, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
         return sentinel.master_for(address.service, **options)  # type: ignore[no-untyped-call]
-    if address.path:
-        return redis.Redis(unix_socket_path=address.path, **options)
     host, port = address.hosts[0]
-    return redis.Redis(host, port, **options)
+    return redis.Redis(host, port, **options) if port else redis.Redis(unix_socket_path=host, **options)
 
 
 def open_address(address: LogAddress) -> RedisCounts:

@@ -8,19 +8,19 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from ..ways import Channel, Place, Way, open_connection
-from .address import MemcachedServer
+from ..servers import Server
+from ..ways import Channel, Way, open_connection
 from .protocol import STORED, ProtocolError, ReplyReader, StoredValue, unexpected
 
 
 class Rendezvous:
     """A key belongs to the server with the highest hash of both, even while that server is unreachable."""
 
-    def __init__(self, servers: Sequence[MemcachedServer]) -> None:
+    def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = tuple(servers)
         self._seeds = [(blake2b(str(server).encode(), digest_size=32).digest(), server) for server in servers]
 
-    def server_of(self, token: bytes) -> MemcachedServer:
+    def server_of(self, token: bytes) -> Server:
         if len(self.servers) == 1:
             return self.servers[0]
         return max((blake2b(token, digest_size=8, key=seed).digest(), server) for seed, server in self._seeds)[1]
@@ -29,7 +29,7 @@ class Rendezvous:
 class KeyCommands(NamedTuple):
     """``commands`` for one key, with a line of reply each. The reads of ``names`` after them see their writes."""
 
-    server: MemcachedServer
+    server: Server
     commands: Sequence[bytes] = ()
     names: Sequence[bytes] = ()
 
@@ -40,17 +40,17 @@ class MemcachedConnections:
     def __init__(self, tls: ssl.SSLContext | None, login: bytes, way: Way) -> None:
         self._tls, self._login = tls, login
         self._way = way
-        self._channels: dict[MemcachedServer, Channel] = {}
+        self._channels: dict[Server, Channel] = {}
 
     async def exchange(
         self, requests: Sequence[KeyCommands], due: float
     ) -> tuple[list[list[bytes]], Mapping[bytes, StoredValue]]:
         """Send to all servers, then read from all. Return the lines of each request, and all values by their names."""
-        groups: dict[MemcachedServer, list[KeyCommands]] = {}
+        groups: dict[Server, list[KeyCommands]] = {}
         for request in requests:
             groups.setdefault(request.server, []).append(request)
         flights, failure = list[Awaitable[list[Any]]](), None
-        lines, values = dict[MemcachedServer, Any](), dict[bytes, StoredValue]()
+        lines, values = dict[Server, Any](), dict[bytes, StoredValue]()
         try:
             for server, group in groups.items():
                 flights.append(await self.channel(server).send(*_payload(group), due))
@@ -67,7 +67,7 @@ class MemcachedConnections:
             raise failure
         return [[next(lines[each.server]) for _ in each.commands] for each in requests], values
 
-    async def stats(self, server: MemcachedServer, due: float) -> dict[str, str]:
+    async def stats(self, server: Server, due: float) -> dict[str, str]:
         """Return the reply of a server to ``stats``, over a connection of its own."""
         connection = await self._connect(server, due)
         try:
@@ -83,16 +83,15 @@ class MemcachedConnections:
         for channel in list(self._channels.values()):
             channel.close()
 
-    def channel(self, server: MemcachedServer) -> Channel:
+    def channel(self, server: Server) -> Channel:
         if (channel := self._channels.get(server)) is None:  # another thread may have opened one
             opened = self._way.channel(partial(self._connect, server))
             channel = self._channels.setdefault(server, opened)
         return channel
 
-    async def _connect(self, server: MemcachedServer, due: float) -> Any:
+    async def _connect(self, server: Server, due: float) -> Any:
         """Connect and log in. The error shows no text of the server, which may repeat the password."""
-        place = Place(server.host, server.port, self._tls, server.path)
-        connection = await open_connection(self._way, place, ReplyReader(), due)
+        connection = await open_connection(self._way, server, self._tls, ReplyReader(), due)
         try:
             if self._login and await connection.send(self._login, 1, due) != [STORED]:
                 raise ProtocolError

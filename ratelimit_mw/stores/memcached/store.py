@@ -15,8 +15,9 @@ from ...quota import Quota, parse_duration
 from ..base import Facts
 from ..blocking import run_blocking
 from ..bytestore import ByteStore, TimedCall, Write, wall_us
+from ..servers import Server, tls_context
 from ..ways import Way
-from .address import MemcachedAddress, MemcachedServer, build_tls_context, login_command, parse_servers
+from .address import MemcachedAddress, login_command, read_servers
 from .connections import KeyCommands, MemcachedConnections, Rendezvous
 from .protocol import EXPIRED, STORED, KeyNames, ProtocolError, StoredValue, command, expiry, swap, write
 from .tiers import Window
@@ -215,7 +216,7 @@ class MemcachedStore(ByteStore):
 
     def __init__(
         self,
-        servers: str | Sequence[MemcachedServer],
+        servers: str | Sequence[Server],
         prefix: str = "rl:",
         timeout_us: int = 50_000,
         clock: Clock = wall_us,
@@ -224,8 +225,8 @@ class MemcachedStore(ByteStore):
         password: str = "",
         tls: SSLContext | None = None,
     ) -> None:
-        self.rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
-        kind = "s" if tls else "+unix" if self.rendezvous.servers[0].path else ""
+        self.rendezvous = Rendezvous(read_servers(servers) if isinstance(servers, str) else servers)
+        kind = "s" if tls else "+unix" if not self.rendezvous.servers[0].port else ""
         self.name = f"memcached{kind}://{','.join(map(str, self.rendezvous.servers))}"
         self.names = KeyNames(prefix)
         self.clock = clock
@@ -257,7 +258,7 @@ def _is_tiered(limit: Limit) -> bool:
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:
-    tls = None if parsed.tls is None else build_tls_context(parsed.tls)
+    tls = None if parsed.tls is None else tls_context(parsed.tls)
     return MemcachedStore(
         parsed.servers, parsed.prefix, timeout_us, username=parsed.username, password=parsed.password, tls=tls
     )

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError
+from ..servers import split_login
 
 _LIBPQ: Final = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "application_name")
 """The options that libpq gets as they are."""
@@ -27,10 +28,9 @@ class PostgresAddress(NamedTuple):
 
 def parse_address(split: SplitResult, options: dict[str, str]) -> PostgresAddress:
     """Parse a store URL. No message shows the login."""
-    login, _, hosts = split.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    parameters = {"user": user, "password": password, "dbname": split.path.removeprefix("/")}
-    parameters = {name: unquote(text) for name, text in parameters.items() if text}
+    user, password, hosts = split_login(split.netloc)
+    parameters = {"user": user, "password": password, "dbname": unquote(split.path.removeprefix("/"))}
+    parameters = {name: text for name, text in parameters.items() if text}
     if hosts:
         if "host" in options:
             raise ConfigError("a postgresql:// URL has its host either before the path, or in the option host")

@@ -24,11 +24,11 @@ from redis.sentinel import SentinelConnectionPool
 from ...errors import ConfigError
 from ..blocking import run_once
 from ..budget import ThreadClock
+from ..servers import Server
 from ..ways import EventLoop, Threads, Way
 from .address import Address
 from .errors import Command
 from .router import Router, Sent
-from .slot_map import Location
 
 _FULL_POOL: Final = "Too many connections", "No connection available"  # nothing was sent: the call may try again
 _FULL_POOL_WAIT: Final = 0.002  # seconds
@@ -39,13 +39,13 @@ class ApplicationRouter(Router):
     """A router whose one server is that of a client. ``execute`` returns the reply to a command before a deadline."""
 
     def __init__(self, name: str, way: Way, execute: Callable[[Command, float], Awaitable[Any]]) -> None:
-        super().__init__(Address(((name, 0),)), way)
+        super().__init__(Address((Server(name, 0),)), way)
         self._execute = execute
 
-    async def command(self, location: Location, deadline: float, *command: Any) -> Any:
+    async def command(self, location: Server, deadline: float, *command: Any) -> Any:
         return await self._execute(command, deadline)
 
-    async def _post(self, location: Location, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
+    async def _post(self, location: Server, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
         replies: list[Any] = []
         for each in calls:
             assert each is not None
@@ -54,9 +54,6 @@ class ApplicationRouter(Router):
             except redis.ResponseError as error:
                 replies.append(error)
         return _as_awaitable(replies)
-
-    def _name(self, location: Location) -> str:
-        return location[0]
 
 
 async def _as_awaitable(replies: list[Any]) -> list[Any]:

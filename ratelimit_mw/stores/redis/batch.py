@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Final
 
+from ..servers import Server
 from ..wire import Flight, LoopConnection
 from .call import Call, calls_of
 from .errors import NotRunError, timed_out
 from .router import Calls, Router, frame_of
-from .slot_map import Location
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
@@ -29,7 +29,7 @@ class Batches:
         self.router = router
         self._loop = asyncio.get_running_loop()
         self._owners = router.map.owners
-        self._queues: dict[Location | None, _Queue] = {}
+        self._queues: dict[Server | None, _Queue] = {}
 
     def ask(self, call: Call, deadline: float) -> Awaitable[Any]:
         """Return the result of a call, to be awaited. Raises ``StoreError``."""
@@ -65,7 +65,7 @@ class Batches:
 class _Queue:
     """The calls to one server. A call is out from its flush until all of its replies are there."""
 
-    def __init__(self, router: Router, location: Location | None) -> None:
+    def __init__(self, router: Router, location: Server | None) -> None:
         self.router = router
         self.location = location
         self._loop = asyncio.get_running_loop()

@@ -14,11 +14,11 @@ from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count
 from ...errors import StateError, StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in, record_key
 from ..bytestore import ByteCall, Write
+from ..servers import Server
 from ..ways import Way
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, swap_arguments, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error
 from .script import PACKED, Script
-from .slot_map import Location
 
 _MOST_GRACE: Final = 0.01  # seconds: refunds get this time after a server was silent for the whole budget
 _LAST: Final = 5  # no attempt starts in this part of the time budget
@@ -172,7 +172,7 @@ class RedisRequest:
         is_last = not cursor and number + 1 == len(servers)
         return KeyPage([text_of(self._store.prefix, name) for name in names], None if is_last else place)
 
-    async def _servers(self) -> list[Location]:
+    async def _servers(self) -> list[Server]:
         """Return the servers that can have keys of the store: one, if its prefix has ``{braces}``."""
         router = self._calls.router
         servers, slots = await router.primaries(self._deadline), {self.place(key)[1] for key in "ab"}

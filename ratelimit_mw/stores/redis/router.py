@@ -18,17 +18,18 @@ from ...clock import monotonic
 from ...errors import ConfigError
 from ..base import Facts
 from ..blocking import run_blocking
+from ..servers import Server
 from ..ways import Channel, Way
 from ..wire import LoopConnection
 from .address import Address
 from .call import Call, SharedCall, calls_of
 from .errors import NotRunError, as_store_error, error_code
 from .login import log_in
-from .slot_map import Location, SlotMap, location_text
+from .slot_map import SlotMap
 
 Sent = Call | None
 """A call, or None for an ASKING before it."""
-Calls = dict[Location | None, list[Sent]]
+Calls = dict[Server | None, list[Sent]]
 
 _ASKING: Final = pack_command((b"ASKING",))
 _MOST_HOPS: Final = 6
@@ -48,14 +49,14 @@ class Router:
     """Sends each call to the server that has its slot. ``connect`` connects to one of the servers until a deadline."""
 
     def __init__(
-        self, address: Address, way: Way, connect: Callable[[Way, Address, Location, float], Awaitable[Any]] = log_in
+        self, address: Address, way: Way, connect: Callable[[Way, Address, Server, float], Awaitable[Any]] = log_in
     ) -> None:
         self._address = address
         self._log_in = connect
         self.way = way
         self.clock = way.clock
         self.map = SlotMap(address)
-        self._channels: dict[Location, Channel] = {}
+        self._channels: dict[Server, Channel] = {}
         self._refreshing = way.lock()
         self._reads = 0
         self._next_read = 0.0
@@ -78,7 +79,7 @@ class Router:
             raise call.result
         return call.result
 
-    async def _ask_at(self, location: Location, call: Call, deadline: float) -> None:
+    async def _ask_at(self, location: Server, call: Call, deadline: float) -> None:
         """Give a call its result, from a server that was asked before."""
         try:
             (reply,) = await (await self._channels[location].send(call.frame, 1, deadline))
@@ -108,21 +109,21 @@ class Router:
             left.setdefault(owners[each.slot], []).append(each)
         await self.follow(left, deadline)
 
-    def connection(self, location: Location | None) -> LoopConnection | None:
+    def connection(self, location: Server | None) -> LoopConnection | None:
         """Return the open connection of an event loop to a server, unless the map has to be read first."""
         if location is None or self.map.is_stale or not self.map.is_known:
             return None
         channel = self._channels.get(location)
         return None if channel is None else channel.connection
 
-    async def command(self, location: Location, deadline: float, *command: Any) -> Any:
+    async def command(self, location: Server, deadline: float, *command: Any) -> Any:
         """Return the reply of one server to a command. Raises any error."""
         (reply,) = await (await self._channel(location).send(pack_command(command), 1, deadline))
         if isinstance(reply, ResponseError):
             raise reply
         return reply
 
-    async def primaries(self, deadline: float) -> list[Location]:
+    async def primaries(self, deadline: float) -> list[Server]:
         """Return the servers that have slots, always in one order."""
         if self.map.is_stale:
             self._next_read = 0.0  # at once
@@ -170,11 +171,11 @@ class Router:
                 self.fail(sent, error, location)
         return left
 
-    async def _post(self, location: Location, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
+    async def _post(self, location: Server, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
         """Send calls to a server. Return its replies, to be awaited."""
         return await self._channel(location).send(frame_of(calls), len(calls), deadline)
 
-    def receive(self, calls: Sequence[Sent], replies: Sequence[Any], source: Location, left: Calls) -> None:
+    def receive(self, calls: Sequence[Sent], replies: Sequence[Any], source: Server, left: Calls) -> None:
         """Give calls the replies of a server. Add those to ``left`` that have to go out again."""
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, ResponseError):
@@ -186,13 +187,13 @@ class Router:
                 except Exception as error:  # no reply of this command
                     self.fail((call,), error, source)
 
-    def fail(self, calls: Sequence[Sent], error: Exception, location: Location) -> None:
+    def fail(self, calls: Sequence[Sent], error: Exception, location: Server) -> None:
         """Give calls the error of their server. If the server is silent, another server may have its slots."""
         if not isinstance(error, ResponseError):
             self.map.mark_silent(location)
         fail(calls, error)
 
-    def _redirect(self, call: Call, error: ResponseError, source: Location, left: Calls) -> None:
+    def _redirect(self, call: Call, error: ResponseError, source: Server, left: Calls) -> None:
         """Call the server that an error reply names, or send the script."""
         code = error_code(error)
         again: Sequence[Sent] = (call,)
@@ -214,7 +215,7 @@ class Router:
     def _go_around(
         self,
         calls: Sequence[Sent],
-        location: Location,
+        location: Server,
         failure: Exception,
         half: float,
         rerouted: set[Call],
@@ -273,13 +274,13 @@ class Router:
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
-    def _channel(self, location: Location) -> Channel:
+    def _channel(self, location: Server) -> Channel:
         channel = self._channels.get(location)
         if channel is None:  # another thread may have opened one
             channel = self._channels.setdefault(location, self.way.channel(partial(self._connect, location)))
         return channel
 
-    async def _connect(self, location: Location, deadline: float) -> Any:
+    async def _connect(self, location: Server, deadline: float) -> Any:
         address = self._address
         if address.service and location in address.hosts:
             address = address.sentinels
@@ -308,15 +309,12 @@ class Router:
             found = (self._facts_of("cluster", each, b"CLUSTER", b"INFO") for each in sorted(self.map.sources()))
             yield next((facts for facts in found if facts.values), Facts("cluster", ""))
 
-    def _facts_of(self, kind: str, location: Location, *command: bytes) -> Facts:
+    def _facts_of(self, kind: str, location: Server, *command: bytes) -> Facts:
         reply = self.command(location, self.clock.now + _FACTS_SECONDS, *(command or (b"INFO",)))
         try:
-            return Facts(kind, self._name(location), values_of(run_blocking(reply)))
+            return Facts(kind, str(location), values_of(run_blocking(reply)))
         except Exception as error:
-            return Facts(kind, self._name(location), {}, str(as_store_error(error)), isinstance(error, ResponseError))
-
-    def _name(self, location: Location) -> str:
-        return self._address.path or location_text(location)
+            return Facts(kind, str(location), {}, str(as_store_error(error)), isinstance(error, ResponseError))
 
 
 def frame_of(calls: Sequence[Sent]) -> bytes:

@@ -12,11 +12,9 @@ from typing import Any, Final
 from redis import ResponseError
 
 from ...errors import StoreError
+from ..servers import Server
 from .address import Address
 from .errors import error_code
-
-Location = tuple[str, int]
-"""Host and port of a server."""
 
 SLOTS: Final = 16384
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
@@ -27,33 +25,33 @@ class SlotMap:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._seeds = list(address.hosts) or [("", 0)]
+        self._seeds = list(address.hosts)
         self.is_fixed = not (address.cluster or address.service)
-        self.primaries: list[Location] = self._seeds if self.is_fixed else []
-        self.owners: list[Location | None] = [*self.primaries] or [None] * (SLOTS if address.cluster else 1)
+        self.primaries: list[Server] = self._seeds if self.is_fixed else []
+        self.owners: list[Server | None] = [*self.primaries] or [None] * (SLOTS if address.cluster else 1)
         """The server of each slot."""
-        self._replicas: list[Location] = []
-        self._silent: set[Location] = set()
+        self._replicas: list[Server] = []
+        self._silent: set[Server] = set()
         self.is_stale = not self.is_fixed
         self.is_known = self.is_fixed
         service = address.service.encode()
         self.question = [b"SENTINEL", b"MASTER", service] if service else [b"CLUSTER", b"SLOTS"]
         """The command whose reply is the map."""
 
-    def sources(self) -> list[Location]:
+    def sources(self) -> list[Server]:
         """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
         known = self._seeds if self._address.service else [*self.primaries, *self._seeds, *self._replicas]
         return sorted(dict.fromkeys(known), key=self._silent.__contains__)
 
-    def servers(self) -> set[Location]:
+    def servers(self) -> set[Server]:
         """Return the servers in the map."""
         return {*self.primaries, *self._replicas}
 
-    def other_than(self, location: Location) -> Location | None:
+    def other_than(self, location: Server) -> Server | None:
         """Return a primary other than this one, or None if all others are silent."""
         return next((one for one in self.primaries if one != location and one not in self._silent), None)
 
-    def load(self, reply: Any, source: Location) -> None:
+    def load(self, reply: Any, source: Server) -> None:
         """Take over the reply of a server to the question."""
         if self._address.service:
             self.owners[0] = primary = self._address.locate(*primary_in(reply))
@@ -64,18 +62,18 @@ class SlotMap:
         self.is_known = True
         self._silent = self._silent.intersection(self.sources()) - {source}
 
-    def _load_slots(self, reply: Iterable[Any], source: Location) -> None:
+    def _load_slots(self, reply: Iterable[Any], source: Server) -> None:
         """Load a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
-        owners: list[Location | None] = [None] * SLOTS
-        primaries: dict[Location, Location] = {}  # reachable address: announced address
-        replicas: dict[Location, None] = {}
+        owners: list[Server | None] = [None] * SLOTS
+        primaries: dict[Server, Server] = {}  # reachable address: announced address
+        replicas: dict[Server, None] = {}
         for first, last, *servers in reply:
-            announced = [(host.decode() if host else "", port) for host, port, *_ in servers]
+            announced = [Server(host.decode() if host else "", port) for host, port, *_ in servers]
             location, *others = (self._location(*server, source) for server in announced)
             owners[first : last + 1] = [location] * (last + 1 - first)
             if (other := primaries.setdefault(location, announced[0])) != announced[0]:
-                both = " and ".join(repr(location_text(each)) for each in sorted((other, announced[0])))
-                raise StoreError(f"remap: {both} both go to {location_text(location)}. Write a pair for each server")
+                both = " and ".join(repr(str(each)) for each in sorted((other, announced[0])))
+                raise StoreError(f"remap: {both} both go to {location}. Write a pair for each server")
             replicas.update(dict.fromkeys(others))
         if not primaries:
             raise StoreError("Redis: the server has left the cluster")
@@ -86,12 +84,12 @@ class SlotMap:
         if self._address.service:
             self.owners[0], self.primaries, self.is_known = None, [], False
 
-    def mark_silent(self, location: Location) -> None:
+    def mark_silent(self, location: Server) -> None:
         """Record that another server may have the slots of this one by now."""
         self._silent.add(location)
         self.is_stale = not self.is_fixed
 
-    def redirect(self, error: ResponseError, source: Location, slot: int) -> Location:
+    def redirect(self, error: ResponseError, source: Server, slot: int) -> Server:
         """Return the server that a MOVED or ASK of ``source`` names."""
         host, _, port = str(error).rpartition(" ")[2].rpartition(":")
         location = self._location(host, port, source)
@@ -100,11 +98,11 @@ class SlotMap:
             self.is_stale = True  # other slots may have moved too
         return location
 
-    def _location(self, host: str, port: int | str, source: Location) -> Location:
+    def _location(self, host: str, port: int | str, source: Server) -> Server:
         """Return where to reach a server that ``source`` names. A server may have to leave out the host."""
         return self._address.locate(host if host and host != "?" else source[0], int(port))
 
-    def key_at(self, location: Location, slot: Callable[[str], int]) -> str | None:
+    def key_at(self, location: Server, slot: Callable[[str], int]) -> str | None:
         """Return a key on a server, however few slots it has; None if it can have no key. ``slot`` is that of a key.
 
         By the arithmetic of the checksum, 14 binary digits after any text have each slot once. Only a prefix with
@@ -114,18 +112,13 @@ class SlotMap:
         return next((key for key in keys if self.owners[slot(key)] == location), None)
 
 
-def primary_in(reply: Any) -> Location:
+def primary_in(reply: Any) -> Server:
     """Return the location in a reply to SENTINEL MASTER: names and values in turn."""
     fields = dict(zip(reply[::2], reply[1::2], strict=True))
     flags = fields[b"flags"].decode()
     if _DOWN & set(flags.split(",")):
         raise StoreError(f"the primary is {flags}")
-    return fields[b"ip"].decode(), int(fields[b"port"])
-
-
-def location_text(location: Location) -> str:
-    host, port = location
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Server(fields[b"ip"].decode(), int(fields[b"port"]))
 
 
 def slot_of(name: bytes) -> int:

@@ -20,6 +20,7 @@ from ...errors import ConfigError
 from ..base import Facts, Store
 from ..blocking import forms, run_blocking
 from ..calls import CallStore
+from ..servers import tls_context
 from ..url import parse_url_of, redacted_url
 from ..ways import EventLoop, Way
 from .address import Address, add_remap
@@ -27,7 +28,6 @@ from .application import blocking_router, bridging_router, loop_router
 from .batch import Batches
 from .call import HIT, PEEK, Operation, have_lua, key_name
 from .errors import NotRunError
-from .login import tls_context
 from .request import RedisRequest
 from .router import Router
 from .slot_map import slot_of

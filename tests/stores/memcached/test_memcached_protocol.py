@@ -15,10 +15,11 @@ from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.bytestore import DAY
 from ratelimit_mw.stores.memcached import protocol
-from ratelimit_mw.stores.memcached.address import MemcachedServer, parse_servers
+from ratelimit_mw.stores.memcached.address import read_servers
 from ratelimit_mw.stores.memcached.connections import KeyCommands, MemcachedConnections, Rendezvous
 from ratelimit_mw.stores.memcached.protocol import KeyNames, ProtocolError, ReplyReader, StoredValue, expiry
 from ratelimit_mw.stores.memcached.tiers import TierBlock, cover, tiers
+from ratelimit_mw.stores.servers import Server
 from ratelimit_mw.stores.ways import Threads
 from ratelimit_mw.stores.wire import MORE
 from ratelimit_mw.testing.store_compliance import HOSTILE
@@ -28,7 +29,7 @@ from ratelimit_mw.testing.store_compliance import HOSTILE
 
 def test_servers_are_parsed() -> None:
     """With and without a port, names in any case, IPv6 addresses in brackets."""
-    found = parse_servers("10.0.0.1:11212,Cache.Example,[::1]:11213,[::2]")
+    found = read_servers("10.0.0.1:11212,Cache.Example,[::1]:11213,[::2]")
     assert tuple(each[:2] for each in found) == (
         ("10.0.0.1", 11212),
         ("cache.example", 11211),
@@ -42,7 +43,7 @@ def test_wrong_servers_are_an_error() -> None:
     """The error comes at the start, and shows an example."""
     for text in ("", ",", "a,", "a b", "a:", "a:x", "a:99999", "[::1", "a/b:1:2"):
         with pytest.raises(ConfigError, match="expected servers such as"):
-            parse_servers(text)
+            read_servers(text)
     with pytest.raises(ConfigError, match="timeout_us: expected a whole number of microseconds from 1; got 0"):
         open_store("memcached://h1", 0)
 
@@ -50,8 +51,8 @@ def test_wrong_servers_are_an_error() -> None:
 TOKENS = [b":ip=192.0.2.%d" % i for i in range(2_000)]
 
 
-def servers(*hosts: str) -> list[MemcachedServer]:
-    return [MemcachedServer(host, 11211) for host in hosts]
+def servers(*hosts: str) -> list[Server]:
+    return [Server(host, 11211) for host in hosts]
 
 
 def test_keys_are_spread_independently_of_the_order_of_servers() -> None:
@@ -66,7 +67,7 @@ def test_removing_a_server_moves_only_its_keys() -> None:
     """The keys of the other servers keep their counts."""
     before, after = Rendezvous(servers("a", "b", "c")), Rendezvous(servers("a", "c"))
     moved = [token for token in TOKENS if before.server_of(token) != after.server_of(token)]
-    assert moved == [token for token in TOKENS if before.server_of(token) == MemcachedServer("b", 11211)]
+    assert moved == [token for token in TOKENS if before.server_of(token) == Server("b", 11211)]
 
 
 # -- names and expiry ------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ class Replying(MemcachedConnections):
         super().__init__(None, b"", Threads(1.0))
         self._replies = replies
 
-    def channel(self, _: MemcachedServer) -> Any:
+    def channel(self, _: Server) -> Any:
         return self
 
     async def send(self, *_: object) -> Awaitable[list[Any]]:

@@ -26,8 +26,8 @@ MEANINGS: dict[str, dict[str, Any]] = {
     "redis://:pa%3Ass%40@example.com": {"hosts": (("example.com", 6379),), "password": "pa:ss@"},
     "redis://ann:secret@example.com": {"hosts": (("example.com", 6379),), "username": "ann", "password": "secret"},
     "rediss://example.com": {"hosts": (("example.com", 6379),)},
-    "unix:///run/redis.sock": {"path": "/run/redis.sock"},
-    "unix://ann:secret@/run/redis.sock": {"path": "/run/redis.sock", "username": "ann", "password": "secret"},
+    "unix:///run/redis.sock": {"hosts": (("/run/redis.sock", 0),)},
+    "unix://ann:secret@/run/redis.sock": {"hosts": (("/run/redis.sock", 0),), "username": "ann", "password": "secret"},
     "redis+sentinel://a,b:26380/mymaster/2": {"hosts": (("a", 26379), ("b", 26380)), "service": "mymaster", "db": 2},
     "redis+cluster://:secret@a:7000,b:7001": {
         "hosts": (("a", 7000), ("b", 7001)),

@@ -1,0 +1,89 @@
+"""The servers of a store, as its URL names them: hosts and ports, the login, and TLS.
+
+No message shows a text that may be a password.
+"""
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from ..errors import ConfigError
+
+_HOST: Final = re.compile(r"(\[[^\]]+\]|\*|[^:\[\]>*,@\s]+)(?::([0-9]+))?")
+_CHOICES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ssl_cert_reqs": {"required": "required", "optional": "optional", "none": "none"},
+    "ssl_check_hostname": {"true": True, "false": False},
+    "ssl_min_version": {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3},
+}
+_AUTHORITIES: Final = {"cafile": "ssl_ca_certs", "capath": "ssl_ca_path", "cadata": "ssl_ca_data"}
+_TLS_FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+TLS_OPTIONS: Final = (*_TLS_FILES, "ssl_ca_data", "ssl_password", "ssl_ciphers", *_CHOICES)
+
+
+class Server(NamedTuple):
+    """Where a server is: a host and a port, or the path of a Unix socket and 0."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        if not self.port:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_servers(text: str, port: int) -> tuple[Server, ...]:
+    """Parse ``h1:6379,h2,[::1]:6379``. The port is that of a host without one."""
+    servers = []
+    for part in text.split(","):
+        if (server := parse_server(part, port)) is None:
+            raise ConfigError(f'expected servers such as "10.0.0.1:{port},10.0.0.2": NAME or NAME:PORT', "host")
+        servers.append(server)
+    return tuple(servers)
+
+
+def parse_server(text: str, port: int) -> Server | None:
+    match = _HOST.fullmatch(text)
+    if not match or not 0 < int(match[2] or 1) < 65536:
+        return None
+    return Server(unquote(match[1]).strip("[]"), int(match[2] or port))
+
+
+def split_login(netloc: str) -> tuple[str, str, str]:
+    """Return the user name, the password and the hosts in the part of a URL before its path."""
+    login, _, hosts = netloc.rpartition("@")
+    name, _, password = login.partition(":")
+    return unquote(name), unquote(password), hosts
+
+
+def parse_tls(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of the options for TLS that are among these."""
+    values: dict[str, Any] = {name: options[name] for name in TLS_OPTIONS if name in options}
+    for name in values.keys() & _CHOICES:
+        if values[name] not in _CHOICES[name]:
+            raise ConfigError(f"{name} is one of {', '.join(_CHOICES[name])}; got {values[name]!r}")
+        values[name] = _CHOICES[name][values[name]]
+    if "ssl_keyfile" in values and not values.get("ssl_certfile"):
+        raise ConfigError("ssl_keyfile is set without ssl_certfile. Set both")
+    return values
+
+
+def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
+    """Build the context of all connections of a store. It reads files, so it is built once, off the event loop."""
+    requirement = options.get("ssl_cert_reqs", "required")
+    try:
+        authorities: dict[str, Any] = {name: options.get(option) for name, option in _AUTHORITIES.items()}
+        context = ssl.create_default_context(**authorities)
+        if certificate := options.get("ssl_certfile"):
+            context.load_cert_chain(certificate, options.get("ssl_keyfile"), options.get("ssl_password"))
+        if ciphers := options.get("ssl_ciphers"):
+            context.set_ciphers(ciphers)
+    except (OSError, ValueError) as error:
+        files = ", ".join(f"{name}={options[name]!r}" for name in _TLS_FILES if name in options)
+        raise ConfigError(f"cannot load the TLS options {files}: {error}. Expected files in PEM format") from None
+    context.minimum_version = options.get("ssl_min_version", context.minimum_version)
+    context.check_hostname = requirement != "none" and options.get("ssl_check_hostname", True)
+    context.verify_mode = ssl.VerifyMode[f"CERT_{requirement.upper()}"]
+    return context
