@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from .budget import LoopClock, ThreadClock
@@ -188,37 +189,26 @@ class BlockingChannel:
 
 
 class Flight:
-    """A call that was sent, and the replies to it so far."""
+    """A call that was sent. ``end`` takes its replies, and the error of the connection if there is one, once."""
 
-    __slots__ = ("deadline", "expected", "is_over", "replies")
+    __slots__ = ("deadline", "end", "expected", "is_over", "replies")
 
-    def __init__(self, expected: int, deadline: float) -> None:
+    def __init__(self, expected: int, deadline: float, end: Callable[[list[Any], Exception | None], object]) -> None:
         self.expected = expected
         self.deadline = deadline
+        self.end = end
         self.replies: list[Any] = []
         self.is_over = False
 
-    def end(self, error: Exception | None) -> None:
-        """Take the replies, or the error of the connection. Called once."""
 
-
-class _FutureFlight(Flight):
-    """A call whose replies are the result of a future."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, expected: int, deadline: float, future: asyncio.Future[list[Any]]) -> None:
-        super().__init__(expected, deadline)
-        self.future = future
-
-    def end(self, error: Exception | None) -> None:
-        if self.future.done():
-            return  # the request has left
-        if error is None:
-            self.future.set_result(self.replies)
-        else:
-            self.future.set_exception(error)
-            self.future.exception()  # the request may leave yet: asyncio would log the error
+def _resolve(future: asyncio.Future[list[Any]], replies: list[Any], error: Exception | None) -> None:
+    if future.done():
+        return  # the request has left
+    if error is None:
+        future.set_result(replies)
+    else:
+        future.set_exception(error)
+        future.exception()  # the request may leave yet: asyncio would log the error
 
 
 class LoopConnection(asyncio.Protocol):
@@ -240,7 +230,7 @@ class LoopConnection(asyncio.Protocol):
 
     def send(self, frame: bytes, replies: int, deadline: float) -> asyncio.Future[list[Any]]:
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self.post(frame, _FutureFlight(replies, deadline, future))
+        self.post(frame, Flight(replies, deadline, partial(_resolve, future)))
         return future
 
     def post(self, frame: bytes, flight: Flight) -> None:
@@ -287,7 +277,7 @@ class LoopConnection(asyncio.Protocol):
         for each in flights:
             if not each.is_over:
                 each.is_over = True
-                each.end(error)
+                each.end(each.replies, error)
         if not self.is_usable:
             self.retire()
 

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from redis.crc import key_slot
 from redis_handles import client
 from redis_topology import Topology
 from servers import HOST, STEADY, cluster_running, node_running
 from topology_load import ACTIVE, BY_ACCOUNT, BY_ADDRESS, PROCESSES, features, load, open_limiter, requests_succeed
 
-from ratelimit_mw.stores.redis.slot_map import slot_of
-
-CLIENT_SLOTS = {slot_of(f"{k}={v}".encode()) for number in range(600) for k, v in features(number).items()}
+CLIENT_SLOTS = {key_slot(f"{k}={v}".encode()) for number in range(600) for k, v in features(number).items()}
 
 
 @dataclass

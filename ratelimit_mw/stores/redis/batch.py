@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ..servers import Server
@@ -138,7 +139,7 @@ class _Queue:
         calls = calls_of(taken) if len(taken) > 1 else taken
         try:
             frame = calls[0].frame if len(calls) == 1 else frame_of(calls)
-            connection.post(frame, _SharedFlight(self, taken, calls))
+            connection.post(frame, Flight(len(calls), taken[-1].deadline, partial(self._end, taken, calls)))
         except Exception as error:  # an argument that cannot be packed, or a connection that has just failed
             self._fail(taken, error)
 
@@ -155,21 +156,22 @@ class _Queue:
         self._tasks.add(task)  # an eager task may have ended already
         task.add_done_callback(self._tasks.discard)
 
-    def receive(self, flight: _SharedFlight) -> None:
-        """Give calls their replies, and send those again that a server redirects."""
-        left: Calls = {}
-        assert self.location is not None
-        self.router.receive(flight.calls, flight.replies, self.location, left)
-        if left:
-            self._run(self.router.follow(left, flight.deadline), flight.taken)
-        else:
-            self.finish(flight.taken)
+    def _end(self, taken: list[Call], calls: Sequence[Call], replies: Sequence[Any], error: Exception | None) -> None:
+        """Give calls their replies, in the turn of the loop that reads them. Send those again that a server redirects.
 
-    def fail_soon(self, taken: list[Call], error: Exception) -> None:
-        """Give calls the error of their server."""
+        Or give them the error of their server.
+        """
         assert self.location is not None
-        self.router.fail(taken, error, self.location)
-        self._loop.call_soon(self.finish, taken)
+        if error is not None:
+            self.router.fail(taken, error, self.location)
+            self._loop.call_soon(self.finish, taken)  # when the connection has taken note, too
+            return
+        left: Calls = {}
+        self.router.receive(calls, replies, self.location, left)
+        if left:
+            self._run(self.router.follow(left, taken[-1].deadline), taken)
+        else:
+            self.finish(taken)
 
     def _fail(self, taken: list[Call], error: Exception) -> None:
         for each in taken:
@@ -183,27 +185,6 @@ class _Queue:
             _deliver(each)
         if self.waiting:
             self._flush_soon() if self._is_cluster else self._flush()
-
-
-class _SharedFlight(Flight):
-    """The calls that were sent together. They get their replies in the turn of the loop that reads them."""
-
-    __slots__ = ("calls", "queue", "taken")
-
-    def __init__(self, queue: _Queue, taken: list[Call], calls: Sequence[Call]) -> None:
-        self.expected = len(calls)
-        self.deadline = taken[-1].deadline
-        self.replies = []
-        self.is_over = False
-        self.queue = queue
-        self.taken = taken
-        self.calls = calls
-
-    def end(self, error: Exception | None) -> None:
-        if error is None:
-            self.queue.receive(self)
-        else:
-            self.queue.fail_soon(self.taken, error)  # when the connection has taken note, too
 
 
 def _deliver(call: Call) -> None:

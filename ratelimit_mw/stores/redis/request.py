@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
 from ...errors import StateError, StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in, record_key
-from ..bytestore import ByteCall, Write
+from ..bytestore import TimedCall, Write
 from ..servers import Server
 from ..ways import Way
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, swap_arguments, text_of
@@ -21,7 +21,6 @@ from .errors import MovingSlotError, NotRunError, as_store_error
 from .script import PACKED, Script
 
 _MOST_GRACE: Final = 0.01  # seconds: refunds get this time after a server was silent for the whole budget
-_LAST: Final = 5  # no attempt starts in this part of the time budget
 _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 """The characters with a meaning in the pattern of SCAN."""
 _LEAST_MS: Final = 1_000
@@ -30,19 +29,16 @@ _LONGEST_MS: Final = 10**14
 _Kind = TypeVar("_Kind", bound=Call)
 
 
-class OwnCall(ByteCall):
+class OwnCall(TimedCall):
     """A part of a request for keys in one slot. If another part rejects the request, nothing is consumed."""
 
     title = "Redis"
 
     def __init__(self, request: RedisRequest, is_rejected: bool) -> None:
-        self._request, self._clock, self.last = request, request.way.clock, request.last
-        self.pause = request.way.pause  # type: ignore[method-assign]
+        super().__init__(request.way, request.deadline - request.way.clock.now)
+        self._request = request
         self._is_rejected = is_rejected
         self._has_replied = False
-
-    def time(self) -> float:
-        return self._clock.now
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
         try:
@@ -52,6 +48,7 @@ class OwnCall(ByteCall):
                 raise
             raise TimeoutError from error  # the server did reply: the request lost a race
         self._has_replied = True
+        self.way.replies += 1
         return loaded, int(seconds) * 1_000_000 + int(microseconds)
 
     async def swap(self, writes: Sequence[Write]) -> Collection[str]:
@@ -91,7 +88,7 @@ class RedisRequest:
         self._store, self.way, self._calls = store, way, way.connections
         self.place: Callable[[str], tuple[bytes, int]] = store._place
         self._timeout = seconds
-        self._deadline = way.clock.now + seconds
+        self.deadline = way.clock.now + seconds
         self.left: list[Correction] = []
         """The corrections that other processes have prevented, and the refunds that were not sent."""
 
@@ -164,7 +161,7 @@ class RedisRequest:
         pattern = _SPECIAL.sub(r"\\\g<0>", self.place(prefix)[0].decode()) + "*"
         scan = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", LOOKED_AT
         try:
-            following, names = await self._calls.router.command(servers[number], self._deadline, *scan)
+            following, names = await self._calls.router.command(servers[number], self.deadline, *scan)
         except Exception as error:
             raise as_store_error(error) from error
         cursor = int(following)
@@ -175,7 +172,7 @@ class RedisRequest:
     async def _servers(self) -> list[Server]:
         """Return the servers that can have keys of the store: one, if its prefix has ``{braces}``."""
         router = self._calls.router
-        servers, slots = await router.primaries(self._deadline), {self.place(key)[1] for key in "ab"}
+        servers, slots = await router.primaries(self.deadline), {self.place(key)[1] for key in "ab"}
         return servers if len(slots) > 1 else [router.map.owners[slots.pop()] or servers[0]]
 
     def _on_key(self, verb: bytes | Script, key: str, *arguments: Any) -> Call:
@@ -197,22 +194,17 @@ class RedisRequest:
                 operation.positions.append(i)
         return list(operations.values())
 
-    @property
-    def last(self) -> float:
-        """The time at which another attempt must have ended."""
-        return self._deadline - self._timeout / _LAST
-
     async def ask(self, call: Call) -> Any:
-        return await self._calls.ask(call, self._deadline)
+        return await self._calls.ask(call, self.deadline)
 
     async def _ask_each(self, calls: list[_Kind]) -> list[_Kind]:
         """Ask for the results. A call whose keys are on two servers has run nothing: its parts take its place."""
         if calls:
-            await self._calls.ask_each(calls, self._deadline)
+            await self._calls.ask_each(calls, self.deadline)
         if not (moving := [each for each in calls if _is_moving(each)]):
             return calls
         parts = [part for each in moving for part in each.split()]
-        await self._calls.ask_each(parts, self._deadline)
+        await self._calls.ask_each(parts, self.deadline)
         return [each for each in calls if each not in moving] + parts
 
     async def _run_here(self, operation: Operation) -> list[Operation]:
@@ -246,7 +238,7 @@ class RedisRequest:
 
         The request is rejected or has failed.
         """
-        self._deadline = max(self._deadline, self.way.clock.now + min(self._timeout / 5, _MOST_GRACE))
+        self.deadline = max(self.deadline, self.way.clock.now + min(self._timeout / 5, _MOST_GRACE))
         unknown = [each for each in decided if type(each.result) is StoreError]
         if consume:
             self._store.lost_refunds += count_hits([hit for each in unknown for hit in each.items if hit.cost != 0])

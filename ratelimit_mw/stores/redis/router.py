@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -139,18 +140,18 @@ class Router:
 
     async def follow(self, left: Calls, deadline: float) -> None:
         """Send calls to their servers, and then to those that these redirect to."""
-        rerouted: set[Call] = set()
         for _ in range(_MOST_HOPS):
             if not left:
                 return
-            left = await self._send(left, rerouted, deadline)
+            left = await self._send(left, deadline)
         for calls in left.values():
             fail(calls, NotRunError(_ENDLESS))
 
-    async def _send(self, calls: Calls, rerouted: set[Call], deadline: float) -> Calls:
+    async def _send(self, calls: Calls, deadline: float) -> Calls:
         """Send calls, then await all replies. Return those that are left. A server that fails fails its own only."""
         half = (self.clock.now + deadline) / 2
         flights: list[Any] = []
+        unsent: list[tuple[Call, Server, NotRunError]] = []
         left: Calls = {}
         for location, sent in calls.items():
             if location is None:
@@ -161,7 +162,7 @@ class Router:
                 flights.append((location, sent, await self._post(location, sent, deadline)))
             except NotRunError as error:
                 self.map.mark_silent(location)
-                self._go_around(sent, location, error, half, rerouted, left)
+                unsent += [(call, location, error) for call in sent if call is not None]
             except Exception as error:
                 self.fail(sent, error, location)
         for location, sent, flight in flights:
@@ -169,6 +170,15 @@ class Router:
                 self.receive(sent, await flight, location, left)
             except Exception as error:
                 self.fail(sent, error, location)
+        if unsent and self.clock.now <= half:  # otherwise the server was silent, and there is no time left
+            with suppress(NotRunError):
+                await self._refresh(deadline)
+        for call, location, failure in unsent:
+            owner = self.map.owners[call.slot]
+            if owner is None or owner == location:
+                call.fail(failure)
+            else:
+                left.setdefault(owner, []).append(call)
         return left
 
     async def _post(self, location: Server, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
@@ -211,29 +221,6 @@ class Router:
             call.fail(error)
             return
         left.setdefault(source, []).extend(again)
-
-    def _go_around(
-        self,
-        calls: Sequence[Sent],
-        location: Server,
-        failure: Exception,
-        half: float,
-        rerouted: set[Call],
-        left: Calls,
-    ) -> None:
-        """Send to another server, at most once. It redirects to the new owner of the slot.
-
-        A server that is silent for half of the time leaves none for that.
-        """
-        other = None if self.clock.now > half else self.map.other_than(location)
-        for call in calls:
-            if call is None:
-                continue
-            if other is None or call in rerouted:
-                call.fail(failure)
-            else:
-                rerouted.add(call)
-                left.setdefault(other, []).append(call)
 
     # -- the map -------------------------------------------------------------------------------------------------------
 

@@ -5,18 +5,17 @@ Without a cluster there is one slot. It is at the server of the URL, or at the p
 
 from __future__ import annotations
 
-from binascii import crc_hqx
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from redis import ResponseError
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 
 from ...errors import StoreError
 from ..servers import Server
 from .address import Address
 from .errors import error_code
 
-SLOTS: Final = 16384
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 
 
@@ -33,10 +32,13 @@ class SlotMap:
         self._replicas: list[Server] = []
         self._silent: set[Server] = set()
         self.is_stale = not self.is_fixed
-        self.is_known = self.is_fixed
         service = address.service.encode()
         self.question = [b"SENTINEL", b"MASTER", service] if service else [b"CLUSTER", b"SLOTS"]
         """The command whose reply is the map."""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.primaries)
 
     def sources(self) -> list[Server]:
         """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
@@ -47,10 +49,6 @@ class SlotMap:
         """Return the servers in the map."""
         return {*self.primaries, *self._replicas}
 
-    def other_than(self, location: Server) -> Server | None:
-        """Return a primary other than this one, or None if all others are silent."""
-        return next((one for one in self.primaries if one != location and one not in self._silent), None)
-
     def load(self, reply: Any, source: Server) -> None:
         """Take over the reply of a server to the question."""
         if self._address.service:
@@ -59,7 +57,6 @@ class SlotMap:
             self._seeds.sort(key=source.__eq__)  # the next search starts with another sentinel
         else:
             self._load_slots(reply, source)
-        self.is_known = True
         self._silent = self._silent.intersection(self.sources()) - {source}
 
     def _load_slots(self, reply: Iterable[Any], source: Server) -> None:
@@ -82,7 +79,7 @@ class SlotMap:
     def forget_primary(self) -> None:
         """Record that no sentinel names a primary. The map of a cluster stays."""
         if self._address.service:
-            self.owners[0], self.primaries, self.is_known = None, [], False
+            self.owners[0], self.primaries = None, []
 
     def mark_silent(self, location: Server) -> None:
         """Record that another server may have the slots of this one by now."""
@@ -119,14 +116,3 @@ def primary_in(reply: Any) -> Server:
     if _DOWN & set(flags.split(",")):
         raise StoreError(f"the primary is {flags}")
     return Server(fields[b"ip"].decode(), int(fields[b"port"]))
-
-
-def slot_of(name: bytes) -> int:
-    """Return the slot of a key, or of the text in its first braces.
-
-    >>> slot_of(b"123456789") == 0x31C3, slot_of(b"{shop}:a") == slot_of(b"shop")
-    (True, True)
-    """
-    _, _, rest = name.partition(b"{")
-    inside, closed, _ = rest.partition(b"}")
-    return crc_hqx(inside if inside and closed else name, 0) % SLOTS

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from redis.crc import key_slot
 from redis.credentials import CredentialProvider
 
 from ... import forksafe
@@ -30,7 +31,6 @@ from .call import HIT, PEEK, Operation, have_lua, key_name
 from .errors import NotRunError
 from .request import RedisRequest
 from .router import Router
-from .slot_map import slot_of
 
 if TYPE_CHECKING:
     import redis
@@ -133,7 +133,7 @@ class RedisStore(CallStore):
 
     def _ask(self, way: Way, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
         names = [key_name(self.prefix, hit[1]) for hit in hits]
-        operation = Operation(HIT if consume else PEEK, hits, names, slot_of(names[0]) if self._is_cluster else 0, now)
+        operation = Operation(HIT if consume else PEEK, hits, names, key_slot(names[0]) if self._is_cluster else 0, now)
         return way.connections.ask(operation, way.clock.now + self._seconds)  # type: ignore[no-any-return]
 
     def _begin(self, way: Way, seconds: float) -> RedisRequest:
@@ -153,7 +153,7 @@ class RedisStore(CallStore):
     def _place(self, key: str) -> tuple[bytes, int]:
         """Return the name of a key in Redis and its slot, 0 without a cluster."""
         name = key_name(self.prefix, key)
-        return name, slot_of(name) if self._is_cluster else 0
+        return name, key_slot(name) if self._is_cluster else 0
 
 
 def _with_access(address: Address, provider: CredentialProvider | None) -> Address:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 from own_time import hurried
+from redis.crc import key_slot
 from redis_handles import client, hit, limit_of
 from redis_topology import port_at
 from servers import HOST, Server, cluster_running, replicated, wait_for
@@ -17,7 +18,6 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Correction, Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.slot_map import slot_of
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def handle(nodes: list[Server], request: pytest.FixtureRequest) -> Iterator[Stor
 
 
 def slot(limit: Limit, text: str = "ip=192.0.2.7") -> int:
-    return slot_of(("rl:" + limit.prefix + text).encode())
+    return key_slot(("rl:" + limit.prefix + text).encode())
 
 
 def test_clients_do_not_choose_their_slot(nodes: list[Server], servers: list[redis.Redis]) -> None:
@@ -105,7 +105,7 @@ def test_keys_of_one_request_on_both_sides_of_a_move(nodes: list[Server], server
     handle = WAYS[way](open_store(address(nodes, f"?prefix={prefix}"), PATIENT))
     first, second = hits = [hit(limit_of("5/hour")), hit(limit_of("6/hour"))]
     handle.apply(hits)
-    move = Move(servers, slot_of(prefix.encode()))
+    move = Move(servers, key_slot(prefix.encode()))
     move.move(prefix + first.key)
     assert [decision.remaining for decision in handle.apply(hits)] == [3, 4]
     found = [(d.allowed, d.remaining) for d in handle.apply([first, second._replace(cost=9)])]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
 from redis_topology import port_at
 from servers import HOST, Server, wait_for
@@ -21,7 +22,6 @@ from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.call import CORRECT
 from ratelimit_mw.stores.redis.errors import NotRunError
 from ratelimit_mw.stores.redis.router import Router
-from ratelimit_mw.stores.redis.slot_map import slot_of
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.stores.wire import BlockingChannel, BlockingConnection, LoopConnection
 
@@ -192,7 +192,7 @@ def apart(nodes: list[Server], servers: list[redis.Redis]) -> tuple[Limit, Limit
     """Return two limits on two servers, and the server of the second one."""
 
     def port(limit: Limit) -> int:
-        return port_at(servers[0], slot_of(b"rl:" + hit(limit).key.encode()))
+        return port_at(servers[0], key_slot(b"rl:" + hit(limit).key.encode()))
 
     first = limit_of("9/hour")
     second = next(limit for limit in iter(lambda: limit_of("9/hour"), None) if port(limit) != port(first))

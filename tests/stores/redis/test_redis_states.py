@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 import redis
+from redis.crc import key_slot
 from redis_handles import PATIENT, client, hit, limit_of
 from servers import HOST, cluster_running, free_port, redis_running, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.slot_map import slot_of
 from ratelimit_mw.testing.store_suite import WAYS
 
 WHO = {"ip": "192.0.2.7"}
@@ -68,7 +68,7 @@ def loading(folder: Path) -> Iterator[State]:
 def holed(folder: Path) -> Iterator[State]:
     with cluster_running(folder) as nodes, ExitStack() as stack:
         admins = [stack.enter_context(client(node)) for node in nodes]
-        owner, lost = admins[0], slot_of(b"a slot that no key of the test is in") % 5000
+        owner, lost = admins[0], key_slot(b"a slot that no key of the test is in") % 5000
 
         def enter() -> None:
             for admin in admins:
