@@ -31,10 +31,9 @@ from .limit import prefix_of as prefix_of
 from .limit import prefix_of_rule as prefix_of_rule
 from .limit import rule_of as rule_of
 from .limit import without_hash_tag as without_hash_tag
+from .receipt import REFUND as REFUND
 from .receipt import PendingCorrection as PendingCorrection
 from .receipt import Receipt as Receipt
-from .receipt import cost_due as cost_due
-from .receipt import refund_due as refund_due
 from .verdict import BannedVerdict as BannedVerdict
 from .verdict import CombinedVerdict as CombinedVerdict
 from .verdict import RateLimitExceeded as RateLimitExceeded

@@ -430,7 +430,6 @@ class Limit:
         unit: str = "requests",
     ) -> None:
         self.rule = self.shown_rule = rule
-        self.quota = quota
         self.shadow = shadow
         self.sheds = quota.floor is not None and quota.concurrent
         self.hidden = shadow or self.sheds
@@ -438,15 +437,17 @@ class Limit:
         self.on_store_error = on_store_error
         self.unit = unit
         self.build = build
-        self.algorithm = build(quota)
-        self.decide = self.algorithm.decide
-        self.limit = self.algorithm.limit
+        self.local = False
+        self.policy = rule if number == 0 else f"{rule}-{number + 1}"
+        self._take(quota)
         # The cost that a process leases at once. A lease of one saves no round trip.
         share = self.limit * lease // 100
-        self.local = False
         self.lease = share if share > 1 and not (quota.concurrent or quota.calendar or quota.floor) else 0
-        self.policy = rule if number == 0 else f"{rule}-{number + 1}"
-        self.prefix = f"{prefix_of_rule(rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
+
+    def _take(self, quota: Quota) -> None:
+        self.quota, self.algorithm = quota, self.build(quota)
+        self.decide, self.limit = self.algorithm.decide, self.algorithm.limit
+        self.prefix = f"{prefix_of_rule(self.rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
 
     @property
     def concerns_ban(self) -> bool:
@@ -481,10 +482,19 @@ class Limit:
 
     def with_amount(self, amount: int) -> Limit:
         """Return the limit with another amount. The count is the same."""
+        return self._with_quota(Quota.exact(amount, self.quota.period_us, self.quota.burst))
+
+    def local_part(self, parts: int) -> Limit:
+        """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""
+        burst = self.quota.burst and -(-self.quota.burst // parts)
+        limit = self._with_quota(self.quota.with_amount(-(-self.quota.amount // parts), burst))
+        limit.local, limit.lease = True, 0
+        return limit
+
+    def _with_quota(self, quota: Quota) -> Limit:
         limit = copy.copy(self)
-        limit.quota = Quota.exact(amount, self.quota.period_us, self.quota.burst)
-        limit.algorithm = self.build(limit.quota)
-        return limit.leaving(self.held_percent)
+        limit._take(quota)
+        return limit.leaving(self.held_percent) if self.held_percent else limit
 
     @property
     def of_lowest(self) -> Limit:
@@ -500,18 +510,6 @@ class Limit:
     def __getstate__(self) -> dict[str, object]:
         """Pickle the limit without the functions of its key, which cannot be pickled."""
         return {name: value for name, value in vars(self).items() if name not in ("values_of", "names_client")}
-
-    def local_part(self, parts: int) -> Limit:
-        """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""
-        burst = self.quota.burst and -(-self.quota.burst // parts)
-        amount = -(-self.quota.amount // parts)
-        quota = self.quota.with_amount(amount, burst)
-        options = (self.build, self.shadow, self.statuses, self.on_store_error)
-        limit = Limit(self.rule, 0, quota, *options, unit=self.unit)
-        limit.shown_rule, limit.policy, limit.values_of = self.shown_rule, self.policy, self.values_of
-        limit.local = True
-        limit.ban, limit.tuning = self.ban, self.tuning
-        return limit.leaving(self.held_percent) if self.held_percent else limit
 
     @property
     def text(self) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..forksafe import create_lock
 from .limit import Charge, Correction, Decision, Limit, charge_of
@@ -33,31 +33,16 @@ class PendingCorrection(NamedTuple):
     correction: Correction
 
 
-Due = Callable[[Decision], int | None]
-"""The cost that the hit of a decision must have consumed in the end; None leaves the hit unchanged."""
-
-
-def refund_due(_: Decision) -> int:
-    """Refund the whole cost, and return the slots."""
-    return 0
-
-
-def hit_due(decision: Decision) -> int | None:
-    """Consume the cost of the hit. Slots have no cost."""
-    return None if decision.quota.concurrent else int(decision.hit[2])
-
-
-def cost_due(cost: int) -> Due:
-    """Consume this true cost of rates."""
-    return lambda decision: None if decision.quota.concurrent else cost
+REFUND: Final = -1
+"""Stated as the cost of a rule, it refunds all, and returns the slots."""
 
 
 class Receipt:
     """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once.
 
-    ``stated`` has the cost that was stated for each rule. ``marked`` has the rules that count for any status.
-    ``status`` is the one of the response, None if it is not known. ``before`` has the decisions without the cost of
-    this request, for limits that count by outcome.
+    ``stated`` has the cost that was stated for each rule, or ``REFUND``. ``marked`` has the rules that count for any
+    status. ``status`` is the one of the response, None if it is not known. ``before`` has the decisions without the
+    cost of this request, for limits that count by outcome.
     """
 
     def __init__(
@@ -65,14 +50,14 @@ class Receipt:
     ) -> None:
         self._verdict = verdict  # a ``Verdict``, whose module needs this one
         self._charges: list[tuple[Decision, list[OpenCharge]]] | None = None if consumed else []
-        self.stated: dict[str, Due] = {}
+        self.stated: dict[str, int] = {}
         self.marked: set[str] = set()
         self.before = before
         self.has_ended = False
         self.status: int | None = None
 
-    def corrections(self, due: Due) -> list[PendingCorrection]:
-        """Record the corrections that make ``due`` the consumed cost of each hit."""
+    def corrections(self, due: Callable[[Decision], int | None]) -> list[PendingCorrection]:
+        """Record the corrections that make ``due`` the consumed cost of each hit. None leaves a hit unchanged."""
         with lock:
             return [
                 pending
@@ -84,9 +69,12 @@ class Receipt:
     def due(self, decision: Decision) -> int | None:
         """The stated cost of a rule, 0 for an outcome that does not count. A request that has ended holds no slots."""
         limit = decision.source
-        if not self.counts(limit, self.status) or (self.has_ended and limit.quota.concurrent):
+        stated = self.stated.get(limit.rule)
+        if limit.quota.concurrent:
+            return 0 if self.has_ended or stated == REFUND else None
+        if stated == REFUND or not self.counts(limit, self.status):
             return 0
-        return self.stated.get(limit.rule, _unchanged if limit.statuses is None else hit_due)(decision)
+        return int(decision.hit[2]) if stated is None and limit.statuses is not None else stated
 
     def counts(self, limit: Limit, status: int | None) -> bool:
         """Return whether a response counts. A response that is not known counts."""
@@ -182,9 +170,6 @@ def open_receipt(verdict: Any) -> Receipt:
         receipt: Receipt = verdict.open_receipt or Receipt(verdict)
         verdict.open_receipt = receipt
         return receipt
-
-
-def _unchanged(_: Decision) -> None: ...
 
 
 def _towards(target: int, limit: Limit, key: str, charges: list[OpenCharge]) -> Iterator[PendingCorrection]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -12,21 +12,23 @@ from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
 from .bans import banned_rules, count_rejections, show_bans
 from .limit import SHED, UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
-from .receipt import Due, Receipt, cost_due, open_receipt, refund_due
+from .receipt import REFUND, Receipt, open_receipt
 
 
 class Settler(Protocol):
-    """Settles a verdict: a limiter does so at once, a middleware at the end of the response."""
+    """Settles a verdict: a limiter, or a middleware by its limiter."""
+
+    @property
+    def settles_at_end(self) -> bool:
+        """Whether stated costs wait for the end of the response."""
 
     @property
     def rules(self) -> Any:
         """The rules, by their names in ``by_name``."""
 
-    def settle_stated(self, verdict: Verdict) -> None:
-        """Apply the costs that were stated for the rules of a verdict."""
-
-    def forget(self, verdict: Verdict, rule: str) -> None:
-        """Set the counts under the key of one rule of a verdict to zero."""
+    @property
+    def settlement(self) -> Any:
+        """The ``Settlement`` of the limiter."""
 
 
 class Verdict(msgspec.Struct, eq=False):
@@ -94,15 +96,6 @@ class Verdict(msgspec.Struct, eq=False):
     def parts(self) -> Sequence[Verdict]:
         """The verdicts that this verdict combines. Internal."""
         return (self,)
-
-    def state(self, rule: str, due: Due) -> None:
-        """State the cost of one rule of this part. Internal; a limiter applies it.
-
-        Args:
-            rule: The name of the rule.
-            due: The cost that each of its hits must have consumed in the end.
-        """
-        self.receipt.stated[rule] = due
 
     def settle(self, cost: int) -> None:
         """Settle the true cost of the request. When several rules apply, call ``verdict[rule].settle(cost)``.
@@ -286,7 +279,7 @@ class RuleVerdict:
     def refund(self) -> None:
         """Refund all of the cost that the request consumed from this rule. Return its slots, too."""
         for verdict in self._verdicts:
-            verdict.state(self._rule, refund_due)
+            verdict.receipt.stated[self._rule] = REFUND
         self._settle()
 
     def count(self) -> None:
@@ -299,12 +292,12 @@ class RuleVerdict:
         """Set all counts under the key of this rule to zero, this request included. It takes effect at once."""
         for verdict in self._verdicts:
             if verdict.settler is not None:
-                verdict.settler.forget(verdict, self._rule)
+                verdict.settler.settlement.forget(verdict, self._rule)
 
     def _settle(self) -> None:
         for verdict in self._verdicts:
-            if verdict.settler is not None:
-                verdict.settler.settle_stated(verdict)
+            if verdict.settler is not None and not verdict.settler.settles_at_end:
+                verdict.settler.settlement.settle_stated(verdict)
 
 
 def state_cost(parts: Sequence[Verdict], rule: str, cost: int) -> None:
@@ -312,19 +305,17 @@ def state_cost(parts: Sequence[Verdict], rule: str, cost: int) -> None:
 
     Raises ``ConfigError`` when ``cost`` is not one.
     """
-    due, seen = cost_due(checked_cost(cost)), set[tuple[object, str]]()
+    checked_cost(cost)
+    seen = set[tuple[object, str]]()
     for part in reversed(parts):
         if rule in part:
-            limiter = getattr(part.settler, "limiter", part.settler)
-            keys = {(limiter, decision.key) for decision in part.decisions if decision.rule == rule}
+            settlement = part.settler and part.settler.settlement
+            keys = {(settlement, decision.key) for decision in part.decisions if decision.rule == rule}
             if seen.isdisjoint(keys):
-                part.state(rule, due)
-            elif rule not in part.receipt.stated:
-                part.state(rule, _no_cost)
+                part.receipt.stated[rule] = cost
+            else:
+                part.receipt.stated.setdefault(rule, 0)
             seen |= keys
-
-
-_no_cost: Final = cost_due(0)
 
 
 def rejection_of(error: BaseException | None) -> RateLimitExceeded | None:

@@ -47,8 +47,11 @@ class HttpLimits:
     A request keeps those that it began with. Raises ``ConfigError`` for rules and lists that cannot be decided here.
     """
 
+    settles_at_end = True
+
     def __init__(self, http_limiter: HttpLimiter, every: RuleSet, settings: Settings, app: AppFacts) -> None:
         self.limiter = http_limiter.limiter
+        self.settlement = self.limiter.settlement
         self.reject = http_limiter.reject
         """Your function that responds to a rejection."""
         self.before_user = http_limiter.before_user
@@ -126,12 +129,6 @@ class HttpLimits:
         outer = innermost and innermost.of(self.limiter)
         names = (self.left if before_user else frozenset()).union(outer.decided_rules if outer else ())
         return self.plan_without(plan, names) if names else plan
-
-    def settle_stated(self, verdict: Verdict) -> None:
-        """Keep the stated costs until the end of the response."""
-
-    def forget(self, verdict: Verdict, rule: str) -> None:
-        self.limiter.forget(verdict, rule)
 
 
 class HttpLimiter:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from ..decision import PendingCorrection, Receipt, Verdict, prefix_of, refund_due, state_cost
+from ..decision import REFUND, PendingCorrection, Receipt, Verdict, prefix_of, state_cost
 from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -45,7 +45,7 @@ class Settlement:
             self._slots.release(part)
             leave(part)
             for rule in part.rules:
-                part.state(rule, refund_due)
+                part.receipt.stated[rule] = REFUND
         await self._correct(call, verdict)
 
     async def settle(self, call: Call, verdict: Verdict, cost: int, rule: str | None = None) -> None:
@@ -187,10 +187,10 @@ class Settlement:
         """Record the corrections of a verdict, for each part that has any. Other limiters settle their parts."""
         recorded: _Corrections = []
         for part in verdict.parts:
-            settler: Any = part.settler
-            limiter = getattr(settler, "limiter", settler)
-            if part is not verdict and settler is not None and limiter.settlement is not self:
-                settler.settle_stated(part)
+            settler = part.settler
+            if part is not verdict and settler is not None and settler.settlement is not self:
+                if not settler.settles_at_end:
+                    settler.settlement.settle_stated(part)
             elif pending := part.receipt.corrections(part.receipt.due):
                 recorded.append((part.receipt, pending))
         return recorded

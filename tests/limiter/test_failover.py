@@ -15,7 +15,6 @@ from shared_store import SharedStore
 from tables import each
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.decision import cost_due
 from ratelimit_mw.limiter.remote.breaker import Breaker
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
@@ -264,7 +263,7 @@ def test_a_failed_reset_keeps_the_stated_cost() -> None:
     store = Unforgetting()
     mine = limiter(store, [Rule(name="login", limits="50/hour")])
     verdict = mine.hit(WHO)
-    verdict.state("login", cost_due(20))
+    verdict.receipt.stated["login"] = 20
     verdict["login"].reset()
     mine.conclude(verdict, 200)
     assert mine.peek(WHO, cost=0).decisions[0].remaining == 30
