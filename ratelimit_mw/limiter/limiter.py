@@ -5,7 +5,6 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -21,13 +20,13 @@ from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsSource, checked_source, with_options
 from ..settings.options import checked_observers
 from ..stores import MemoryStore, Store, open_store
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
+from ..stores.blocking import Call, async_call, blocking_call, run_beside, run_blocking, twins
 from ..testmode import testmode
 from .clients import Clients
 from .clocks import Clocks
 from .gates import Gates, leave, postpone, respond
 from .observers.observers import Observer, Observers
-from .observers.traffic import check_eviction, feed_of
+from .observers.traffic import feed_of
 from .overrides import Overrides, RecordFollower, keeps_records
 from .programs import Programs
 from .reloads import Reloads
@@ -71,6 +70,8 @@ class Limiter:
         waits: Whether a decision may wait for I/O. Then an event loop must use the async methods.
     """
 
+    settles_at_end = False
+
     def __init__(
         self,
         rules: Iterable[Rule] | None = None,
@@ -95,7 +96,6 @@ class Limiter:
         self.gates = Gates(clocks.own, lambda: reloads.rules.by_name)
         self._programs = Programs(self._counts, self.gates, clocks)
         self.settlement = Settlement(self._counts, clocks, self._tasks, self.slots, reloads)
-        self.settle_stated, self.forget = self.settlement.settle_stated, self.settlement.forget
         with reloads.located(*arguments):
             self.observers = self._observers(observers)
             self.check_limit = self.store.check
@@ -123,7 +123,7 @@ class Limiter:
         if remote is None:
             run_blocking(overrides.follow(blocking_call))  # those in the memory of this process
             return None
-        remote.lose, remote.opened = self.slots.lose, self._note_opened
+        remote.lose = self.slots.lose
         self.observers.breaker = remote.breaker
         if self.observers.readers:
             remote.timed = self.observers.measure_store
@@ -182,7 +182,7 @@ class Limiter:
         if self._follower is not None:
             steps.append(self._follower.close)
         for step in steps:
-            step() if call is blocking_call else await asyncio.to_thread(step)
+            await run_beside(call, step)
         if call is async_call:
             await self._tasks.join()
         self.slots.close()
@@ -192,10 +192,6 @@ class Limiter:
 
     def _policies(self) -> list[str]:
         return [rule.source.on_store_error or self.settings.on_store_error for rule in self.rules.rules]
-
-    def _note_opened(self) -> None:
-        if self.traffic_log is not None:
-            check_eviction(self.traffic_log, self.store)
 
     def _check(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""
@@ -209,7 +205,7 @@ class Limiter:
         if self.remote is not None:
             self.remote.uses_leases |= any(rule.may_decide_here for rule in rules.rules)
 
-    def match(self, features: Features) -> Plan:
+    async def _match(self, call: Call, features: Features) -> Plan:
         """Return the plan of a request: the rules that apply to it.
 
         Args:
@@ -217,15 +213,10 @@ class Limiter:
         """
         reloads = self.reloads
         if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
-            reloads.watch.look()
+            await call(reloads.watch, "look")
         return reloads.rules.plan_of_features(features)
 
-    async def _amatch(self, features: Features) -> Plan:
-        """Async form of ``match``."""
-        reloads = self.reloads
-        if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
-            await reloads.watch.alook()
-        return reloads.rules.plan_of_features(features)
+    match, amatch = twins(_match)
 
     def hit(self, features: Features, cost: int | None = None) -> Verdict:
         """Decide a request. When it is allowed, consume its cost on every limit that applies.
@@ -243,7 +234,7 @@ class Limiter:
         reloads = self.reloads
         if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
             reloads.watch.look()
-        plan = reloads.rules.plan_of_features(features)  # as ``match``
+        plan = reloads.rules.plan_of_features(features)  # as ``match``, without its coroutine
         ip = features.get("ip")
         if ip is not None and (type(ip) is not str or ":" in ip):  # as ``_with_network`` asks, without its call
             features = self._with_network(features)
@@ -255,7 +246,7 @@ class Limiter:
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``hit``."""
-        plan = await self._amatch(features)
+        plan = await self._match(async_call, features)
         ip = features.get("ip")
         if ip is not None and (type(ip) is not str or ":" in ip):  # as in ``hit``
             features = self._with_network(features)
@@ -265,7 +256,7 @@ class Limiter:
             self.observers.report_one(verdict)
         return verdict
 
-    def peek(self, features: Features, cost: int | None = None) -> Verdict:
+    async def _peek(self, call: Call, features: Features, cost: int | None = None) -> Verdict:
         """Return the verdict that ``hit`` would return. Consume nothing.
 
         Args:
@@ -278,12 +269,11 @@ class Limiter:
         Raises:
             ConfigError: ``cost`` is not a whole number from 0 to 10**12.
         """
-        return self.decide(self.match(features), self._with_network(features), cost, consume=False)
+        plan = await self._match(call, features)
+        verdict: Verdict = await call(self, "decide", plan, self._with_network(features), cost, False)
+        return verdict
 
-    async def apeek(self, features: Features, cost: int | None = None) -> Verdict:
-        """Async form of ``peek``."""
-        plan = await self._amatch(features)
-        return await self.adecide(plan, self._with_network(features), cost, consume=False)
+    peek, apeek = twins(_peek)
 
     def decide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
@@ -450,7 +440,7 @@ class Limiter:
         Raises:
             ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in effect.
         """
-        await call(self.reloads, "reload")
+        await run_beside(call, self.reloads.reload)
 
     reload, areload = twins(_reload)
 

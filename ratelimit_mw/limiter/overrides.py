@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 from concurrent.futures import Future, wait
-from functools import partial
 from typing import Final
 
 from ..clock import SECOND, monotonic
@@ -16,7 +15,7 @@ from ..rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ..rules.ruleset import RuleSet
 from ..stores import Store
 from ..stores.base import MAX_RECORD
-from ..stores.blocking import Call, blocking_call, run_once, twins
+from ..stores.blocking import Call, run_beside, run_once, twins
 from ..stores.url import redacted_url
 from .clocks import Clocks
 from .follower import NEVER, Follower
@@ -63,8 +62,7 @@ class Overrides:
             record = await call(self._store, "read_record", _RECORD)
             if record == known and not any(each.by and each.has_ended(now) for each in self._active):
                 return
-            use = partial(self._use, record, known)
-            is_active = use() if call is blocking_call else await asyncio.to_thread(use)
+            is_active = await run_beside(call, self._use, record, known)
 
     def _use(self, record: bytes | None, before: bytes | None) -> bool:
         """Put a record into effect. Return False if it is no longer ``before`` that was active before the read.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -105,10 +104,6 @@ class Reloads:
         if self._files is None:
             raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
         self._files.reload()
-
-    async def areload(self) -> None:
-        """Async form of ``reload``."""
-        await asyncio.to_thread(self.reload)
 
     def as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them, with the network of an IPv6 address.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from ..clock import SECOND
@@ -14,7 +13,7 @@ from ..limiter.observers.events import REJECTED, Outcome
 from ..limiter.observers.traffic import event_of, rule_in_log
 from ..quota import parse_duration
 from ..rules.ruleset import RuleSet
-from ..stores.blocking import Call, async_call
+from ..stores.blocking import Call, run_beside
 from ..traffic import TrafficLog
 from .answer import Answer, Cell, Table, client_text, minute_text, time_json
 from .arguments import Last, Most, OnlyRule, operation
@@ -37,7 +36,7 @@ async def report(call: Call, limiter: Limiter, *, last: Last = "24h") -> Answer:
     rounded down as the log keeps its counts: to the minute for the last day.
     """
     log, start, end = _range(limiter, last)
-    json = await _off_loop(call, report_json, log, start, end, limiter.rules)
+    json = await run_beside(call, report_json, log, start, end, limiter.rules)
     rows = json["rules"]
     parts = [part for part in _PARTS if any(row[part] for row in rows)]
     title = f"{log.name}: requests from {minute_text(start)} to {minute_text(end)} UTC"
@@ -55,7 +54,7 @@ async def top(call: Call, limiter: Limiter, *, last: Last = "24h", rule: OnlyRul
     """
     name = None if rule is None else limiter.rules.named(rule).name
     log, start, end = _range(limiter, last, needs_clients=True)
-    json = await _off_loop(call, top_json, log, start, end, limiter.rules, name, limit)
+    json = await run_beside(call, top_json, log, start, end, limiter.rules, name, limit)
     rows = [{**each, "client": each["client"] or ALL_CLIENTS} for each in json["clients"]]
     missing = missing_text(json["complete_from"])
     notes = [missing] * bool(missing) if rows else ["no rejection is recorded in this time"]
@@ -73,11 +72,6 @@ def _range(limiter: Limiter, last: str, needs_clients: bool = False) -> tuple[Tr
         end = limiter.clocks.time() / SECOND
         return log, end - parse_duration(last) / SECOND, end
     raise ConfigError(f"{name} {missing}, and restart your application")
-
-
-async def _off_loop(call: Call, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that reads the log, in a thread where an event loop would wait."""
-    return await asyncio.to_thread(function, *arguments) if call is async_call else function(*arguments)
 
 
 def _cells(row: dict[str, Any], parts: list[str]) -> dict[str, Cell]:

@@ -102,6 +102,11 @@ def is_on_event_loop() -> bool:
     return True
 
 
+async def run_beside(call: Call, work: Callable[..., T], *arguments: Any) -> T:
+    """Do work that may block: in this thread, or in another one beside an event loop."""
+    return work(*arguments) if call is blocking_call else await asyncio.to_thread(work, *arguments)
+
+
 class PerLoop(Generic[_Value]):
     """Creates a value when an event loop first needs one, and drops those of closed loops. Threads may share it."""
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 from http_servers import say, served_port
@@ -198,9 +199,9 @@ def test_a_store_that_fails_at_the_end_of_a_process_raises_nothing() -> None:
     limiter = process(store)
     assert limiter.hit(WHO)
     store.down = True
-    remote_store._leave_fleets()
+    remote_store._leave_at_exit(ref(limiter.remote))
     calls = store.calls
-    remote_store._leave_fleets()
+    remote_store._leave_at_exit(ref(limiter.remote))
     assert (calls, store.calls) == (2, 2)
 
 

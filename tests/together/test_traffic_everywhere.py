@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.stores.base import Facts
-from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, writer
 
@@ -120,36 +117,6 @@ def test_a_log_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ConfigError, match=f"^traffic_log: .*{problem}"):
             logged(url=url)
-
-
-def warned_of_eviction(url: str, caplog: pytest.LogCaptureFixture, log_url: str = "{url}") -> list[str]:
-    """Start a limiter with a log beside its limits, and return the warnings after its thread has ended."""
-    caplog.clear()
-    settings = load_settings({"store": url, "store_timeout": "5s"})
-    with closing(Limiter(RULES, settings=settings.replaced(traffic_log=log_url.format(url=url)))) as limiter:
-        limiter.hit({"ip": "192.0.2.7"})
-        for thread in [each for each in threading.enumerate() if each.name == "ratelimit_mw background"]:
-            thread.join()
-        limiter.hit({"ip": "192.0.2.7"})
-    return [text for text in caplog.messages if "may evict keys" in text]
-
-
-@each(
-    ("policy", "memory", "log_url", "warns"),
-    [
-        ("volatile-ttl", "100mb", "{url}", True),
-        ("noeviction", "100mb", "{url}", False),
-        ("allkeys-lru", "0", "{url}", False),
-        ("allkeys-lru", "100mb", "memory://", False),
-    ],
-)
-def test_only_a_redis_that_may_evict_is_a_warning(
-    policy: str, memory: str, log_url: str, warns: bool, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One without a bound of its memory evicts nothing."""
-    values = {"maxmemory_policy": policy, "maxmemory": memory}
-    monkeypatch.setattr(RedisStore, "facts", lambda _: iter([Facts("redis", "127.0.0.1:1", values)]))
-    assert len(warned_of_eviction("redis://127.0.0.1:1", caplog, log_url)) == warns
 
 
 def test_the_url_may_have_a_password() -> None:

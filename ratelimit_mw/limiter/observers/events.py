@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from ...decision import BANNED, SHED, UNAVAILABLE, Decision, Verdict
 
 Outcome = Literal["allowed", "shadow", "rejected", "banned", "denied", "unavailable", "shed"]
@@ -37,18 +39,23 @@ class RequestOutcomes(NamedTuple):
         return [(rule, outcome, self.store) for rule, outcome in self.of_rules or (("", self.outcome),)]
 
 
-class Event:
+class Event(msgspec.Struct, frozen=True, eq=False):
     """One concluded request. An observer receives it after the response.
 
     An event cannot be changed. It has no keys of clients, so you can log it or send it to another system.
 
     Args:
-        verdicts: The verdicts of the request.
-        outcomes: The outcomes of the request.
-        store: The kind of the store.
-        endpoint: The template of the route.
-        method: The HTTP method.
-        features: The values of the features that ``event_features`` names.
+        outcome: The outcome of the request: "allowed", "shadow", "rejected", "banned", "denied", "unavailable" or
+            "shed". "shadow": allowed, but a rule in shadow mode would have rejected it. "banned": rejected because the
+            client is banned from a rule. "denied": rejected by a deny list. "unavailable": rejected because the store
+            was unreachable. "shed": rejected by an adaptive limit.
+        store: The kind of the store, such as "memory" or "redis". See ``local``.
+        endpoint: The template of the route, such as "/items/{id}". None where it is not known, and for ``hit``.
+        method: The HTTP method; "_OTHER" for one that HTTP does not define. None for ``hit``.
+        _outcomes: The outcomes of the rules. Internal, as all that follow: an observer asks for few properties of them.
+        _verdicts: The verdicts.
+        _features: The values of the features that ``event_features`` names.
+        _settled: The costs after all corrections; None where there were none.
 
     Example:
         >>> from ratelimit_mw import Limiter, Rule
@@ -59,34 +66,14 @@ class Event:
         Event(outcome='rejected', rules=('api',), store='memory', cost=0)
     """
 
-    __slots__ = ("_costs", "_known", "_outcomes", "_verdicts")
-
-    def __init__(
-        self,
-        verdicts: Sequence[Verdict],
-        outcomes: RequestOutcomes,
-        store: str,
-        endpoint: str | None,
-        method: str | None,
-        features: Mapping[str, str],
-    ) -> None:
-        self._verdicts, self._outcomes = tuple(verdicts), outcomes  # an observer asks for few of the rest
-        self._known = store, endpoint, method, features
-        self._costs: Mapping[str, int] | None = None
-        for verdict in verdicts:
-            if verdict.open_receipt is not None:  # its cost may change later
-                self._costs = _costs(verdicts, _consumed)
-                break
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome of the request: "allowed", "shadow", "rejected", "banned", "denied", "unavailable" or "shed".
-
-        "shadow": allowed, but a rule in shadow mode would have rejected it. "banned": rejected because the client is
-        banned from a rule. "denied": rejected by a deny list. "unavailable": rejected because the store was
-        unreachable. "shed": rejected by an adaptive limit.
-        """
-        return self._outcomes.outcome
+    outcome: Outcome
+    store: str
+    endpoint: str | None
+    method: str | None
+    _outcomes: RequestOutcomes
+    _verdicts: Sequence[Verdict]
+    _features: Mapping[str, str]
+    _settled: Mapping[str, int] | None
 
     @property
     def is_rejected(self) -> bool:
@@ -115,21 +102,6 @@ class Event:
         return tuple(_without_key(decision) for verdict in self._verdicts for decision in verdict.decisions)
 
     @property
-    def endpoint(self) -> str | None:
-        """The template of the route, such as "/items/{id}". None where it is not known, and for ``hit``."""
-        return self._known[1]
-
-    @property
-    def method(self) -> str | None:
-        """The HTTP method; "_OTHER" for one that HTTP does not define. None for ``hit``."""
-        return self._known[2]
-
-    @property
-    def store(self) -> str:
-        """The kind of the store, such as "memory" or "redis". See ``local``."""
-        return self._known[0]
-
-    @property
     def local(self) -> bool:
         """True when this process decided a limit on its own, because the store was unreachable."""
         return self._outcomes.store != self.store
@@ -149,7 +121,7 @@ class Event:
     @property
     def costs(self) -> Mapping[str, int]:
         """The settled cost that the request consumed from each rule, in units of its limits. Slots have the cost 0."""
-        return _costs(self._verdicts, _hits_of) if self._costs is None else dict(self._costs)
+        return _costs(self._verdicts, _hits_of) if self._settled is None else dict(self._settled)
 
     @property
     def cost(self) -> int:
@@ -162,10 +134,18 @@ class Event:
 
         With a secret, personal features are digests, as in the store.
         """
-        return dict(self._known[3])
+        return dict(self._features)
 
     def __repr__(self) -> str:
         return f"Event(outcome={self.outcome!r}, rules={self.rules}, store={self.store!r}, cost={self.cost})"
+
+
+def settled_costs(verdicts: Sequence[Verdict]) -> Mapping[str, int] | None:
+    """Return the costs that verdicts have consumed after all corrections; None without any, as nearly always."""
+    for verdict in verdicts:
+        if verdict.open_receipt is not None:  # its cost may change later
+            return _costs(verdicts, _consumed)
+    return None
 
 
 def _costs(

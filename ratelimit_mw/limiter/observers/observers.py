@@ -20,7 +20,7 @@ from ...settings.options import checked_observer
 from ...testmode import testmode
 from ..gates import Gates
 from ..remote.breaker import Breaker
-from .events import Event, RequestOutcomes, outcomes_of
+from .events import Event, RequestOutcomes, outcomes_of, settled_costs
 from .readers import MAX_SERIES, OutcomeReader
 
 Observer = Callable[[Event], object]
@@ -213,7 +213,8 @@ class Observers:
             if row.functions:
                 features = self._features(decisions) if self._names else _NO_VALUES
                 method = method if method is None or method in _METHODS else "_OTHER"
-                event = Event(verdicts, row.outcomes, self.store, endpoint, method, features)
+                request = row.outcomes.outcome, self.store, endpoint, method
+                event = Event(*request, row.outcomes, tuple(verdicts), features, settled_costs(verdicts))
             for name, function in row.functions:
                 try:
                     if iscoroutine(result := function(event)):

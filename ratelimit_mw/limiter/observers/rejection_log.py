@@ -34,10 +34,18 @@ class RejectionLog:
         self._began = clock()
         self._lines = self._left_out = 0
         self._lock = create_lock(self, "_lock", threading.Lock)
-        self.needs_event = _is_logged
+
+    @staticmethod
+    def needs_event(request: RequestOutcomes | Event) -> bool:
+        """Return whether a request is logged.
+
+        Args:
+            request: Its outcomes, or its event.
+        """
+        return request.outcome != "allowed"
 
     def __call__(self, event: Event) -> None:
-        if not _is_logged(event):
+        if not self.needs_event(event):
             return
         with self._lock:
             if (now := self._clock()) >= self._began + 1:
@@ -61,10 +69,6 @@ class RejectionLog:
         _log.warning("%s%s", _line(event), f"; {left_out} more left out" * bool(left_out), extra=extra)
 
 
-def _is_logged(request: RequestOutcomes | Event) -> bool:
-    return request.outcome != "allowed"
-
-
 def _line(event: Event) -> str:
     by = f" by {', '.join(event.limited_by)}" if event.limited_by else ""
     where = " ".join(filter(None, (event.method, event.endpoint)))
@@ -86,4 +90,4 @@ def log_rejections(event: Event) -> None:
     _of_process(event)
 
 
-vars(log_rejections).update(needs_event=_is_logged)
+vars(log_rejections).update(needs_event=RejectionLog.needs_event)

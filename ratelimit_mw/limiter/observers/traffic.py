@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
-from functools import partial
 from itertools import repeat, starmap
 from typing import Final
 
 from ...clock import Clock
 from ...settings import Settings
-from ...stores import Store, check_store_url
-from ...stores.blocking import run_once
 from ...traffic import TrafficLog
-from ...traffic.store import FAMILIES
 from ...traffic.writer import name_of
 from .events import RequestOutcomes
 
-_SAFE: Final = "noeviction"
-_MAY_EVICT: Final = (
-    "the traffic log and the limits share %s, which may evict keys (maxmemory-policy %s). A client whose key is evicted"
-    " starts with a fresh quota. Give the traffic log a store of its own. With volatile-lru, its old counts go first"
-)
-_log = logging.getLogger("ratelimit_mw")
 _LONGEST: Final = 100
 """The maximum length of an endpoint, so that the log keeps the outcome after it."""
 
@@ -32,28 +21,6 @@ def feed_of(settings: Settings, clock: Clock) -> TrafficFeed | None:
     if settings.traffic_log is None:
         return None
     return TrafficFeed(TrafficLog(settings.traffic_log, clock=clock), settings.traffic_clients)
-
-
-def check_eviction(log: TrafficLog, store: Store) -> None:
-    """Log a warning if the log and the limits share a Redis that may evict keys. A thread asks the server."""
-    if _servers(log.name) & _servers(store.name):
-        run_once(log, partial(_warn_of_eviction, log, store))
-
-
-def _warn_of_eviction(log: TrafficLog, store: Store) -> None:
-    for facts in store.facts():
-        policy = facts.values.get("maxmemory_policy", _SAFE)
-        if facts.values.get("maxmemory", "0") != "0" and policy != _SAFE:
-            _log.warning(_MAY_EVICT, log.name, policy)
-            return
-
-
-def _servers(url: str) -> set[object]:
-    """Return the servers of the URL of a Redis without its login; no servers for another URL."""
-    if FAMILIES.get(url.partition("://")[0]) != "redis":
-        return set()
-    address = check_store_url(url)[1]
-    return {*address.hosts, address.path} - {""}
 
 
 class TrafficFeed:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol
+from weakref import ref
 
 from ... import clock as process
 from ...clock import machine, monotonic, now_us
@@ -25,7 +26,6 @@ from ...stores.blocking import Call, PerLoop, async_call, blocking_call, run_blo
 from ...stores.url import redacted_url
 from ...testmode import testmode
 from ..clocks import Clocks
-from ..registry import Registry
 from ..tasks import Tasks
 from .breaker import Breaker, NotAskedError
 from .cache import Rejections
@@ -70,17 +70,13 @@ class RemoteStore:
         self.is_open = False
         """Whether this process has opened the store. The next decision opens it."""
         self.follower: RecordReader | None = None
-        self.opened: Callable[[], object] = lambda: None
-        """Called once the store is open, or could not be opened."""
         self.timed: Callable[[float, str], None] | None = None
         """Receives the seconds of a call that decides, and its result: "ok" or "error"."""
         self._opening = create_lock(self, "_opening", threading.Lock)
         self._turns = PerLoop(asyncio.Lock)
         self._logs_state_at = 0.0
         run_in_child(self, RemoteStore._start_over)
-        _open_stores.add(self)
-        atexit.unregister(_leave_fleets)
-        atexit.register(_leave_fleets)  # again, so that it runs before the store of this limiter ends
+        atexit.register(_leave_at_exit, ref(self))
 
     def _start_over(self) -> None:
         self.is_open = False
@@ -102,9 +98,7 @@ class RemoteStore:
                 await call(self.store, "start")
             if self.follower is not None and monotonic() >= self.follower.due_at:
                 await call(self.follower, "read")
-        if not self.is_open:
-            self.is_open = True
-            self.opened()
+        self.is_open = True
 
     async def _apply(self, call: Call, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
         """Decide all hits of a request at one instant. Consume the costs of all or none, or nothing for a peek."""
@@ -290,11 +284,8 @@ def _process_us() -> int:
     return (machine.monotonic_ns() + process.WALL_AT_ZERO) // 1000 if clock is None else clock()
 
 
-_open_stores: Final = Registry[RemoteStore]()
-
-
-def _leave_fleets() -> None:
-    """Leave the fleets at the end of this process: a worker that its server replaces does not count."""
-    for store in _open_stores:
+def _leave_at_exit(remote: ref[RemoteStore]) -> None:
+    """Leave the fleet at the end of this process: a worker that its server replaces does not count."""
+    if store := remote():
         with suppress(Exception):  # the interpreter may no longer start threads
             run_blocking(store._leave_fleet(blocking_call))
