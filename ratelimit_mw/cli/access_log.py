@@ -43,6 +43,10 @@ class NoRequestError(InvalidLineError):
     """The line is in a known format, but what the client sent is not an HTTP request."""
 
 
+class HeaderLineError(InvalidLineError):
+    """The line describes the lines behind it, or is a message of the server."""
+
+
 class RequestTarget(NamedTuple):
     """The target of a request. ``path`` is decoded once; ``host`` is "" unless the target contains one."""
 

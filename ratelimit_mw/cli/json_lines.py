@@ -14,6 +14,7 @@ from ..keys.features import INVALID, is_email
 from ..keys.forms import normalized_email
 from .access_log import (
     FORWARDED_FOR,
+    HeaderLineError,
     InvalidLineError,
     LogEntry,
     RequestTarget,
@@ -48,6 +49,8 @@ NAMES: Final[dict[str, str]] = {
 """The names of each part of a request in the logs of common servers, most exact first."""
 _FORWARDED: Final = "x_forwarded_for x-forwarded-for forwarded_for xff"
 _HEADER: Final = "header:"
+_CADDY_ERRORS: Final = "http.log.error"
+_OF_A_REQUEST: Final = ("request", "method", "path", "ip", "status")
 
 
 class JsonLines:
@@ -65,6 +68,8 @@ class JsonLines:
             record = None
         if not isinstance(record, dict):
             raise InvalidLineError("not JSON")
+        if self._is_message(record):
+            raise HeaderLineError("a message of the server")
         method, target = self._request(record)
         return LogEntry(
             client_of(_joined(self._required(record, "ip"))),
@@ -78,6 +83,13 @@ class JsonLines:
             self._features(record) if self._extra else {},
             f"JSON lines{label}",
         )
+
+    def _is_message(self, record: dict[str, Any]) -> bool:
+        """Return whether Caddy or Traefik wrote a message. Caddy writes one with the request of each error."""
+        if type(record.get("level")) is not str:
+            return False
+        is_error = str(record.get("logger")).startswith(_CADDY_ERRORS)
+        return is_error or all(self._find(record, name) is None for name in _OF_A_REQUEST)
 
     def _request(self, record: dict[str, Any]) -> tuple[str, RequestTarget]:
         """Return method and target, from fields of their own or from the request line."""

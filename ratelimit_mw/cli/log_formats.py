@@ -15,8 +15,10 @@ import msgspec
 
 from .access_log import (
     FORWARDED_FOR,
+    HeaderLineError,
     InvalidLineError,
     LogEntry,
+    RequestTarget,
     client_of,
     is_address,
     is_host_name,
@@ -33,7 +35,10 @@ from .json_lines import JsonLines
 
 # Prefixes of a line, by other programs and by vhost_combined of Apache.
 _ISO: Final = r"\d{4}-\d\d-\d\dT[\d:.+Z-]{8,32}"
-_SYSLOG: Final = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|{_ISO}) [\w.:-]+ [\w./-]+(?:\[\d+\])?: "
+_RFC_5424: Final = rf"<\d{{1,3}}>1 {_ISO} \S+ \S+ \S+ \S+ (?:-|\[[^]]*\]) "
+_SYSLOG: Final = (
+    rf"{_RFC_5424}|(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|{_ISO}) [\w.:-]+ [\w./-]+(?:\[\d+\])?: "
+)
 _TIMESTAMP: Final = rf"{_ISO} (?=\{{|\S+ \S+ \S+ \[)"
 """The time that ``docker logs -t`` and ``kubectl logs --timestamps`` write in front of a whole line."""
 _SITE: Final = r"(?P<host>[\w-]+(?:\.[\w-]+)*)(?P<port>:\d{1,5})? (?=[][\da-fA-F]*[.:]\S* )"
@@ -45,7 +50,7 @@ _DATE: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\
 _DATES: Final = re.compile(_DATE, re.ASCII)
 _LOGGED: Final = rf"(?:\[{_DATE}\] \[\d+\] \[INFO\] )?"
 _MESSAGE: Final = re.compile(
-    rf"(?:\[?{_DATE}\]? )?(?:\[\d+\] )?\[?(?:DEBUG|INFO|WARNING|ERROR)\]?:? +(?!.* HTTP/\d|.* \d(?:\.\d)?\" \d).*\s*",
+    rf"(?:\[?{_DATE}\]? )?(?:\[\d+\] )?\[?(?:DEBUG|INFO|WARNING|ERROR)\]?:? +(?!.*[ /]\d(?:\.\d)?\" -?\d).*\s*",
     re.ASCII,
 )
 """A message of a server beside its access log: that of Gunicorn, uvicorn, Hypercorn, Daphne or Granian."""
@@ -56,19 +61,23 @@ _REQUEST, _REFERER, _AGENT, _FORWARDED, _HOST, _IP = (
 )
 _PEER: Final = r"(?P<client>\S{1,255}):\d+"
 _STATUS: Final = r"(?P<status>\d{1,3}|-1)"
+_UNTIL_STATUS: Final = rf'"(?P<method>\w+) (?P<target>.+) HTTP/\d(?:\.\d)?" {_STATUS}'
+"""A request with the quotes that a client sends: these servers do not escape them, but write nothing behind it."""
 _COMMON: Final = "common"
 _TEXT: Final = {
     # The last field may be truncated: the fields before it are complete. Text after it is ignored.
     _COMMON: r"(?P<client>\S+) (?P<identity>\S+) (?P<user>\S*) ?\[(?P<time>[^][\"]{1,64})\]"
     rf" {_REQUEST} (?P<status>\d{{3}}) (?:\d+|-)(?!\S)(?: {_REFERER} {_AGENT[:-1]}(?:\" {_FORWARDED}(?!\S))?)?.*",
-    "hypercorn": rf'{_LOGGED}{_PEER} - - \[(?P<time>[^]]+)\] "(?P<method>\w+) (?P<target>\S+) \d(?:\.\d)?"'
-    rf" {_STATUS} \S+ {_REFERER} {_AGENT}",
-    "daphne": rf'{_PEER} - - \[(?P<time>\d\d/\w{{3}}/\d{{4}}:[\d:]{{8}})\] "(?P<method>\w+) (?P<target>[^"]+)"'
-    rf" {_STATUS} (?:\d+|-)",
-    "granian": rf"\[(?P<time>{_DATE})\] (?P<client>\S+) - {_REQUEST} {_STATUS} [\d.]+",
-    "uvicorn": rf'(?:\[?(?P<time>{_DATE}))?[^"]{{0,200}}?(?:INFO:? +)?{_PEER} - {_REQUEST} {_STATUS}'
+    # A client may write the end of the request into its referer or user agent: then the status is not certain.
+    "hypercorn": rf'{_LOGGED}{_PEER} - - \[(?P<time>[^]]+)\] "(?P<method>\w+) (?P<target>(?:(?! [\d.]+" ).)+) [\d.]+"'
+    rf' {_STATUS} \S+ "(?!.* [\d.]+" \d)(?>(?P<referer>.*?)" ")(?P<agent>.*)"',
+    "daphne": rf'{_PEER} - - \[(?P<time>\d\d/\w{{3}}/\d{{4}}:[\d:]{{8}})\] "(?P<method>\w+) (?P<target>.+)" {_STATUS}'
+    r" (?:\d+|-)",
+    "granian": rf"\[(?P<time>{_DATE})\] (?P<client>\S+) - {_UNTIL_STATUS} [\d.]+",
+    "uvicorn": rf'(?:\[?(?P<time>{_DATE}))?[^"]{{0,200}}?(?:INFO:? +)?{_PEER} - {_UNTIL_STATUS}'
     r"(?: [A-Z][\w '-]*)?",
-    "haproxy": rf'{_PEER} \[(?P<time>[^]]+)\] \S+ \S+ [-+\d/]+ {_STATUS} \+?\d+ [^"]*"(?P<request>[^"]*)"?',
+    "haproxy": rf'{_PEER} \[(?P<time>[^]]+)\] \S+ \S+ [-+\d/]+ {_STATUS} \+?\d+ [^"]*"(?P<request>[^"]*)'
+    r'(?:"(?: \S+ \S+)?)?',
     "alb": rf"(?:https?|h2|grpcs?|wss?) (?P<time>{_DATE}) \S+ {_PEER} \S+ [-\d.]+ [-\d.]+ [-\d.]+"
     rf" {_STATUS} \S+ \d+ \d+ {_REQUEST} {_AGENT}.*",
     # The client is in X-Forwarded-For. Envoy escapes no quotes: a line has no more fields than these.
@@ -76,17 +85,16 @@ _TEXT: Final = {
     rf' {_HOST} "[^"]*"[^"]*',
 }
 _PATTERNS: Final = {name: re.compile(rf"{pattern}\s*", re.ASCII | re.DOTALL) for name, pattern in _TEXT.items()}
-_ALIASES: Final = ("combined", "vhost_combined", "nginx", "gunicorn", "traefik-clf")
+_DECODED: Final = ("hypercorn", "granian")
+"""The formats with decoded paths and without queries."""
+_VHOST: Final = "vhost_combined"
+_ALIASES: Final = ("combined", _VHOST, "nginx", "gunicorn", "traefik-clf")
 _W3C: Final = ("iis", "cloudfront")
 _JSON: Final = ("json", "caddy", "traefik", "envoy-json", "envoy-gateway")
 NAMES_OF_FORMATS: Final = (_COMMON, *_ALIASES, *[name for name in _TEXT if name != _COMMON], *_W3C, *_JSON)
 _REQUIRED: Final = ("date", "time", "c-ip", "cs-method", "cs-uri-stem", "sc-status")
 """The columns of a log of the W3C format."""
 _DOCKER: Final = ('{"log":', '{"log": ')
-
-
-class HeaderLineError(InvalidLineError):
-    """The line describes the lines behind it, or is a message of the server."""
 
 
 class _Docker(msgspec.Struct):
@@ -119,12 +127,13 @@ class LineParser:
     def __init__(self, needs: Iterable[str] = (), name: str | None = None) -> None:
         self._json = JsonLines(needs)
         self._columns: list[str] = []
+        self._has_host = name == _VHOST
         self._name = _COMMON if name in _ALIASES else name or ""
         self._last = self._name if self._name in _PATTERNS else _COMMON
         self.found: set[str] = set()
 
     def __call__(self, line: bytes | str) -> LogEntry:
-        entry = self._parse(_without_prefix(text_of(line)))
+        entry = self._parse(self._without_prefix(text_of(line)))
         self.found.update(entry.features, ["host"] if entry.target.host else [])
         return entry
 
@@ -132,7 +141,7 @@ class LineParser:
         if line.text.startswith(_DOCKER):
             with suppress(msgspec.DecodeError):
                 wrapped = msgspec.json.decode(line.text, type=_Docker)
-                inner = _without_prefix(wrapped.log)
+                inner = self._without_prefix(wrapped.log)
                 line = inner._replace(label=f"{inner.label} in a log of Docker", time=inner.time or wrapped.time)
         if self._name in _JSON or (line.text.startswith("{") and not self._name):
             return self._json.parse(line.text, line.label)
@@ -145,6 +154,18 @@ class LineParser:
             with suppress(InvalidLineError):
                 return self._of_columns(line.text)
         return self._of_text(line)
+
+    def _without_prefix(self, text: str) -> _Line:
+        match = _PREFIX.match(text)
+        if match is None or not match.end():
+            return _Line(text)
+        host = match["host"] or ""
+        if host and not self._has_host and (is_address(host) or not (match["port"] or is_host_name(host))):
+            return _Line(text)  # two addresses, or a word: either may be the client
+        parts = [f"a {name} prefix" for name in ("syslog", "Kubernetes", "time") if match[name]]
+        parts += ["a host name"] * bool(host)
+        date = _DATES.search(match[0])
+        return _Line(text[match.end() :], f" after {' and '.join(parts)}", host, date[0] if date else "")
 
     def _of_text(self, line: _Line) -> LogEntry:
         """Parse a line in the format of the line before, else in the first one that it has."""
@@ -187,19 +208,6 @@ class LineParser:
         )
 
 
-def _without_prefix(text: str) -> _Line:
-    match = _PREFIX.match(text)
-    if match is None or not match.end():
-        return _Line(text)
-    host = match["host"] or ""
-    if host and (is_address(host) or not (match["port"] or is_host_name(host))):
-        return _Line(text)  # two addresses, or a word: either may be the client
-    parts = [f"a {name} prefix" for name in ("syslog", "Kubernetes", "time") if match[name]]
-    parts += ["a host name"] * bool(host)
-    date = _DATES.search(match[0])
-    return _Line(text[match.end() :], f" after {' and '.join(parts)}", host, date[0] if date else "")
-
-
 def _entry_of(match: re.Match[str], name: str, line: _Line) -> LogEntry:
     """Return the request of a line in a text format."""
     found = match.groupdict()
@@ -218,7 +226,7 @@ def _entry_of(match: re.Match[str], name: str, line: _Line) -> LogEntry:
         fix = "Read the log of its container, or add %(asctime)s in UTC to the format of its access log"
         raise InvalidLineError(f"{name} writes no time. {fix}")
     if method := found.get("method"):
-        target = parse_target(found["target"])
+        target = RequestTarget(found["target"]) if name in _DECODED else parse_target(found["target"])
     else:
         method, target = parse_request(parse_field(found["request"]) or "")
     host = target.host or parse_field(found.get("host")) or line.host

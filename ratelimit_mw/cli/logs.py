@@ -20,8 +20,8 @@ import msgspec
 from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ..keys.features import INVALID
-from .access_log import LONGEST_LINE, InvalidLineError, LogEntry, NoRequestError
-from .log_formats import NAMES_OF_FORMATS, HeaderLineError, LineParser
+from .access_log import LONGEST_LINE, HeaderLineError, InvalidLineError, LogEntry, NoRequestError
+from .log_formats import NAMES_OF_FORMATS, LineParser
 from .output import Failure, count_text, note, printable, progress
 
 AT_ONCE: Final = 1_000
@@ -61,11 +61,11 @@ format_option = click.option("--format", "name", metavar="NAME", type=click.Choi
 
 
 def _zstd() -> Any:
-    """Return the module of zstd: that of Python 3.14, or the package zstandard."""
-    for name in ("compression.zstd", "zstandard"):
+    """Return the module of zstd: that of Python 3.14, or the package backports.zstd."""
+    for name in ("compression.zstd", "backports.zstd"):
         with suppress(ImportError):
             return import_module(name)
-    raise Failure("zst needs Python 3.14 or the package zstandard. Or run: zstdcat FILE | ratelimit-mw ... -")
+    raise Failure("zst needs Python 3.14 or the package backports.zstd. Or run: zstdcat FILE | ratelimit-mw ... -")
 
 
 def _is_damage(error: Exception) -> bool:

@@ -70,14 +70,52 @@ MESSAGES = [
     '[WARNING] ASGI Lifespan errored, continuing without (to avoid Lifespan completely use "asginl" interface)',
     "[2026-11-28 19:55:44 +0000] [7598] [INFO] Running on http://127.0.0.1:8000 (CTRL + C to quit)",
     "2026-11-28 23:19:30,441 INFO     Listening on TCP address 127.0.0.1:7402",
+    "[2026-11-28 19:55:44 +0000] [7] [WARNING] Invalid request from ip=127.0.0.1: 'GET /caf\xe9 HTTP/1.1'",
+    '{"level":"info","ts":1795895860.1,"logger":"http.log","msg":"server running","name":"srv0"}',
+    '{"level":"info","time":"2026-11-28T19:57:40Z","message":"Traefik version 3.0.0 built"}',
+    '{"level":"error","logger":"http.log.error","msg":"x","request":{"method":"GET","uri":"/"},"status":502}',
 ]
 
 
 @each(("text", "name"), [(IIS, "iis"), *((f"{message}\n{GRANIAN}", "granian") for message in MESSAGES)])
 def test_a_message_of_a_server_is_no_invalid_line(rules: Write, log: Write, text: str, name: str) -> None:
-    """Servers write their messages to the same output as their access log."""
+    """Servers write both to the same output. Caddy also writes the request of each error there."""
     found = replayed(rules(SITE), log(text))
     assert (found["requests"], found["invalid"], found["formats"]) == (1, 0, {name: 1})
+
+
+DAPHNE, HYPERCORN = LINES["daphne"], LINES["hypercorn"]
+
+
+@each(
+    ("text", "path", "query"),
+    [
+        *((sample.replace("/items/7", '/a" 200 5'), '/a" 200 5', "page=2") for sample in (DAPHNE, LINES["uvicorn"])),
+        (DAPHNE.replace("page=2", 'q="'), "/items/7", 'q="'),
+        *((sample.replace("/items/7", '/a" 200 5 %41?b'), '/a" 200 5 %41?b', "") for sample in (GRANIAN, HYPERCORN)),
+        *((HYPERCORN.replace('"-" "curl/8"', text), "/items/7", "") for text in ('"a "b" c" "d"', '"-" "d "e""')),
+    ],
+)
+def test_quotes_that_a_server_does_not_escape(text: str, path: str, query: str) -> None:
+    """Hypercorn and Granian also write the path decoded, so it is not decoded again."""
+    entry = parse(text)
+    assert (entry.client, entry.target.path, entry.target.query, entry.status) == (CLIENT, path, query, 200)
+
+
+@each("text", [HYPERCORN.replace("curl/8", 'x 1.1" 404 - "-" "-'), HYPERCORN.replace('"curl/8"', '" "' * 20_000 + "x")])
+def test_a_client_cannot_choose_its_status(text: str) -> None:
+    """Nor does a hostile line take long."""
+    with pytest.raises(InvalidLineError):
+        parse(text)
+
+
+def test_two_addresses_are_a_host_and_a_client_by_name() -> None:
+    """Apache without a ServerName writes its own address. Unnamed, either may be the client."""
+    text = f"127.0.1.1:80 {LINES['combined']}"
+    with pytest.raises(InvalidLineError, match="not in the common"):
+        parse(text)
+    entry = parse(text, "vhost_combined")
+    assert (entry.client, entry.target.host) == (CLIENT, "127.0.1.1")
 
 
 def test_uvicorn_writes_no_time() -> None:
@@ -191,6 +229,8 @@ COMMANDS = {
     "uvicorn": "env TZ=UTC {python} {config} {port} > {log}",
     "gunicorn": "{python} -m gunicorn --bind {host}:{port} --access-logfile {log} site_app:wsgi",
     "hypercorn": "{python} -m hypercorn --bind {host}:{port} --access-logfile {log} site_app:app",
+    "daphne": "env TZ=UTC {python} -m daphne --bind {host} --port {port} --access-log {log} site_app:app",
+    "granian": "{python} -m granian --interface asgi --port {port} --access-log site_app:app > {log}",
 }
 
 
@@ -204,6 +244,8 @@ COMMANDS = {
         ("uvicorn", "uvicorn"),
         ("gunicorn", "combined"),
         ("hypercorn", "hypercorn"),
+        ("daphne", "daphne"),
+        ("granian", "granian"),
     ],
 )
 def test_the_log_of_a_real_server_is_read(server: str, name: str, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -189,10 +189,16 @@ def rejected_client(settings: Path, access_log: Path) -> str:
     return client
 
 
-PACKED = [gzip.compress, bz2.compress, lzma.compress]
+zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+PACKED = [gzip.compress, bz2.compress, lzma.compress, zstd.compress]
 
 
-@each("pack", [bytes, *PACKED, lambda lines: gzip.compress(lines[:99]) + gzip.compress(lines[99:])])
+def twice(pack: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Return a function that packs a file in two parts, as logs that are appended to each other."""
+    return lambda lines: pack(lines[:99]) + pack(lines[99:])
+
+
+@each("pack", [bytes, *PACKED, *map(twice, PACKED)])
 @each("name", ["access.log", "access.log.gz"])
 def test_a_log_may_be_compressed(rules: Write, log: Write, pack: Callable[[bytes], bytes], name: str) -> None:
     """The first bytes decide, and not the file name. "-" reads the log from stdin."""
@@ -212,23 +218,15 @@ def damaged() -> Iterator[bytes]:
 
 
 @each("content", damaged())
-def test_damaged_compression(rules: Write, log: Write, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_compression(rules: Write, log: Write, content: bytes) -> None:
     """The exit code is 1, and the error names the file, whatever exception the library has. There is no report."""
-
-    class ZstdError(Exception):
-        pass
-
-    def fail(_file: Any) -> Any:
-        raise ZstdError("it is damaged")
-
-    monkeypatch.setitem(sys.modules, "compression.zstd", SimpleNamespace(open=fail))
     result = run("replay", rules(SITE), log(content))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "access.log: cannot read the compressed file to its end: " in result.stderr
 
 
 def test_zst_without_its_package_has_a_hint(rules: Write, log: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("compression.zstd", "zstandard"):
+    for name in ("compression.zstd", "backports.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
     result = run("replay", rules(SITE), log(b"\x28\xb5\x2f\xfd\x00", "access.log.zst"))
     assert (result.exit_code, "zstdcat FILE | ratelimit-mw" in result.stderr) == (1, True)
