@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from weakref import ref
 
 import pytest
 from folders import SUPPORT
+from forked import become_child
 from redis_handles import address
-from servers import Server
+from servers import Server, wait_for
 
 from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.heartbeat import Heartbeat
+from ratelimit_mw.stores import MemoryStore
 
 CLIENT = {"ip": "192.0.2.7"}
+SCENES = ["refunds", "slots", "stuck", "ended", "without_hooks", "killed"]
 RARE = [pytest.param(name, marks=pytest.mark.thorough) for name in ("away", "twice")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", ["refunds", "slots", "stuck", "without_hooks", "killed", *RARE])
+@pytest.mark.parametrize("scene", [*SCENES, *RARE])
 def test_child_is_served(redis_server: Server, scene: str) -> None:
     """Each scene forks a real process beside real threads. No child waits for a lock that stays locked."""
     store = address(redis_server) if scene in ("without_hooks", "killed") else "memory://"
@@ -29,61 +35,76 @@ def test_child_is_served(redis_server: Server, scene: str) -> None:
     assert subprocess.run([sys.executable, program, scene, store], timeout=200, check=False).returncode == 0
 
 
-def test_child_starts_empty_when_a_thread_was_changing_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+class Owner:
+    """An object to register."""
+
+    lock: threading.Lock
+
+
+def test_child_starts_empty_when_a_thread_was_changing_the_tables() -> None:
     """A child keeps the parent's counts, unless a thread held the lock of the tables during the fork."""
-    monkeypatch.setattr(forksafe, "_SECONDS", 0.01)
-    limiter = Limiter([Rule(name="child", limits="2/hour")])
-    limiter.hit(CLIENT)
-    forksafe._before()
-    forksafe._in_child()
+    forks: list[Callable[[], None]] = []
+
+    def clock() -> int:
+        """Return the time. Threads read it while they hold the lock."""
+        if forks:
+            forks.pop()()
+        return 10**15
+
+    limiter = Limiter([Rule(name="child", limits="2/hour")], MemoryStore(clock=clock))
+    verdict = limiter.hit(CLIENT)
+    become_child()
     assert [limiter.hit(CLIENT).allowed for _ in range(2)] == [True, False]
-    with limiter.store._lock:  # type: ignore[union-attr]
-        forksafe._before()
-        forksafe._in_child()
-        assert [limiter.hit(CLIENT).allowed for _ in range(3)] == [True, True, False]
+    forks.append(become_child)
+    limiter.refund(verdict)
+    assert [limiter.hit(CLIENT).allowed for _ in range(3)] == [True, True, False]
 
 
-def test_child_does_not_renew_the_slots_of_its_parent() -> None:
+def test_child_does_not_renew_the_slots_of_its_parent(no_threads: pytest.MonkeyPatch) -> None:
     """The heartbeat of a child renews only the slots taken after the fork."""
     renewed: list[Verdict] = []
-    seen = threading.Event()
     parents, own = Verdict(), Verdict()
-
-    def renew(verdict: Verdict) -> None:
-        renewed.append(verdict)
-        seen.set()
-
-    heartbeat = Heartbeat(renew, interval=0.01)
-    heartbeat._held.add(parents)
-    forksafe._in_child()
+    heartbeat = Heartbeat(renewed.append, interval=0.01)
+    heartbeat.hold(parents)
+    no_threads.undo()
+    become_child()
     heartbeat.hold(own)
-    assert seen.wait(180)
+    wait_for(lambda: len(renewed) > 1, "two beats")
     heartbeat.close()
     assert set(renewed) == {own}
 
 
-def test_locks_and_callbacks_end_with_their_owner() -> None:
-    """The table of locks does not grow with limiters that no longer exist, and does not keep them alive."""
-    before = set(forksafe._entries)
-    owners = [Heartbeat(id, 1.0), Owner()]
-    forksafe.run_in_child(owners[1], id)
-    assert len(forksafe._entries.keys() - before) == 2
-    owners.clear()
+def test_callbacks_end_with_their_owner() -> None:
+    """The table does not grow with limiters that no longer exist, and does not keep them alive."""
+
+    class Callback:
+        def __call__(self, *_: object) -> None: ...
+
+    owner, callback = Owner(), Callback()
+    owner.lock = forksafe.create_lock(owner, "lock", threading.Lock, callback)
+    forksafe.run_in_child(owner, callback)
+    kept = ref(callback)
+    del callback
     gc.collect()
-    assert not forksafe._entries.keys() - before
+    assert kept() is not None
+    del owner
+    gc.collect()
+    assert kept() is None
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_fork_leaves_the_parent_unchanged() -> None:
-    """Locks taken for a fork are released. An owner whose lock is not assigned yet is skipped."""
+    """Locks taken for a fork are released in both. An owner whose lock is not assigned yet is skipped."""
     calls: list[object] = []
-    unfinished, heartbeat = Owner(), Heartbeat(id, 1.0)
-    forksafe.create_lock(unfinished, "lock", threading.Lock, lambda owner, intact: calls.append(owner))
-    forksafe._before()
-    assert heartbeat._lock.locked()
-    forksafe._in_parent()
-    assert not heartbeat._lock.locked()
-    assert not forksafe._held
-    forksafe._in_child()
+    unfinished, owner = Owner(), Owner()
+    for each in (unfinished, owner):
+        lock = forksafe.create_lock(each, "lock", threading.Lock, lambda *given: calls.append(given))
+    owner.lock = lock
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if calls == [(owner, True)] and not lock.locked() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not lock.locked()
     assert not calls
 
 
@@ -100,25 +121,12 @@ def test_check_process_runs_callbacks_once_in_a_new_process(monkeypatch: pytest.
     assert calls == [owner]
 
 
-class Owner:
-    """An object to register."""
-
-
 def test_a_thread_that_waited_does_not_repeat_the_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fork without Python's hooks, the callbacks run once, although two threads notice the fork."""
-
-    class OtherThreadFirst:
-        """A lock that is free as soon as another thread has run the callbacks."""
-
-        def __enter__(self) -> None:
-            forksafe._in_child()
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-    owner, calls = Owner(), []
+    owner, calls, pid = Owner(), list[object](), os.getpid()
     forksafe.run_in_child(owner, calls.append)
-    monkeypatch.setattr(forksafe, "process", -1)
-    monkeypatch.setattr(forksafe, "_checking", OtherThreadFirst())
+    looks, here = iter([-1]), threading.current_thread()
+    monkeypatch.setattr(os, "getpid", lambda: next(looks, pid) if threading.current_thread() is here else pid)
     forksafe.check_process()
-    assert calls == [owner]
+    assert next(looks, None) is None, "it has found another process, and waited for the thread that runs the callbacks"
+    assert calls == []

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
+from forked import become_child
 from shared_store import SharedStore
 from tables import each
 
-from ratelimit_mw import Event, Limiter, Rule, forksafe, load_settings, log_rejections
+from ratelimit_mw import Event, Limiter, Rule, load_settings, log_rejections
 from ratelimit_mw.limiter.observers import observers
 from ratelimit_mw.limiter.observers.events import Labels
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
@@ -114,7 +115,7 @@ def test_a_forked_child_counts_from_zero() -> None:
     table = OutcomeReader()
     limiter = Limiter([Rule(name="api", limits="9/minute")], observers=[table])
     limiter.hit({"ip": "192.0.2.7"})
-    forksafe._in_child()
+    become_child()
     limiter.hit({"ip": "192.0.2.7"})
     assert table.totals() == {("api", "allowed", "memory"): 1}
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 import redis
+from forked import become_child
 from override_stores import (
     ACME,
     Recording,
@@ -26,7 +27,7 @@ from override_stores import (
 from servers import HOST, Server, wait_for
 from tables import each
 
-from ratelimit_mw import Limiter, StoreError, forksafe
+from ratelimit_mw import Limiter, StoreError
 from ratelimit_mw.errors import StateError
 from ratelimit_mw.stores import MemoryStore
 
@@ -161,7 +162,7 @@ def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Ca
         operator.clients.override("api", ACME, expected)
         as_another_process(worker)
         assert [limits_of(verdict) for verdict in requests(worker)] == [[expected]] * 8
-        forksafe._in_child()
+        become_child()
 
 
 def test_a_store_that_is_away_at_the_start_is_not_read(recording: Recording) -> None:

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from forked import become_child
 from lifespan import run_lifespan
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule, StoreError, forksafe
+from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.asgi import RateLimitMiddleware
 
 CLIENT = {"ip": "192.0.2.7"}
@@ -110,4 +111,4 @@ def test_forked_worker_opens_its_own() -> None:
         assert limiter.hit(CLIENT).allowed
         assert hit_on_a_loop(limiter) == [True] * 8
         assert store.starts == starts
-        forksafe._in_child()
+        become_child()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from own_time import way_of
 from redis_handles import PATIENT, hit, limit_of
 from servers import (
     HOST,
@@ -72,8 +73,7 @@ class Took:
     """The time on the clock of this thread, or of its running event loop, from here on."""
 
     def __init__(self, store: Any) -> None:
-        is_async = asyncio._get_running_loop() is not None
-        self._clock: Any = store._loops.get().clock if is_async else store._threads.clock
+        self._clock = way_of(store).clock
         self._began = self._clock.now
 
     def check(self) -> None:
@@ -156,21 +156,18 @@ def test_a_paused_server_does_not_stall_the_event_loop(scene: Scene, clients: in
 def test_a_killed_server_is_an_error_until_it_is_back(scene: Scene, way: str) -> None:
     """The first call after a restart is decided, whether a call has noticed the end of the connections or not."""
     limit = limit_of("1000/hour")
-    with closing(WAYS[way](open_store(scene.url, PATIENT))) as handle:
-
-        def meanwhile(*acts: Callable[[], None]) -> None:
-            """Do something while the event loop runs, if there is one."""
-            for act in acts:
-                act() if way == "sync" else handle._runner.run(asyncio.to_thread(act))  # type: ignore[attr-defined]
-
+    store: Any = open_store(scene.url, PATIENT)
+    store.act, store.aact = lambda act: act(), asyncio.to_thread  # while the event loop runs, if there is one
+    with closing(WAYS[way](store)) as handle:
         for _ in range(2):
             assert handle.hit(limit, None).remaining == 999
-            meanwhile(scene.server.kill)
+            handle.act(scene.server.kill)
             with pytest.raises(StoreError, match=r"^(Redis|Memcached|PostgreSQL): "):
                 handle.hit(limit, None)
-            meanwhile(scene.server.start)
+            handle.act(scene.server.start)
             assert handle.hit(limit, None).remaining == 999
-            meanwhile(scene.server.kill, scene.server.start)
+            for act in (scene.server.kill, scene.server.start):
+                handle.act(act)
 
 
 # -- each step to a server -----------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def listed(handle: StoreHandle, prefix: str) -> tuple[list[str], int]:
     """Return all keys with a prefix, and the number of pages."""
     keys, place, pages = [], "", 0
     while True:
-        page = handle._call("list_keys", prefix, place)
+        page = handle.list_keys(prefix, place)
         keys += page.keys
         pages += 1
         if page.next is None:

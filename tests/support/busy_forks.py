@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -13,11 +14,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
-from ratelimit_mw.heartbeat import Heartbeat
+from ratelimit_mw.clock import now_us
+from ratelimit_mw.limiter import slots as slots_module
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import MemoryStore, Store, open_store
 
@@ -86,8 +89,8 @@ def refunds(store: str) -> bool:
 
 def slots(_: str) -> bool:
     """Use slots while the heartbeat renews them without a pause."""
+    slots_module.SLOT_LIFE = 0  # type: ignore[misc]
     limiter = Limiter([Rule(name="busy", limits="1000 concurrent")])
-    limiter.slots.renewed = Heartbeat(limiter.slots._renew, interval=0.0)
 
     def work() -> bool:
         with limiter.slot(CLIENT) as verdict:
@@ -113,16 +116,16 @@ def stuck(_: str) -> bool:
     """Hold the lock of the tables for longer than a fork waits. The child starts with empty tables."""
     forksafe._SECONDS = 0.02  # type: ignore[misc]
     inside, over = threading.Event(), threading.Event()
-    store = MemoryStore()
-    limiter = limiter_on(store, "2/300 days")
-    limiter.hit(CLIENT)
 
-    def within() -> None:
-        with store._lock:
+    def clock() -> int:
+        if threading.current_thread() is thread:
             inside.set()
             over.wait(20)
+        return now_us()
 
-    thread = threading.Thread(target=within)
+    limiter = limiter_on(MemoryStore(clock=clock), "2/300 days")
+    thread = threading.Thread(target=limiter.hit, args=(OTHER,))
+    limiter.hit(CLIENT)
     thread.start()
     inside.wait(20)
     try:
@@ -132,6 +135,30 @@ def stuck(_: str) -> bool:
         thread.join()
     goes_on = exit_code(lambda: [limiter.hit(CLIENT).allowed for _ in range(2)] == [True, False])
     return (anew, goes_on) == (0, 0) and limiter.hit(CLIENT).allowed and not limiter.hit(CLIENT).allowed
+
+
+def ended(_: str) -> bool:
+    """Drop a store while its locks are held for a fork, as the garbage collector may. This waits for no lock."""
+    folder = TemporaryDirectory()
+    stores = [MemoryStore(snapshot=f"{folder.name}/limits", snapshot_interval=600)]
+    limiter_on(stores[0]).hit(CLIENT)
+
+    class Collector:
+        """A lock that is taken after those of the store."""
+
+        def __init__(self) -> None:
+            self.lock = forksafe.create_lock(self, "lock", lambda: self)
+
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            stores.clear()
+            gc.collect()
+            return True
+
+        def release(self) -> None: ...
+
+    collector = Collector()
+    with folder:
+        return exit_code(lambda: not stores) == 0 and collector.lock is collector and not stores
 
 
 def twice(_: str) -> bool:
@@ -187,9 +214,9 @@ def without_hooks(store: str) -> bool:
 def killed(address: str) -> bool:
     """Kill a parent that holds a slot. The parent's slot ends, and the child renews its own slot."""
     now = multiprocessing.RawValue("q", 1_700_000_000_000_000)
+    slots_module.SLOT_LIFE = 30_000  # type: ignore[misc]
     rule = Rule(name=f"killed-{os.getpid()}", limits="1 concurrent")
     limiter = Limiter([rule], open_store(address, timeout_us=20_000_000), clock=lambda: now.value)
-    limiter.slots.renewed = Heartbeat(limiter.slots._renew, interval=0.01)
     reads, writes = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -222,7 +249,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-SCENES = {each.__name__: each for each in (refunds, slots, away, stuck, twice, waiting, without_hooks, killed)}
+SCENES = {each.__name__: each for each in (refunds, slots, away, stuck, ended, twice, waiting, without_hooks, killed)}
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads

@@ -79,8 +79,7 @@ def end(process: Any) -> None:
     process.join()
 
 
-def _hold(path: Path, is_held: Any, is_over: Any) -> None:
-    lock = FileLock(path)
+def _hold(lock: FileLock, is_held: Any, is_over: Any) -> None:
     assert lock.try_acquire()
     is_held.set()
     is_over.wait()
@@ -90,7 +89,7 @@ def _hold(path: Path, is_held: Any, is_over: Any) -> None:
 def held_elsewhere(lock: FileLock) -> Iterator[None]:
     """Another process has the lock."""
     is_held, is_over = FORK.Event(), FORK.Event()
-    process = start(FORK, _hold, lock._path, is_held, is_over)
+    process = start(FORK, _hold, lock, is_held, is_over)
     is_held.wait()
     yield
     is_over.set()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
+from own_time import way_of
 from servers import HOST, Server
 
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Limit
@@ -100,7 +101,7 @@ def rule_of(limit: Limit) -> str:
 def counted(store: MemcachedStore) -> list[Any]:
     """Return a list that gets an entry for each later round trip of the store."""
     trips: list[Any] = []
-    pool = store._threads.connections
+    pool = way_of(store).connections
     exchange = pool.exchange
 
     def counting(*arguments: Any) -> Any:

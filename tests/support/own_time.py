@@ -1,8 +1,10 @@
-"""Time budgets for tests on a busy machine."""
+"""Time budgets for tests on a busy machine, and the clocks that measure them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from ratelimit_mw.stores.blocking import is_on_event_loop
 from ratelimit_mw.stores.calls import CallStore
 
 
@@ -15,3 +17,8 @@ def hurried(store: object, seconds: float) -> Iterator[None]:
         yield
     finally:
         store._seconds = patient
+
+
+def way_of(store: Any) -> Any:
+    """Return what the calls of a store wait with: the ``clock`` of this thread or running loop, and ``connections``."""
+    return store._loops.get() if is_on_event_loop() else store._threads

@@ -23,6 +23,8 @@ class Proxy:
         self.heard: list[list[bytes]] = []
         self.hears: Callable[[list[bytes]], Any] = lambda command: None
         self.swallows = False
+        self.open: set[socket.socket] = set()
+        """The connections that neither side has ended."""
         self._lines: list[tuple[socket.socket, socket.socket]] = []
         self._silent: set[socket.socket] = set()
         self._accepting = threading.Thread(target=self._accept, daemon=True)
@@ -56,6 +58,7 @@ class Proxy:
                 return
             far = socket.create_connection((HOST, self._server_port))
             self._lines.append((near, far))
+            self.open.add(near)
             threading.Thread(target=self._serve, args=(near, far), daemon=True).start()
 
     def _serve(self, near: socket.socket, far: socket.socket) -> None:
@@ -64,6 +67,7 @@ class Proxy:
             back = threading.Thread(target=self._back, args=(near, far), daemon=True)
             back.start()
             self._there(near, far)
+            self.open.remove(near)
             _shut(far)
             back.join()
 

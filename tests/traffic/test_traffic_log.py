@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import become_child
 from redis_handles import address
 from servers import Server, wait_for
 from tables import each, expect_error
@@ -270,7 +271,7 @@ def test_a_closed_log_opens_again(log: TrafficLog) -> None:
     writer._close_all()
     assert (log._records, log.total("a", NOW, NOW)) == ({}, 2)
     log.record("a")
-    forksafe._in_child()
+    become_child()
     log.record("b")
     assert log.events(NOW, NOW) == {"a": 2, "b": 1}
 
@@ -313,7 +314,7 @@ def test_a_counter_counts_several_events_at_once(log: TrafficLog, clock: ManualC
         "b": [3, 2],
     }
     count()
-    forksafe._in_child()
+    become_child()
     count()
     assert log.total("a", NOW, NOW) == 5
 

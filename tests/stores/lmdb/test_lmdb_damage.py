@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -22,6 +23,20 @@ HITS = 150
 FLIPS = 100
 
 
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> list[lmdb.Environment]:
+    """The environments that the store opens. The last one is open."""
+    found: list[lmdb.Environment] = []
+    open_files = lmdb.open
+
+    def noted(*arguments: Any, **options: Any) -> lmdb.Environment:
+        found.append(open_files(*arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr(lmdb, "open", noted)
+    return found
+
+
 def test_file_that_is_no_database_is_a_store_error(path: Path) -> None:
     """Once the file is deleted, the store continues."""
     path.mkdir()
@@ -35,20 +50,20 @@ def test_file_that_is_no_database_is_a_store_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window-log"])
-def test_record_in_no_known_form_is_a_store_error(path: Path, algorithm: str) -> None:
+def test_record_in_no_known_form_is_a_store_error(path: Path, files: list[lmdb.Environment], algorithm: str) -> None:
     """Other keys are not affected."""
     clock = ManualClock(NOW)
     with closing(open_at(path, clock=clock)) as store:
         hit(store, limit_of("1/minute"))
         broken = PREFIX + b"state:" + limit_of(algorithm=algorithm).prefix.encode() + b"broken"
-        write(store, {broken: bytes(8) + b"?!"})
+        write(files, {broken: bytes(8) + b"?!"})
         with pytest.raises(StoreError, match="damaged state: ValueError"):
             hit(store, limit_of(algorithm=algorithm), "broken")
         assert not hit(store, limit_of("1/minute")).allowed
 
 
 @pytest.mark.parametrize("name", [*SPECS, "concurrency"])
-def test_flipped_bytes_end_in_a_decision_or_a_store_error(path: Path, name: str) -> None:
+def test_flipped_bytes_end_in_a_decision_or_a_store_error(path: Path, files: list[lmdb.Environment], name: str) -> None:
     """Whatever bytes of a state change, no call loops or raises another error, and other keys are not affected."""
     chance = random.Random(name)
     quota = f"{HITS}/minute" if name in SPECS else f"{HITS} concurrent"
@@ -58,9 +73,9 @@ def test_flipped_bytes_end_in_a_decision_or_a_store_error(path: Path, name: str)
         for _ in range(HITS):
             clock.advance(0.2)
             hit(store, limit)
-        healthy = records_of(store)
+        healthy = records_of(files)
         for _ in range(FLIPS):
-            write(store, healthy | flipped(healthy, chance))
+            write(files, healthy | flipped(healthy, chance))
             for call in calls(store, limit, chance):
                 decided_or_failed(call)
             assert hit(store, limit_of("1000000/minute"), "another client").allowed
@@ -68,7 +83,9 @@ def test_flipped_bytes_end_in_a_decision_or_a_store_error(path: Path, name: str)
         assert hit(store, limit).allowed, "an operator can reset a damaged key"
 
 
-def test_flipped_bytes_in_shared_records_end_in_a_decision_or_a_store_error(path: Path) -> None:
+def test_flipped_bytes_in_shared_records_end_in_a_decision_or_a_store_error(
+    path: Path, files: list[lmdb.Environment]
+) -> None:
     """The identity of the environment and the position of the sweep are read by all calls, and may be damaged too."""
     chance = random.Random(1)
     clock = ManualClock(NOW)
@@ -76,11 +93,11 @@ def test_flipped_bytes_in_shared_records_end_in_a_decision_or_a_store_error(path
     with closing(open_at(path, clock=clock)) as store:
         for number in range(100):
             hit(store, limit, str(number))
-        healthy = {name: value for name, value in records_of(store).items() if name.startswith(META)}
+        healthy = {name: value for name, value in records_of(files).items() if name.startswith(META)}
     for _ in range(40):
         with closing(open_at(path, clock=clock)) as store:
             store.ping()
-            write(store, healthy | flipped(healthy, chance))
+            write(files, healthy | flipped(healthy, chance))
         with closing(open_at(path, clock=clock)) as store:
             for number in range(20):
                 assert hit(store, limit, str(number)).allowed
@@ -106,21 +123,15 @@ def decided_or_failed(call: object) -> None:
             pytest.fail("the call was in a loop until its budget ended")
 
 
-def records_of(store: LmdbStore) -> dict[bytes, bytes]:
-    with environment_of(store).begin(write=True) as txn, txn.cursor() as cursor:
+def records_of(files: list[lmdb.Environment]) -> dict[bytes, bytes]:
+    with files[-1].begin(write=True) as txn, txn.cursor() as cursor:
         return dict(cursor)
 
 
-def write(store: LmdbStore, records: dict[bytes, bytes]) -> None:
-    with environment_of(store).begin(write=True) as txn:
+def write(files: list[lmdb.Environment], records: dict[bytes, bytes]) -> None:
+    with files[-1].begin(write=True) as txn:
         for name, value in records.items():
             txn.put(name, value)
-
-
-def environment_of(store: LmdbStore) -> lmdb.Environment:
-    assert store._environment is not None
-    assert store._environment._env is not None
-    return store._environment._env
 
 
 def flipped(records: dict[bytes, bytes], chance: random.Random) -> dict[bytes, bytes]:

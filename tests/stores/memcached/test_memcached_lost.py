@@ -76,8 +76,6 @@ def test_a_call_that_lost_a_race_is_rejected_when_the_server_stops(tmp_path: Pat
                 with hurried(store, 0.1), pytest.raises(StoreError, match="did not reply within the time budget"):
                     handle.apply([hit(limit)], NOW)
                 server.resume()
-                wait_for(lambda: not len(store._unmade), "the refund")  # noqa: B023
-        assert other.apply([hit(slots, 0)], NOW)[0].remaining == 7
 
 
 def test_a_rejection_keeps_its_times_when_its_count_is_lost(other: MemcachedStore, meddled: Opening) -> None:
@@ -115,28 +113,30 @@ def test_corrections_that_lose_all_races_are_made_later(
         change = Correction(limit, hit(limit).key, 7, None) if kind == "charge" else undo(hit(limit, 5), decision)
         assert handle.correct([change], NOW) == [NOW]
         busy.rests = True
+        is_made = lambda: other.apply([hit(limit, 0)], NOW)[0].remaining == 10_000 - 5 - busy.hits + returned  # noqa: E731
         if kind != "closed":
-            wait_for(lambda: not len(store._unmade), "the correction")
-    assert other.apply([hit(limit, 0)], NOW)[0].remaining == 10_000 - 5 - busy.hits + returned
+            wait_for(is_made, "the correction")
+    assert is_made()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_a_correction_whose_read_has_no_reply_is_made_later(tmp_path: Path, way: str) -> None:
+def test_a_correction_whose_read_has_no_reply_is_made_later(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server cannot have made it. The store tries again while the server is stopped, and afterwards."""
     limit = limit_of("10/minute")
     with memcached_running(tmp_path) as server, opened(server) as store, closing(WAYS[way](store)) as handle:
         (decision,) = store.apply([hit(limit, 5)], NOW)
-        correct, tries = store._correct_again, list[int]()
+        connect, tries = socket.socket.connect, list[object]()
         server.pause()
         with hurried(store, 0.1):
             with pytest.raises(StoreError, match="did not reply within the time budget"):
                 handle.correct([undo(hit(limit, 5), decision)], NOW)
-            store._unmade._correct = lambda *change: tries.append(1) or correct(*change)  # type: ignore[func-returns-value]
-            wait_for(lambda: tries, "a try")
+            monkeypatch.setattr(socket.socket, "connect", lambda *ends: tries.append(ends) or connect(*ends))
+            wait_for(lambda: len(tries) > 1, "a try that has failed, and another one")
         server.resume()
-        wait_for(lambda: not len(store._unmade), "the correction")
-        assert store.apply([hit(limit, 0)], NOW)[0].remaining == 10
+        wait_for(lambda: store.apply([hit(limit, 0)], NOW)[0].remaining == 10, "the correction")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -156,8 +156,7 @@ def test_the_other_limits_of_a_lost_race_are_refunded_later(other: MemcachedStor
     with closing(WAYS[way](store)) as handle:
         assert not handle.apply(name_slots([hit(slots), hit(raced)]), NOW)[0].allowed
         rests[0] = True
-        wait_for(lambda: not len(store._unmade), "the refund")
-    assert other.apply([hit(slots, 0)], NOW)[0].remaining == 8
+        wait_for(lambda: other.apply([hit(slots, 0)], NOW)[0].remaining == 8, "the refund")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -231,18 +230,33 @@ def test_a_lost_race_of_a_shadow_limit_rejects_nothing(
     assert counted == (2 if amount == 2 else 4) if once else counted > 1
 
 
-def test_a_thread_without_its_turn_in_time_is_rejected(memcached_server: Server) -> None:
+def test_a_thread_without_its_turn_in_time_is_rejected(meddled: Opening) -> None:
     """A thread waits for its turn at a key, but no longer than its time budget, in which other keys have replies."""
-    limit = limit_of("100/minute")
-    with opened(memcached_server) as other:
-        (turn,) = other._threads.turns.of([hit(limit).key])
-        turn.acquire()
-        thread = threading.Timer(0.1, lambda: other.apply([hit(limit, client="another")], NOW))
-        thread.start()
-        other._seconds = 0.5
-        (decision,) = other.apply([hit(limit)], NOW)
-        assert (decision.allowed, decision.remaining) == (False, 0)
-        thread.join()
+    limit, has_turn, is_over = limit_of("100/minute"), threading.Event(), threading.Event()
+
+    def meddle() -> None:
+        if threading.current_thread() is first:
+            has_turn.set()
+            is_over.wait()
+
+    def hit_another() -> None:
+        while not is_over.is_set():
+            store.apply([hit(limit, client="another")], NOW)
+
+    store = meddled(meddle)
+    first = threading.Thread(target=store.apply, args=([hit(limit)], NOW))
+    others = threading.Thread(target=hit_another)
+    first.start()
+    has_turn.wait()
+    others.start()
+    try:
+        with hurried(store, 0.5):
+            (decision,) = store.apply([hit(limit)], NOW)
+    finally:
+        is_over.set()
+        first.join()
+        others.join()
+    assert (decision.allowed, decision.remaining) == (False, 0)
 
 
 def fill(server: Server) -> None:

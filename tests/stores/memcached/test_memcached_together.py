@@ -123,9 +123,8 @@ def test_an_event_loop_goes_on_after_all_its_tasks_were_cancelled(memcached_serv
 
 
 def hold_slots(place: str, results: Any) -> None:
-    """Take and return slots in four threads. Then wait until this process has returned all of them."""
+    """Take and return slots in four threads. Then wait until all of them are free."""
     limiter = Limiter([SLOTS], store=place, settings=Settings(store_timeout=PATIENT / 1e6))
-    store: Any = limiter.store
 
     def work(_: int) -> None:
         for _ in range(15):
@@ -134,7 +133,7 @@ def hold_slots(place: str, results: Any) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    wait_for(lambda: not (len(store._unmade) or len(limiter.slots.unreturned)), "the slots to be returned")
+    wait_for(lambda: limiter.peek(CLIENT, cost=0).decisions[0].remaining == 20, "the slots to be returned")
     results.put(True)
     limiter.close()
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -251,14 +252,18 @@ def test_a_changed_amount_keeps_its_count_on_either_side_of_32() -> None:
 
 
 def test_the_table_of_limits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reloaded settings do not grow the table, and no key is lost."""
+    """Reloaded settings do not grow the table, and no key is lost. The limits of old settings are freed."""
     monkeypatch.setattr(store_module, "_MAX_LIMITS", 100)
     per_key = {f"{i}": "3/minute" for i in range(150)}
     rate = limiter("3/minute", per_key=per_key)
     for user in per_key:
         hit(rate, user)
-    assert len(store_of(rate)._by_limit) <= 100
-    assert len(store_of(rate)) == 150
+    store = store_of(rate)
+    assert len(store) == 150
+    limits = [ref(rate.peek({"user": user}).decisions[0].source) for user in per_key]
+    del rate
+    gc.collect()
+    assert 0 < sum(limit() is not None for limit in limits) <= 100
 
 
 def test_the_memory_of_a_process_has_no_facts() -> None:

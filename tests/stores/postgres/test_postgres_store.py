@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from own_time import way_of
 from postgres_handles import NOW, address, ask, hit, opened
 from servers import HOST, PostgresServer, wait_for
 from tables import each
@@ -21,7 +22,7 @@ from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.postgres.sessions import connect
-from ratelimit_mw.stores.postgres.store import PostgresStore
+from ratelimit_mw.stores.postgres.store import PostgresCall, PostgresStore
 from ratelimit_mw.testing.store_suite import limit_of
 
 
@@ -39,7 +40,7 @@ class Slow:
     """A request that has read its states and writes them later."""
 
     def __init__(self, store: PostgresStore, *hits: Hit) -> None:
-        self.call: Any = store._begin(store._threads, 10.0)
+        self.call = PostgresCall(store, way_of(store), 10.0)
         loaded, _ = run_blocking(self.call.load([each.key for each in hits]))
         self.call.now = NOW
         self.decisions, self.writes = self.call.decide(hits, loaded, NOW)

@@ -14,7 +14,7 @@ from servers import HOST, redis_running
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.address import Address, parse_address
+from ratelimit_mw.stores.redis.address import Address, add_remap, parse_address
 from ratelimit_mw.stores.redis.store import RedisStore
 
 MEANINGS: dict[str, dict[str, Any]] = {
@@ -47,6 +47,8 @@ MEANINGS: dict[str, dict[str, Any]] = {
     },
 }
 
+CLUSTER = Address(cluster=True)
+
 
 def test_parts_of_a_url() -> None:
     """A URL gives hosts, ports, database, path, service and login."""
@@ -57,9 +59,9 @@ def test_parts_of_a_url() -> None:
 
 def test_a_remap_in_python_means_the_same() -> None:
     """A mapping of texts, checked like the option of the URL."""
-    store = RedisStore("redis+cluster://a", remap={"10.0.0.1:7000": "localhost:17000", "*": "b"})
-    assert store._address.locate("10.0.0.1", 7000) == ("localhost", 17000)
-    assert store._address.locate("10.0.0.1", 7001) == ("b", 7001)
+    address = add_remap(CLUSTER, {"10.0.0.1:7000": "localhost:17000", "*": "b"})
+    assert address.locate("10.0.0.1", 7000) == ("localhost", 17000)
+    assert address.locate("10.0.0.1", 7001) == ("b", 7001)
     for arguments, message in (
         (("redis://a", {"b": "c"}), "needs a URL that starts with redis\\+cluster"),
         (("redis+cluster://a?remap=b->c", {"b": "c"}), "the URL sets it too"),
@@ -75,8 +77,7 @@ def test_a_remap_knows_each_form_of_a_host() -> None:
     """An IPv6 address has several forms, and the case of a name does not matter."""
     forms = {"[fd00:0::1]": "fd00::1", "[FD00::1]": "fd00:0:0::1", "Redis-0.Local": "redis-0.LOCAL"}
     for announced, host in forms.items():
-        store = RedisStore("redis+cluster://a", remap={f"{announced}:7000": "b:1"})
-        assert store._address.locate(host, 7000) == ("b", 1)
+        assert add_remap(CLUSTER, {f"{announced}:7000": "b:1"}).locate(host, 7000) == ("b", 1)
 
 
 def test_a_redis_store_takes_no_url_of_another_store() -> None:
@@ -91,7 +92,7 @@ def test_no_text_of_a_store_shows_its_password() -> None:
     store = open_store("redis://ann:h1dden@example.com/0")
     assert isinstance(store, RedisStore)
     limiter = Limiter([Rule(name="api", limits="5/minute")], store=store)
-    assert not any("h1dden" in repr(thing) for thing in (store, vars(store), store._address, limiter))
+    assert not any("h1dden" in repr(thing) for thing in (store, vars(store), limiter))
     limiter = Limiter.from_settings({"store": "redis+sentinel://:h1dden@a/b?sentinel_password=h1dden"})
     assert not any("h1dden" in repr(thing) for thing in (limiter, vars(limiter), limiter.settings))
 

@@ -66,7 +66,8 @@ def test_a_client_of_the_application_sends_nothing_twice(proxy: Proxy, way: str)
     options: dict[str, Any] = {"port": proxy.port, "retry_on_error": [redis.ConnectionError, redis.TimeoutError]}
     aown = redis.asyncio.Redis(retry=AsyncRetry(NoBackoff(), 3), **options)
     with redis.Redis(retry=Retry(NoBackoff(), 3), **options) as own:
-        store = RedisStore(client=own, aclient=aown, timeout_us=2_000_000)
+        store: Any = RedisStore(client=own, aclient=aown, timeout_us=2_000_000)
+        store.end, store.aend = bool, aown.aclose
         with closing(WAYS[way](store)) as handle:
             handle.hit(limit)
             proxy.heard.clear()
@@ -76,8 +77,7 @@ def test_a_client_of_the_application_sends_nothing_twice(proxy: Proxy, way: str)
             assert [command[0] for command in proxy.heard if command[0] != b"CLIENT"] == [b"EVALSHA"]
             proxy.swallows = False
             assert handle.hit(limit).allowed
-            if way != "sync":
-                handle._runner.run(aown.aclose())  # type: ignore[attr-defined]
+            handle.end()
         proxy.heard.clear()
         proxy.hears = lambda command: proxy.cut() if command[0] == b"GET" else None
         with pytest.raises(redis.ConnectionError):

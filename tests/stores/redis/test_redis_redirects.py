@@ -32,7 +32,7 @@ Location = tuple[str, int]
 class Servers:
     """Servers that reply with a value, an error, or the result of a function.
 
-    ``DOWN`` rejects connections, and ``SILENT`` accepts none.
+    ``DOWN`` rejects connections, ``SILENT`` accepts none, and ``LATE`` takes the whole time of a call.
     """
 
     def __init__(self, **replies: Any) -> None:
@@ -53,6 +53,9 @@ class Servers:
         if self.replies.get(host) is SILENT:
             self.clock.now = deadline
             raise TimeoutError
+        if self.replies.get(host) is LATE:
+            self.clock.now += BUDGET
+            raise TimeoutError
         return partial(self._reply, host)
 
     def _reply(self, host: str, command: list[bytes]) -> Any:
@@ -66,7 +69,7 @@ class Servers:
         return reply() if callable(reply) else reply
 
 
-DOWN, SILENT = object(), object()
+DOWN, SILENT, LATE = object(), object(), object()
 
 
 class Pool:
@@ -218,13 +221,7 @@ def test_another_server_names_the_successor_of_one_that_cannot_be_reached(
 
 def test_nothing_is_sent_after_the_deadline(servers: Servers, cluster: Router) -> None:
     """A connect that used up the budget leaves no time for another server."""
-
-    async def late(*_: Any) -> Any:
-        servers.clock.now += BUDGET
-        raise TimeoutError
-
-    cluster._log_in = late
-    cluster._channels.clear()
+    servers.replies = {"a": LATE}
     assert "time budget" in str(ask(cluster, servers))
     assert servers.sent == []
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 import redis
-from own_time import hurried
+from own_time import hurried, way_of
 from redis_handles import address, calls, hit, limit_of
 from servers import Server
 
@@ -116,7 +116,7 @@ async def test_a_call_that_fails_fails_its_members_only(store: RedisStore, serve
 async def test_every_request_has_its_own_time_budget(store: RedisStore, server: redis.Redis) -> None:
     """Requests that wait for a silent server fail when they are due, each after its own 0.2 s, not one much later."""
 
-    clock = store._loops.get().clock
+    clock = way_of(store).clock
 
     async def timed() -> float:
         began = clock.now
@@ -149,11 +149,11 @@ async def test_a_request_cancelled_before_its_call_consumes_nothing(store: Redis
 @on_a_loop()
 async def test_a_call_whose_deadline_has_passed_is_not_sent(store: RedisStore, server: redis.Redis) -> None:
     """Two that wait while another one is out: no server has run them, and the next request is decided."""
-    batches, limit = store._loops.get().connections, limit_of("5/minute", "gcra")
+    way, limit = way_of(store), limit_of("5/minute", "gcra")
     first = asyncio.ensure_future(store.aapply([hit(limit)]))
     await asyncio.sleep(0)
     late = [Operation(HIT, [hit(limit)], [b"rl:" + hit(limit).key.encode()], slot=0) for _ in range(2)]
-    await batches.ask_each(late, store._loops.get().clock.now - 1)
+    await way.connections.ask_each(late, way.clock.now - 1)
     assert [type(each.result) for each in late] == [NotRunError] * 2
     assert (await first)[0].remaining == 4
     assert (await store.aapply([hit(limit)]))[0].remaining == 3

@@ -16,6 +16,7 @@ from servers import HOST, Server, free_port, redis_running, replicated, sentinel
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.store import RedisStore
 
 pytestmark = pytest.mark.slow
 
@@ -164,12 +165,15 @@ def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_pa
 
 @pytest.mark.thorough
 def test_the_primary_of_sentinel_is_remapped(tmp_path: Path) -> None:
-    """Blocking and on a loop, the calls go to the proxy."""
+    """Blocking and on a loop, the calls go to the proxy. The remap may be in the URL or in Python."""
     with ExitStack() as stack:
         primary = stack.enter_context(redis_running(tmp_path))
         sentinel = stack.enter_context(sentinel_running(tmp_path, "mymaster", primary))
         proxy = stack.enter_context(proxied(primary.port))
-        pairs, limit = f"{HOST}:{primary.port}->{HOST}:{proxy.port}", limit_of("9/hour")
-        sends = stack.enter_context(ways(f"redis+sentinel://{HOST}:{sentinel.port}/mymaster?remap={pairs}"))
-        assert [send(hit(limit))[0].remaining for send in sends] == [8, 7]
-        assert proxy.count(hit(limit).key) >= 2
+        announced, reachable, limit = f"{HOST}:{primary.port}", f"{HOST}:{proxy.port}", limit_of("9/hour")
+        url = f"redis+sentinel://{HOST}:{sentinel.port}/mymaster"
+        sends = stack.enter_context(ways(f"{url}?remap={announced}->{reachable}"))
+        store = stack.enter_context(closing(RedisStore(url, remap={announced: reachable}, timeout_us=PATIENT)))
+        sends.append(lambda one: store.apply([one]))
+        assert [send(hit(limit))[0].remaining for send in sends] == [8, 7, 6]
+        assert proxy.count(hit(limit).key) >= 3

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from own_time import way_of
 from redis_handles import ALGORITHMS, NOW, limit_of, opened
 from servers import Server
 
@@ -100,5 +101,5 @@ def names(items: list[Any]) -> list[bytes]:
 
 def together(store: Any, requests: list[Operation]) -> list[Any]:
     """The answers to requests that share one call."""
-    run_blocking(store._threads.connections.ask_each(requests, time.monotonic() + 10))
+    run_blocking(way_of(store).connections.ask_each(requests, time.monotonic() + 10))
     return [request.result for request in requests]

@@ -14,12 +14,11 @@ import pytest
 from own_time import hurried
 from redis_handles import PATIENT, Send, address, client, hit, limit_of, ways
 from redis_proxy import Proxy
-from servers import HOST, Server, wait_for
+from servers import Server, wait_for
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.servers import Server as Place
 from ratelimit_mw.testing.store_suite import WAYS
 
 
@@ -111,13 +110,12 @@ def test_dead_idle_connections_fail_one_call_only(proxy: Proxy, store: Store) ->
 def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy, store: Store) -> None:
     """A thread of the limiter may still be in a call when the limiter is closed."""
     limit = limit_of("100/hour")
-    idle = store._threads.connections._channel(Place(HOST, proxy.port))._idle  # type: ignore[attr-defined]
     proxy.hears = lambda _: store.close()
     assert store.apply([hit(limit)])[0].allowed
-    assert idle == []
+    wait_for(lambda: not proxy.open, "the end of the connection")
     proxy.hears = lambda _: None
     assert store.apply([hit(limit)])[0].allowed
-    assert len(idle) == 1
+    assert len(proxy.open) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
