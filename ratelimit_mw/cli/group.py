@@ -1,7 +1,6 @@
-"""The command ``ratelimit-mw``, and the commands that a framework's own program offers for its application."""
+"""The command ``ratelimit-mw``."""
 
 import sys
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -20,18 +19,11 @@ from .output import Failure, command, folded, print_answer, print_json, wants_js
 from .replay.command import replay
 from .replay.diff import diff
 from .serve.command import serve
-from .source import Source, SourceCommand
 from .traffic import traffic
 
+_SETTINGS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _ERROR: Final = "Error: "
 """The start of a message by click."""
-_HELP_OPTIONS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_OF_APPLICATION: Final = (check, explain, *commands())
-"""The commands on the rules of one application."""
-_HELP: Final = """Check, explain and operate the rate limits of this application.
-
-Results go to stdout, messages to stderr. Exit codes: 0 for success, 1 for a problem, 2 for misuse.
-"""
 
 
 class CommandGroup(click.Group):
@@ -73,7 +65,7 @@ def _failure(error: click.ClickException | RateLimitError | OSError) -> click.Cl
     return Failure(str(error), *notes)
 
 
-@click.group(cls=CommandGroup, context_settings=_HELP_OPTIONS)
+@click.group(cls=CommandGroup, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="ratelimit-mw")
 def ratelimit_mw() -> None:
     """Check, try out and operate rate limits.
@@ -88,18 +80,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (*_OF_APPLICATION, demo, diff, forecast, init, replay, schema, serve, traffic):
+for _command in (check, explain, *commands(), demo, diff, forecast, init, replay, schema, serve, traffic):
     ratelimit_mw.add_command(_command)
-
-
-def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
-    """Return the commands for a program that knows the application."""
-    commands = [_own(each, program, open_app) for each in _OF_APPLICATION]
-    return CommandGroup(commands=commands, help=_HELP, context_settings=_HELP_OPTIONS)
-
-
-def _own(command: click.Command, program: str, open_app: Callable[[], Source]) -> click.Command:
-    if isinstance(command, click.Group):
-        commands = [_own(each, program, open_app) for each in command.commands.values()]
-        return click.Group(command.name, commands, help=command.help)
-    return command.within(program, open_app) if isinstance(command, SourceCommand) else command

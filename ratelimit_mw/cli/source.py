@@ -5,7 +5,6 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,16 +24,14 @@ from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores.url import redacted_url
 from ..wsgi import middleware as wsgi
-from .output import Failure, examples_of
+from .output import Failure
 
-_FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.cli", "django": "ratelimit_mw.django.source"}
+_FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.source", "django": "ratelimit_mw.django.source"}
 """The module of each framework that opens its applications. It is imported by name: it needs the framework."""
 _MAX_LAYERS: Final = 64
 _INSIDE: Final = ("middleware_stack", "app", "wsgi_app", "application", "__self__")
 """The names under which layers keep the next one. A bound method such as ``wsgi_app`` is one of its object."""
 _HAS_APP: Final = "ratelimit_mw.app"
-_APP: Final = " --app shop:app"
-"""How the examples of a command name the application."""
 _ABOUT_APP: Final = (
     "FILE contains only settings. With --app, the command imports your application and also knows the rules of its"
     " decorators."
@@ -249,24 +246,12 @@ class SettingsFile(click.Path):
 class SourceCommand(click.Command):
     """A command that takes either FILE or ``--app``. Its function gets a `Source`."""
 
-    open_app: Callable[[], Source] | None = None
-
     def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
         file = click.Argument(["file"], type=SettingsFile(exists=True, dir_okay=False, path_type=Path))
         text = "Use an application instead of FILE, with its decorators and routes."
         app = click.Option(["--app"], metavar="MODULE:APP", help=text)
         super().__init__(params=[file, app, *params], **kwargs)
         self.help = f"{inspect.cleandoc(self.help or '')}\n\n{_ABOUT_APP}"
-
-    def within(self, program: str, open_app: Callable[[], Source]) -> "SourceCommand":
-        """Return this command for a program that knows the application, such as "flask ratelimit"."""
-        own = copy(self)
-        own.open_app = open_app
-        own.params = [param for param in self.params if param.name not in ("file", "app")]
-        own.help = (self.help or "").removesuffix(_ABOUT_APP)
-        lines = [line.strip() for line in (self.epilog or "").splitlines() if _APP in line]
-        own.epilog = examples_of(line.replace("ratelimit-mw", program, 1).replace(_APP, "") for line in lines)
-        return own
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_HAS_APP] = any(arg.partition("=")[0] == "--app" for arg in args)
@@ -278,9 +263,5 @@ class SourceCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         file, app = ctx.params.pop("file", None), ctx.params.pop("app", None)
-        if self.open_app is not None:
-            source = self.open_app()
-        else:
-            source = Source.from_file(file) if app is None else open_application(app)
-        ctx.params["source"] = source
+        ctx.params["source"] = Source.from_file(file) if app is None else open_application(app)
         return super().invoke(ctx)

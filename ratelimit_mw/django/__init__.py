@@ -1,6 +1,6 @@
 """Rate limiting for Django: ``RateLimitMiddleware``, ``limit``, ``exempt``, ``limiter()`` and ``dashboard()``.
 
-In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
+In ``INSTALLED_APPS``, which is optional, it adds system checks.
 """
 
 from asgiref.sync import markcoroutinefunction

@@ -14,7 +14,6 @@ from ..http.limits import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsDict, SettingsSource
 from ..settings.framework import SETTING, check_slips
-from .cli import commands
 from .hooks import EXTENSION, FlaskHooks, flask_user
 
 
@@ -68,7 +67,6 @@ class RateLimiter:
         if EXTENSION in app.extensions:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
         app.extensions[EXTENSION] = FlaskHooks(app, self._build_http_limiter(app))
-        app.cli.add_command(commands)
 
     def check(self, app: Flask | None = None) -> None:
         """Check all decorators now, after the last view is added. Without it the first request checks them.

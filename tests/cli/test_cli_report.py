@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 import redis_handles
 from click.testing import Result
-from command_line import START, Files, answer_of, line, rows_of, run
+from command_line import START, Files, answer_of, line, rows_of, run, run_with
 from decision_service import API, Asked
 from flask import Flask
 from servers import Server
@@ -180,7 +180,7 @@ def test_requests_outside_the_range_are_left_out(tmp_path: Path) -> None:
 
 
 def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -> None:
-    """Within Flask, the commands need no file."""
+    """With an application, the commands need no file."""
     app = Flask("site")
     app.add_url_rule("/", view_func=limit("1/hour", name="home")(lambda: "hello"))
     limiter = RateLimiter(app, settings=json.loads(place(traffic_clients=True).read_text()))
@@ -188,10 +188,10 @@ def test_rules_of_decorators_are_in_the_report_of_an_application(place: Place) -
         app.test_client().get("/")
     with app.app_context():
         limiter.limiter.close()
-    result = app.test_cli_runner().invoke(args=["ratelimit", "report", "--json"])
+    result = run_with(app, "report", "--json")
     rows = {row["rule"]: row for row in json.loads(result.stdout)["rules"]}
     assert (rows["home"]["allowed"], rows["home"]["rejected"], rows["home"]["share"]) == (1, 1, 0.5)
-    result = app.test_cli_runner().invoke(args=["ratelimit", "top", "--rule", "home"])
+    result = run_with(app, "top", "--rule", "home")
     assert result.stdout.split()[-3:] == ["home", "ip=127.0.0.1", "1"]
 
 

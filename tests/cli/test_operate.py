@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 from click.testing import Result
-from command_line import Files, answer_of, run
+from command_line import Files, answer_of, run, run_with
 from flask import Flask
 from redis_handles import address
 from servers import HOST, Server, redis_running
@@ -212,16 +212,16 @@ def test_a_store_that_fails_while_a_command_works_is_named(tmp_path: Path) -> No
             work()
 
 
-def test_flask_has_the_same_commands(tmp_path: Path) -> None:
-    """They know the limits of decorators."""
+def test_an_application_has_the_limits_of_its_decorators(tmp_path: Path) -> None:
+    """All commands know them, and its store."""
     app = Flask("shop")
 
     app.get("/items")(limit("1/hour", key=["ip"], name="items", ban=BAN)(lambda: "ok"))
     RateLimiter(app, settings={"store": f"lmdb://{tmp_path}/db", "store_timeout": "10s", "rejection_cache": 0})
-    client, runner = app.test_client(), app.test_cli_runner()
+    client = app.test_client()
 
     def command(*words: str) -> Result:
-        return runner.invoke(args=["ratelimit", *words])
+        return run_with(app, *words)
 
     assert [client.get("/items").status_code for _ in range(2)] == [200, 429]
     assert "ip=127.0.0.1" in command("inspect", "--rejected").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from command_line import run_with
 from flask import Blueprint, Flask
 from flask.views import MethodView
 from flask_calls import ask, hello, statuses, still
@@ -124,7 +125,7 @@ def test_the_commands_show_a_limit_inside_of_an_exempt_blueprint() -> None:
     app = family(exempt, unmarked, limit("2/minute", name="few")(lambda: "few"))
 
     def run(*words: str) -> list[str]:
-        output = app.test_cli_runner().invoke(args=["ratelimit", *words]).stdout
+        output = run_with(app, *words).stdout
         return [" ".join(line.split()) for line in output.splitlines()]
 
     listed = run("check")

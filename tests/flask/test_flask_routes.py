@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
-import pytest
+from command_line import run_with
 from flask import Blueprint, Flask
 from flask_calls import app_of, hello, one_rule, statuses
 from tables import each
@@ -46,7 +45,7 @@ def test_a_405_has_no_endpoint_outside_its_context() -> None:
 
 
 def run(app: Flask, *words: str) -> Any:
-    return app.test_cli_runner().invoke(args=["ratelimit", *words])
+    return run_with(app, *words)
 
 
 def test_explain_shows_the_route_of_a_405() -> None:
@@ -61,23 +60,6 @@ def test_explain_reports_an_unlimited_request() -> None:
     assert (result.exit_code, result.stderr) == (1, "no rule limits this request\n")
     result = run(app_of(), "explain", "GET")
     assert (result.exit_code, "Missing argument 'PATH'" in result.stderr) == (2, True)
-
-
-def test_the_help_has_examples_of_flask() -> None:
-    """The commands of Flask know their application, so that their help has no FILE and no --app."""
-    text = run(app_of(), "check", "--help").stdout
-    assert "flask ratelimit check --json" in text
-    assert not {word for word in ("FILE", "--app", "ratelimit-mw") if word in text}
-    commands = run(app_of(), "--help").stdout.partition("Commands:")[2].splitlines()
-    assert {"check", "explain"} <= {line.split()[0] for line in commands if line}
-
-
-def test_the_commands_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without rich the commands print how to install it and the page about extras, with exit code 2."""
-    monkeypatch.setitem(sys.modules, "rich", None)
-    result = run(app_of(), "check")
-    assert (result.exit_code, 'pip install "ratelimit-mw[cli]"' in result.stderr) == (2, True)
-    assert "/project/support.html#optional-libraries\n" in result.stderr
 
 
 def test_the_commands_report_mistakes() -> None:
@@ -181,8 +163,7 @@ def test_the_commands_name_static_files() -> None:
     """The list of rules shows the exemption, and ``explain`` the reason."""
     app = Flask("static", static_folder=".", static_url_path="/static")
     RateLimiter(app, EVERY)
-    runner = app.test_cli_runner()
-    listed = runner.invoke(args=["ratelimit", "check"]).output
+    listed = run(app, "check").output
     assert "exempt: /static/{filename} from every rule without match.path and match.view" in listed
-    explained = runner.invoke(args=["ratelimit", "explain", "GET", "/static/a"]).output
+    explained = run(app, "explain", "GET", "/static/a").output
     assert "the route takes only rules with match.path or match.view" in explained

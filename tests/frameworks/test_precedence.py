@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sites
 from command_line import run as run_command
-from django.core.management import CommandError, call_command
 from misplaced import MISTAKES, check_place, settings_file
 from sites import CLIENT, DECORATED, PLAIN, Build, LateDependencySite, Site, exempt, limited, routed
 from tables import each
@@ -63,15 +60,9 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 def command(served: Site, *words: str) -> str:
-    """Return the output of a command of the framework about the application."""
-    if isinstance(served, sites.FlaskSite):
-        return str(served.flask.test_cli_runner().invoke(args=["ratelimit", *words]).stdout)
-    if not isinstance(served, sites.Project):
-        return run_command(words[0], "--app", "sites:shown", *words[1:]).stdout
-    out = io.StringIO()
-    with suppress(CommandError):  # no rule applies to this request
-        call_command("ratelimit", *words, stdout=out)
-    return out.getvalue()
+    """Return the output of a command about the application."""
+    app = "django.core.wsgi:get_wsgi_application()" if isinstance(served, sites.Project) else "sites:shown"
+    return run_command(*words, "--app", app).stdout
 
 
 def respond(served: Site, method: str, path: str, client: str = CLIENT) -> tuple[int, list[str]]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -56,6 +57,13 @@ limits = "1000/second"
 def run(*args: object, **options: Any) -> Result:
     """Run the command in this process. A traceback fails the test."""
     return CliRunner().invoke(ratelimit_mw, [str(arg) for arg in args], catch_exceptions=False, **options)
+
+
+def run_with(app: object, *args: object) -> Result:
+    """Run a command on an application."""
+    sys.modules["opened"] = ModuleType("opened")
+    sys.modules["opened"].app = app  # type: ignore[attr-defined]
+    return run(*args, "--app", "opened:app")
 
 
 def answer_of(name: str, *args: object) -> Answer:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import django
+from click.testing import Result
+from command_line import run as run_command
 from django.conf import settings
-from django.core.management import call_command
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, override_settings
 from django.urls import path
@@ -145,8 +145,11 @@ def project(
             translation.deactivate()
 
 
+def command(*words: str) -> Result:
+    """Run a command on the project."""
+    return run_command(*words, "--app", "django.core.wsgi:get_wsgi_application()")
+
+
 def run(*words: str) -> list[str]:
-    """Run ``manage.py ratelimit``, and return its lines with single spaces."""
-    out = io.StringIO()
-    call_command("ratelimit", *words, stdout=out)
-    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    """Run a command on the project, and return its lines with single spaces."""
+    return [" ".join(line.split()) for line in command(*words).stdout.splitlines()]

@@ -1,0 +1,12 @@
+"""The rules of a Flask application, as the commands of ``cli/`` show them."""
+
+from flask import Flask
+
+from ..cli.source import MapSource
+from .hooks import EXTENSION
+
+
+def open_source(app: Flask, title: str) -> MapSource | None:
+    """Return the rules of an application; None without the extension."""
+    hooks = app.extensions.get(EXTENSION)
+    return hooks and MapSource(title, hooks.views, hooks.views.notes)
