@@ -64,7 +64,7 @@ def check(source: Source, strict: bool, connect: bool) -> Answer:
     if connect:
         found = list(examine(source))
         for kind in (FACT, NOTE, PROBLEM):
-            report[kind] = [*report.get(kind, ()), *(each.text for each in found if each.kind == kind)]
+            report[kind] = [*report.get(kind, ()), *(text for each, text in found if each == kind)]
     problems, notes, facts = report["problems"], report["notes"], report.get(FACT, ())
     lines = [] if source.overview.is_file else list(source.overview.notes())
     shown = [

@@ -28,14 +28,8 @@ _NEARLY_FULL: Final = 3 / 4
 """The share of used pages of LMDB that is too much. At seven eighths, new keys fail."""
 _REFUSED: Final = re.compile("NOPERM|permission denied|must be owner|insufficient privilege")
 """A part of the error of a server whose user lacks a right."""
-_Found = Iterator[tuple[str, str]]
-
-
-class Finding(NamedTuple):
-    """A fact, a note or a problem. The text of a note or a problem ends with what to do."""
-
-    kind: str
-    text: str
+Finding = tuple[str, str]
+"""A fact, a note or a problem, and its text. That of a note or a problem ends with what to do."""
 
 
 def examine(source: Source) -> Iterator[Finding]:
@@ -44,7 +38,7 @@ def examine(source: Source) -> Iterator[Finding]:
         with open_limiter(source, may_be_memory=True) as limiter:
             yield from examine_store(limiter, source.running_settings)
     except (RateLimitError, Failure) as error:
-        yield Finding(PROBLEM, f"store: {error}")
+        yield PROBLEM, f"store: {error}"
 
 
 def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
@@ -53,7 +47,7 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
     if not limiter.waits:
         if (processes := max(stated_workers(), settings.fleet_size or 0)) > 1:
             text = f"store: {processes} processes with {name} allow up to {processes} times each limit"
-            yield Finding(PROBLEM, f"{text}. Set a store that processes share, such as redis://localhost:6379/0")
+            yield PROBLEM, f"{text}. Set a store that processes share, such as redis://localhost:6379/0"
         return
     try:
         store.start()
@@ -63,9 +57,9 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
         is_refused = _REFUSED.search(str(error))
         fix = "Give its user this right" if is_refused else "Start the server, or correct the URL or the login"
         text = f"store: {name} {'rejects the calls' if is_refused else 'unreachable'} ({error})"
-        yield Finding(PROBLEM, f"{text}: requests are decided by on_store_error = {settings.on_store_error!r}. {fix}")
+        yield PROBLEM, f"{text}: requests are decided by on_store_error = {settings.on_store_error!r}. {fix}"
     else:
-        yield Finding(FACT, f"store: {name} replies")
+        yield FACT, f"store: {name} replies"
         if probes:
             yield _round_trip([seconds for seconds, _ in probes], settings.store_timeout / SECOND)
             yield _workers(probes[-1][1], settings)
@@ -86,27 +80,27 @@ def _round_trip(times: list[float], budget: float) -> Finding:
     text = f"round trip: median {_ms(median)} of {len(times)} calls, slowest {_ms(max(times))}"
     text = f"{text}; store_timeout is {_ms(budget)}"
     if median * 4 <= budget:
-        return Finding(FACT, text)
+        return FACT, text
     which = "Most requests are" if median > budget else "A slow call is"
     fix = f'Bring the store closer, or set store_timeout = "{max(1, round(median * 4000))}ms"'
-    return Finding(PROBLEM if median > budget else NOTE, f"{text}. {which} decided without the store. {fix}")
+    return PROBLEM if median > budget else NOTE, f"{text}. {which} decided without the store. {fix}"
 
 
 def _workers(fleet: Decision, settings: Settings) -> Finding:
     """Return the number of processes that have announced themselves. A process expires ten minutes after its end."""
     if settings.fleet_size is not None:
-        return Finding(FACT, f"workers: fleet_size = {settings.fleet_size}, so processes are not counted")
+        return FACT, f"workers: fleet_size = {settings.fleet_size}, so processes are not counted"
     if seen := FLEET.limit - fleet.remaining:
-        return Finding(FACT, f"workers: {seen} {'process uses' if seen == 1 else 'processes use'} the store")
+        return FACT, f"workers: {seen} {'process uses' if seen == 1 else 'processes use'} the store"
     fix = "Send a request. If this does not help, the application uses another store, or another prefix"
-    return Finding(NOTE, f"workers: no running process of your application is known to the store. {fix}")
+    return NOTE, f"workers: no running process of your application is known to the store. {fix}"
 
 
 class _Part(NamedTuple):
     """How a part of a store is judged: by its values, or by a missing reply. ``right`` is needed to see the values."""
 
     title: str
-    judge: Callable[[Mapping[str, Any]], _Found]
+    judge: Callable[[Mapping[str, Any]], Iterator[Finding]]
     silent: str = PROBLEM
     fix: str = "Start it, or check the network and the login"
     right: str = ""
@@ -117,25 +111,25 @@ def examine_part(facts: Facts) -> Iterator[Finding]:
     part = _PARTS.get(facts.kind, _Part(facts.kind, _own, fix="Examine the store"))
     name = f"{part.title} {facts.name}".rstrip()
     if not facts.problem:
-        yield from (Finding(kind, f"{name}: {text}") for kind, text in part.judge(facts.values))
+        yield from ((kind, f"{name}: {text}") for kind, text in part.judge(facts.values))
     elif facts.replies and part.right:
         right = f"Give the user of the store the right {part.right}"
-        yield Finding(NOTE, f"{name}: its state is not known ({facts.problem}). {right}")
+        yield NOTE, f"{name}: its state is not known ({facts.problem}). {right}"
     elif part.silent:
-        yield Finding(part.silent, f"{name}: does not reply ({facts.problem}). {part.fix}")
+        yield part.silent, f"{name}: does not reply ({facts.problem}). {part.fix}"
 
 
-def _own(values: Mapping[str, Any]) -> _Found:
+def _own(values: Mapping[str, Any]) -> Iterator[Finding]:
     yield FACT, ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _primary(info: Mapping[str, Any]) -> _Found:
+def _primary(info: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _redis(info)
     if info.get("role") == "slave":
         yield PROBLEM, "is a replica, which takes no writes. Name the primary"
 
 
-def _redis(info: Mapping[str, Any]) -> _Found:
+def _redis(info: Mapping[str, Any]) -> Iterator[Finding]:
     version = info.get("valkey_version") or info.get("redis_version", "?")
     software = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
     used, most, evicted = (int(info.get(field, 0)) for field in ("used_memory", "maxmemory", "evicted_keys"))
@@ -151,12 +145,12 @@ def _redis(info: Mapping[str, Any]) -> _Found:
         yield PROBLEM, f"{evicted:,} keys were evicted, so limits were forgotten. Raise maxmemory"
 
 
-def _sentinel(fields: Mapping[str, Any]) -> _Found:
+def _sentinel(fields: Mapping[str, Any]) -> Iterator[Finding]:
     primary, others = f"{fields['ip']}:{fields['port']}", fields.get("num-other-sentinels", 0)
     yield FACT, f"names the primary {primary}, flags {fields['flags']}, and knows {others} other sentinels"
 
 
-def _cluster(state: Mapping[str, Any]) -> _Found:
+def _cluster(state: Mapping[str, Any]) -> Iterator[Finding]:
     slots = state.get("cluster_slots_ok")
     if state.get("cluster_state") == "ok":
         yield FACT, f"{state['cluster_size']} primaries of {state['cluster_known_nodes']} servers, all slots are ok"
@@ -165,7 +159,7 @@ def _cluster(state: Mapping[str, Any]) -> _Found:
         yield PROBLEM, f"{text}. Start the servers of the missing slots"
 
 
-def _memcached(stats: Mapping[str, Any]) -> _Found:
+def _memcached(stats: Mapping[str, Any]) -> Iterator[Finding]:
     used, most, evicted = (int(stats.get(field, 0)) for field in ("bytes", "limit_maxbytes", "evictions"))
     yield (
         FACT,
@@ -176,7 +170,7 @@ def _memcached(stats: Mapping[str, Any]) -> _Found:
         yield PROBLEM, f"{evicted:,} values were evicted: their clients started at zero. Give it more memory (-m)"
 
 
-def _lmdb(values: Mapping[str, Any]) -> _Found:
+def _lmdb(values: Mapping[str, Any]) -> Iterator[Finding]:
     used, size, free = values.get("used"), values.get("size", 0), values.get("free")
     if used is not None:
         room = f"{used / _MIB:,.1f} of {_mib(size)} are used by {values['entries']:,} keys"
@@ -193,13 +187,13 @@ def _lmdb(values: Mapping[str, Any]) -> _Found:
         yield NOTE, f"{effect}. Remove {values['set_aside']}"
 
 
-def _postgresql(values: Mapping[str, Any]) -> _Found:
+def _postgresql(values: Mapping[str, Any]) -> Iterator[Finding]:
     connections = f"{values['connections']} of {values['max_connections']} connections are in use"
     yield FACT, f"PostgreSQL {values['version'].split()[0]}, the table has {_mib(values['size'])}, {connections}"
     yield from _clock(values["time"])
 
 
-def _clock(seconds: float) -> _Found:
+def _clock(seconds: float) -> Iterator[Finding]:
     """Compare the clock of a server, if it shows one, with that of this machine."""
     if seconds and abs(skew := seconds - time.time()) > _SKEW:
         apart = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'}"

@@ -7,7 +7,7 @@ import click
 
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
-from ..keys.features import BUILT_IN, INVALID, UNKNOWN_IP, Features
+from ..keys.features import BUILT_IN, UNKNOWN_IP, Features
 from ..keys.parts import part_of
 from ..operations import Answer, Cell, Table, read_features
 from ..operations.inspect import check_used
@@ -99,10 +99,8 @@ def _values(source: Source, request: ASGIRequest, routed: Routed, features: Feat
         counted = source.as_counted({"ip": UNKNOWN_IP, **routed.features, **features})
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
-    to, values = routed.to, _features(request, counted, source.rules.needs)
-    values = {name: to.conversions.apply(name, value) for name, value in values.items()}
-    values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in routed.params.items()}
-    return values if to.endpoint is None else {**values, "endpoint": to.endpoint, "view": to.function}
+    values, apply = _features(request, counted, source.rules.needs), routed.to.conversions.apply
+    return {name: apply(name, value) for name, value in values.items()} | routed.as_features()
 
 
 def _request(method: str, target: RequestTarget, sent: str, host: str) -> ASGIRequest:

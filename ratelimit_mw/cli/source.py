@@ -17,7 +17,7 @@ from ..http.limits import HttpLimiter
 from ..http.routes import Route
 from ..http.warnings import warnings_of_user
 from ..keys import parts
-from ..keys.features import UNMATCHED, Features
+from ..keys.features import INVALID, UNMATCHED, Features
 from ..operations.overview import Overview
 from ..rules.marks import Destination
 from ..rules.ruleset import RuleSet
@@ -49,6 +49,11 @@ class Routed(NamedTuple):
     to: Destination = Destination()
     params: Mapping[str, Any] = {}
     features: Mapping[str, Any] = {}
+
+    def as_features(self) -> dict[str, Any]:
+        """Return the parameters, the endpoint and the view as features of the request."""
+        given = {f"path:{name}": value if value is INVALID else str(value) for name, value in self.params.items()}
+        return given if self.to.endpoint is None else {**given, "endpoint": self.to.endpoint, "view": self.to.function}
 
 
 class Source:

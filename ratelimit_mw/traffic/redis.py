@@ -22,7 +22,7 @@ from ..stores.redis.address import Address
 from ..stores.redis.errors import as_store_error
 from .counts import MOST_EVENTS, Batch, EventCounts, add_counts, clients_of, fit_events
 from .retention import Resolution, Retention, Run
-from .store import CountStore, LogAddress
+from .store import CountStore
 
 _TIMEOUT: Final = 5.0
 """Seconds that a call may wait for the server."""
@@ -194,7 +194,3 @@ def open_client(address: Address) -> Any:
         return sentinel.master_for(address.service, **options)  # type: ignore[no-untyped-call]
     host, port = address.hosts[0]
     return redis.Redis(host, port, **options) if port else redis.Redis(unix_socket_path=host, **options)
-
-
-def open_address(address: LogAddress) -> RedisCounts:
-    return RedisCounts(address.place, address.retention)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from ..errors import ConfigError, StoreError
 from .counts import MOST_EVENTS, Batch, EventCounts, Events, clients_of, fit_events
 from .retention import Retention, Run
-from .store import CountStore, LogAddress
+from .store import CountStore
 
 _BUSY: Final = 10.0
 """Seconds to wait for another process that writes."""
@@ -164,7 +164,3 @@ def _add(db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
             known = db.execute(_OF_BUCKET, place).fetchone()
             data = counts.clients_added_to(known and known[0])
             db.execute("REPLACE INTO clients VALUES (?, ?, ?, ?)", (*place, data))
-
-
-def open_address(address: LogAddress) -> SqliteCounts:
-    return SqliteCounts(str(address.place), address.retention)

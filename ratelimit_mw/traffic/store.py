@@ -173,5 +173,5 @@ def open_counts(address: LogAddress) -> CountStore:
         module = import_module(f".{address.family}", __package__)
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"a traffic log in {address.family}", address.family) from error
-    store: CountStore = module.open_address(address)
+    store: CountStore = getattr(module, f"{address.family.title()}Counts")(address.place, address.retention)
     return store

@@ -99,7 +99,7 @@ def test_a_store_of_your_own_shows_its_facts() -> None:
     """Its values are a fact, and a part with a problem is a problem."""
     limiter = Limiter([], OwnStore())
     limiter.waits = True
-    fine, broken = (each for each in examine_store(limiter, limiter.settings) if each.text.startswith("shard"))
+    fine, broken = (each for each in examine_store(limiter, limiter.settings) if each[1].startswith("shard"))
     assert fine == (FACT, "shard one: keys 7")
     assert broken == (PROBLEM, "shard two: does not reply (it is full). Examine the store")
 
@@ -176,7 +176,7 @@ MEMCACHED = {"evictions": "5", "time": "1000"}
 )
 def test_the_state_of_a_part_is_judged(part: str, values: dict[str, Any], problems: list[str]) -> None:
     """Role, memory, policy, slots and room."""
-    found = [each.text.partition("a:1: ")[2] for each in examine_part(Facts(part, "a:1", values)) if each[0] == PROBLEM]
+    found = [text.partition("a:1: ")[2] for kind, text in examine_part(Facts(part, "a:1", values)) if kind == PROBLEM]
     assert [text[: len(start)] for text, start in zip(found, problems, strict=True)] == problems
 
 
@@ -196,7 +196,7 @@ def test_the_state_of_a_part_is_judged(part: str, values: dict[str, Any], proble
 )
 def test_a_finding_that_is_no_problem_is_a_fact_or_a_note(facts: Facts, found: list[tuple[str, str]]) -> None:
     """A part that replies, but rejects a command, is not called silent."""
-    texts = [(each.kind, each.text.partition("a:1: ")[2]) for each in examine_part(facts)]
+    texts = [(kind, text.partition("a:1: ")[2]) for kind, text in examine_part(facts)]
     assert [(kind, text[: len(start)]) for (kind, text), (_, start) in zip(texts, found, strict=True)] == found
 
 

@@ -83,11 +83,9 @@ def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest,
     headers = [(b"host", host.encode("latin-1", "replace"))] if host else []
     sent = {"path": path, "raw_path": quote(path).encode(), "query_string": b"", "headers": headers}
     request = ASGIRequest({"type": "http", "method": method, **sent})
-    _, to, params, features = app.route(request)
-    request.path_params = params
-    given = {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
-    names = {"endpoint": to.endpoint, "view": to.view}
-    return request, to, {**features, **given, **{name: value for name, value in names.items() if value}}
+    routed = app.route(request)
+    request.path_params = routed.params
+    return request, routed.to, {**routed.features, **routed.as_features()}
 
 
 def _read(entry: LogEntry, feature: str) -> Any:
