@@ -26,6 +26,7 @@ from redis_handles import client
 from servers import PostgresServer, Server, memcached_running, postgres_running, redis_running
 
 from ratelimit_mw import clock
+from ratelimit_mw.limiter.adaptive import Aimd
 from ratelimit_mw.limiter.overrides import RecordFollower
 from ratelimit_mw.rules.marks import current
 
@@ -139,6 +140,20 @@ def way(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
     """Returns the methods of a limiter, or of its clients: blocking, or awaited on one event loop."""
     with asyncio.Runner() as loop:
         yield Blocking if request.param == "blocking" else lambda owner: Awaited(owner, loop.run)
+
+
+@pytest.fixture
+def responses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
+    """The times in microseconds and the statuses of all responses that adaptive limits are given."""
+    found: list[tuple[int, int | None]] = []
+    respond = Aimd.respond
+
+    def noting(limit: Aimd, now: int, took: int, status: int | None = 200) -> None:
+        found.append((took, status))
+        respond(limit, now, took, status)
+
+    monkeypatch.setattr(Aimd, "respond", noting)
+    return found
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
         return noting
 
     class Store(SharedStore):
-        def _called(self) -> None:
+        def count_call(self) -> None:
             note("store", None)()
 
     async def view(request: Any) -> HttpResponse:

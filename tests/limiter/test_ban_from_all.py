@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from calls import ask
-from override_stores import Recording, as_another_process, limiter_of
+from override_stores import Recording, limiter_of
 from servers import wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -127,11 +127,8 @@ def test_a_client_that_no_request_has_is_an_error(features: Any, duration: Any, 
 def test_a_ban_by_a_feature_of_other_rules_is_not_active(caplog: pytest.LogCaptureFixture) -> None:
     """Another application with the same store may set it. Other bans and overrides stay active."""
     first = limiter_of(Rule(name="api", key=["plan"], limits="9/minute"))
-    second = limiter_of(API, store=first.store)
     first.clients.ban(None, {"plan": "free"})
     first.clients.ban(None, WHO)
-    as_another_process(second)
-    second.clients.bans()
     limiter = limiter_of(API, store=first.store)
     assert limiter.hit(WHO).banned
     assert limiter.hit({"plan": "free", **OTHER}).allowed

@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 import redis
 from forked import become_child
+from idle_workers import Later
 from override_stores import (
     ACME,
     Recording,
-    as_another_process,
     hits_of_a_loop,
     hits_of_threads,
     learns,
@@ -120,7 +120,7 @@ def test_requests_never_wait_for_the_record(recording: Recording) -> None:
     assert limiter_of().reloads.watch is None
 
 
-def test_closing_waits_for_a_thread_that_reads(way: Any) -> None:
+def test_closing_waits_for_a_thread_that_reads(way: Any, later: Later) -> None:
     """The thread has taken a connection, which no later call would close."""
     store, is_reading, may_end = Recording(), threading.Event(), threading.Event()
     ended: list[str] = []
@@ -130,20 +130,16 @@ def test_closing_waits_for_a_thread_that_reads(way: Any) -> None:
         assert may_end.wait(60)
         ended.append("the read")
 
-    limiter = limiter_of(store=store)
+    limiter = limiter_of(store=store, reload_interval="1h")
     limiter.match(ACME)
     store.states.read_record = read  # type: ignore[assignment, method-assign]
     store.close = lambda: ended.append("the store")  # type: ignore[method-assign]
-    follower_of(limiter).begin()
+    later.passed = 0.8 * 3600
+    limiter.match(ACME)
     wait_for(is_reading.is_set, "a read in a thread")
     threading.Timer(0.05, may_end.set).start()
     way(limiter).close()
     assert [ended[0], ended[-1]] == ["the read", "the store"]
-
-
-def follower_of(limiter: Limiter) -> Any:
-    """Return the part of a limiter that reads the overrides in its store."""
-    return limiter._follower
 
 
 def hit_and_block_a_loop(limiter: Limiter) -> list[Any]:
@@ -157,19 +153,17 @@ def hit_and_block_a_loop(limiter: Limiter) -> list[Any]:
 def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Callable[[Limiter], list[Any]]) -> None:
     """A forked worker does, too. Its parent knows older ones."""
     recording = Recording()
-    operator, worker = limiter_of(store=recording), limiter_of(store=recording)
+    worker = limiter_of(store=recording)
     for expected in ("70/minute", "80/minute"):
-        operator.clients.override("api", ACME, expected)
-        as_another_process(worker)
+        set_elsewhere(recording, expected)
         assert [limits_of(verdict) for verdict in requests(worker)] == [[expected]] * 8
         become_child()
 
 
 def test_a_store_that_is_away_at_the_start_is_not_read(recording: Recording) -> None:
     """The first request waits for one call. Later reads find the overrides, even if no later change is looked for."""
-    limiter_of(store=recording).clients.override("api", ACME, "7/minute")
+    set_elsewhere(recording, "7/minute")
     worker = limiter_of(store=recording, reload_interval=0)
-    as_another_process(worker)
     recording.down, reads = True, recording.reads
     worker.start()
     assert recording.reads == reads
@@ -214,7 +208,7 @@ def test_an_event_loop_has_one_connection(redis_server: Server) -> None:
     assert asyncio.run(scenario()) == 1
 
 
-def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread(recording: Recording) -> None:
+def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread(recording: Recording, later: Later) -> None:
     """An async view of Flask has an event loop of its own, which ends with the view."""
     limiter = limiter_of(store=recording, reload_interval="1h")
     asyncio.run(limiter.ahit(ACME))
@@ -225,8 +219,9 @@ def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread(recording: R
         await asyncio.sleep(3600)
 
     async def view() -> None:
-        for _ in range(2):
-            follower_of(limiter).begin()
+        for intervals in (0.8, 2.0):
+            later.passed = intervals * 3600
+            limiter.match(ACME)
             await asyncio.sleep(0)
 
     recording.aread_record = never  # type: ignore[assignment, method-assign]
@@ -259,7 +254,7 @@ def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest
     assert "a defect" in caplog.text
 
 
-def test_a_read_that_another_thread_overtakes_reads_again(way: Any, recording: Recording) -> None:
+def test_a_read_that_another_thread_overtakes_reads_again(way: Any, recording: Recording, later: Later) -> None:
     """Meanwhile, the thread has put a newer record into effect."""
     limiter = limiter_of(store=recording, reload_interval="1h")
     limiter.start()
@@ -273,5 +268,5 @@ def test_a_read_that_another_thread_overtakes_reads_again(way: Any, recording: R
         return record
 
     recording.states.read_record = overtaken  # type: ignore[method-assign]
-    way(follower_of(limiter)).read()
-    assert limits(limiter) == ["8/minute"]
+    later.passed = 3600
+    assert limits_of(way(limiter).peek(ACME)) == ["8/minute"]

@@ -179,7 +179,7 @@ def test_the_amount_follows_the_health_of_the_service(
     assert now == amount
 
 
-def test_the_delay_of_a_queue_is_not_slow() -> None:
+def test_the_delay_of_a_queue_is_not_slow(responses: list[tuple[int, int | None]]) -> None:
     """It comes from the rule, and not from the service."""
     limits = limiter(tune="health", algorithm={"name": "leaky-bucket", "mode": "queue"})
     verdicts = [limits.hit(WHO) for _ in range(10)]
@@ -187,9 +187,7 @@ def test_the_delay_of_a_queue_is_not_slow() -> None:
     limits.clocks.own.advance(0.5)  # type: ignore[union-attr]
     for verdict in verdicts:
         limits.conclude(verdict, 200)
-    (rate,) = limits.gates.states().values()
-    assert isinstance(rate, Health)
-    assert (rate._ended, rate._slow) == (10, 5)
+    assert responses == [(500_000 - 50_000 * number, 200) for number in range(10)]
 
 
 def test_a_verdict_keeps_its_cost() -> None:

@@ -18,7 +18,7 @@ from shared_store import SharedStore
 from tables import each, expect_error
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.decision import Charge, Decision, Hit, SlotCost, name_slots
+from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Receipt, SlotCost, name_slots
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limiter import slots as held_slots
 from ratelimit_mw.stores import Store, open_store
@@ -28,7 +28,7 @@ RULES = [Rule(name="api", limits="20 concurrent; 100/minute", algorithm="fixed-w
 
 
 class SilentStore(SharedStore):
-    """A store that loses its replies to hits while it ``is_silent``. Hits wait for ``catch_up`` if it ``is_late``."""
+    """A store that loses its replies to hits while it ``is_silent``. If it ``is_late``, a correction overtakes them."""
 
     is_silent = False
     is_late = False
@@ -36,6 +36,8 @@ class SilentStore(SharedStore):
     def __init__(self) -> None:
         super().__init__()
         self.late: list[tuple[Sequence[Hit], int | None]] = []
+        self.remaining: list[int] = []
+        """What late hits have left."""
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if self.is_late:
@@ -46,9 +48,12 @@ class SilentStore(SharedStore):
             raise StoreError("its reply is lost")
         return decisions
 
-    def catch_up(self) -> None:
-        for hits, now in self.late:
-            self.states.apply(hits, now)
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        times = super().correct(changes, now)
+        while self.late:
+            first, *_ = self.states.apply(*self.late.pop())
+            self.remaining.append(first.remaining)
+        return times
 
 
 def free(limiter: Limiter) -> int:
@@ -107,11 +112,8 @@ def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
     store.is_late = True
     limiter.hit(WHO)
     store.is_late = False
-    (lost,) = limiter.slots.unreturned.items()
-    limiter.slots._return(lost)
-    store.catch_up()
-    assert store.states.apply([Hit(*key, 0)])[0].remaining == 18
     wait_for(lambda: not len(limiter.slots.unreturned), "the second return")
+    assert store.remaining == [18]
     assert store.states.apply([Hit(*key, 0)])[0].remaining == 19
     limiter.close()
 
@@ -147,11 +149,26 @@ def test_ids_of_clients_and_stores_are_kept_apart() -> None:
     assert state[2::3] == (1, 1, 1)
 
 
+def renewals_of(monkeypatch: pytest.MonkeyPatch) -> list[Receipt]:
+    """Renew slots often. Return a list that gets each receipt whose slots are renewed."""
+    found: list[Receipt] = []
+    renewals = Receipt.renewals
+
+    def noting(receipt: Receipt) -> list[Correction]:
+        found.append(receipt)
+        return renewals(receipt)
+
+    monkeypatch.setattr(Receipt, "renewals", noting)
+    monkeypatch.setattr(held_slots, "SLOT_LIFE", 30_000)
+    return found
+
+
 def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request continues without its slots: after an hour by default. Rates and other rules are not changed."""
-    elapsed = 0
-    monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
+    elapsed, checks = 0, list[int]()
+    monkeypatch.setattr(held_slots, "now_us", lambda: checks.append(elapsed) or 1_767_268_820_000_000 + elapsed)
     monkeypatch.setattr(held_slots, "_CHECK_EVERY", 0.01)
+    renewals = renewals_of(monkeypatch)
     bounded = Rule(name="bounded", limits="2 concurrent; 9/minute", hold_at_most="5m")
     rules = [bounded, Rule(name="default", limits="2 concurrent"), Rule(name="rate", limits="9/hour")]
     limiter = Limiter(rules, store)
@@ -159,23 +176,24 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Store, monkeypat
     def left() -> list[int]:
         return [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions]
 
-    def end_holds() -> None:
-        for item in limiter.slots.bounded.items():
-            limiter.slots._end_hold(item)
+    def wait_for_checks() -> None:
+        checks.clear()
+        wait_for(lambda: checks.count(elapsed) > 4, "two checks of both slots")
 
     with limiter.slot(WHO) as verdict:
         assert {rule for _, rule, _ in limiter.slots.bounded.items()} == {"bounded", "default"}
         elapsed = 299_999_999
-        end_holds()
+        wait_for_checks()
         assert left() == [1, 8, 1, 8]
         elapsed = 300_000_000
         wait_for(lambda: left() == [2, 8, 1, 8], "the slot to be returned")
         with limiter.slot(WHO):
             assert left() == [1, 7, 0, 7]
-        limiter.slots._renew(verdict)
+            renewals.clear()
+        wait_for(lambda: renewals.count(verdict.receipt) > 1, "a renewal that has ended")
         assert left() == [2, 7, 1, 7]
         elapsed = 3_599_999_999
-        end_holds()
+        wait_for_checks()
         assert left() == [2, 7, 1, 7]
         elapsed = 3_600_000_000
         wait_for(lambda: left() == [2, 7, 2, 7], "the slot of the default to be returned")
@@ -189,16 +207,17 @@ def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: p
     shared = SharedStore()
     elapsed = 0
     monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
+    monkeypatch.setattr(held_slots, "_CHECK_EVERY", 0.01)
+    renewals = renewals_of(monkeypatch)
     limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], shared)
     with limiter.slot(WHO) as verdict:
-        (item,) = limiter.slots.bounded.items()
         shared.down, elapsed = True, 30_000_000
-        limiter.slots._end_hold(item)
-        assert len(limiter.slots.unreturned) == 1
+        wait_for(lambda: len(limiter.slots.unreturned) == 1, "the end of the hold")
         shared.down = False
         wait_for(lambda: free(limiter) == 2 and not len(limiter.slots.unreturned), "the slot to be returned")
+        renewals.clear()
         calls = shared.calls
-        limiter.slots._renew(verdict)
+        wait_for(lambda: renewals.count(verdict.receipt) > 1, "a renewal that has ended")
         assert shared.calls == calls, "nothing is left to renew"
     assert free(limiter) == 2
     limiter.close()

@@ -39,8 +39,8 @@ class SlowToOpen(SharedStore):
         await asyncio.sleep(0.01)
         self.start()
 
-    def _called(self) -> None:
-        super()._called()
+    def count_call(self) -> None:
+        super().count_call()
         assert self.is_open
 
 

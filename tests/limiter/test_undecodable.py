@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from lmdb_kit import note_files
 from memcached_handles import ask, names_in
 from redis_handles import PATIENT, address, client
 from servers import HOST, Server, memcached_running
@@ -18,7 +19,7 @@ from ratelimit_mw import Limiter, Rule, StateError, algorithms
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import LmdbStore, open_store
+from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.lmdb.records import PREFIX
 from ratelimit_mw.testing import ManualClock
 
@@ -38,8 +39,13 @@ Damage = Callable[[Limiter, str], None]
 
 @pytest.fixture(params=["redis text", "redis list", "redis set", "memcached", "lmdb record", "lmdb log"])
 def damaged(
-    request: pytest.FixtureRequest, redis_server: Server, memcached: Server, tmp_path: Path
+    request: pytest.FixtureRequest,
+    redis_server: Server,
+    memcached: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[str, Damage]:
+    files = note_files(monkeypatch)
     store, _, kind = request.param.partition(" ")
 
     def in_redis(_: Limiter, key: str) -> None:
@@ -61,11 +67,8 @@ def damaged(
             if not name.startswith(b"rl:g"):
                 ask(memcached, b"set " + name + b" 0 0 1\r\n?", b"STORED")
 
-    def in_lmdb(limiter: Limiter, key: str) -> None:
-        assert isinstance(limiter.store, LmdbStore)
-        env = limiter.store._environment._env
-        assert env is not None
-        with env.begin(write=True) as txn:
+    def in_lmdb(_: Limiter, key: str) -> None:
+        with files[-1].begin(write=True) as txn:
             name = PREFIX + b"state:" + key.encode()
             assert txn.get(name)
             txn.put(name, bytes(8) + (b"c7:?" if kind == "record" else b"l" + b"?" * 64))

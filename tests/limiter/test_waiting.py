@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from forked import become_child
 from limiter_ways import waiting
 from servers import wait_for
 from shared_store import SharedStore
@@ -17,7 +18,7 @@ from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter import slots
 from ratelimit_mw.stores import MemoryStore, Store
-from ratelimit_mw.stores.blocking import async_call, blocking_call, run_blocking
+from ratelimit_mw.stores.blocking import async_call
 from ratelimit_mw.testing import ManualClock
 
 ANN, BOB = {"user": "ann"}, {"user": "bob"}
@@ -128,27 +129,32 @@ def test_a_real_wait_ends_by_the_real_time() -> None:
 
 
 def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, shared: SharedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its verdict is as fresh as the one of the first."""
-    limiter = build("1 concurrent", clock=clock)
-    rules = {"key": limiter.rules.rules[0].source}
-    queues, allowed, first = limiter.slots.queues, Verdict(), slots.Waiter()
-    steps: list[object] = []
+    limiter, sleeps = build(store=shared, clock=clock), list[float]()
 
-    async def sleep(_: object, call: object, seconds: float) -> None:
-        steps.append(seconds > 1.0)
-        clock.advance(HOUR)
+    async def scenario() -> None:
+        may_wake = asyncio.Event()
 
-    async def ask(consume: bool) -> Verdict:
-        steps.append("consume" if consume else "peek")
-        return allowed
+        async def sleep(_: object, call: object, seconds: float) -> None:
+            sleeps.append(seconds)
+            if len(sleeps) == 1:
+                await may_wake.wait()
+            else:
+                clock.advance(HOUR)
 
-    monkeypatch.setattr(slots.Waiter, "sleep", sleep)
-    assert queues._join("key", first, rules["key"])
-    assert run_blocking(queues.decide(blocking_call, rules, ask)) is allowed
-    assert steps == [True, "consume"]
-    assert list(queues._queues["key"]) == [first]
+        monkeypatch.setattr(slots.Waiter, "sleep", sleep)
+        await limiter.ahit(ANN)
+        first = asyncio.create_task(limiter.ahit(ANN))
+        await turn_until(lambda: sleeps)
+        calls = shared.calls
+        assert await limiter.ahit(ANN), "the slot of the one before has expired"
+        assert (len(sleeps), sleeps[1] > 1.0, shared.calls - calls, waiting(limiter)) == (2, True, 1, 1)
+        may_wake.set()
+        assert not await first
+
+    asyncio.run(scenario())
 
 
 def test_a_full_queue_rejects_at_once(store: Store) -> None:
@@ -304,10 +310,17 @@ def test_a_store_that_cannot_be_reached_ends_the_wait(clock: ManualClock, shared
 
 
 def test_a_forked_child_has_no_waiting_requests(limiter: Limiter) -> None:
-    """They belong to threads of the parent."""
-    limiter.slots.queues._join("key", slots.Waiter(), limiter.rules.rules[0].source)
-    limiter.slots.queues._after_fork(True)
-    assert waiting(limiter) == 0
+    """They wait in the parent."""
+
+    async def scenario() -> None:
+        await limiter.ahit(ANN)
+        parents = asyncio.create_task(limiter.ahit(ANN))
+        await turn_until(lambda: waiting(limiter))
+        become_child()
+        assert waiting(limiter) == 0
+        parents.cancel()
+
+    asyncio.run(scenario())
 
 
 def test_a_rule_with_a_slot_may_wait() -> None:

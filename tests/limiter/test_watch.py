@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from idle_workers import Later, load_instead
@@ -25,7 +24,7 @@ from override_stores import (
 from servers import wait_for
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule
+from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.limiter import follower
 
 SECONDS = 3600.0
@@ -107,12 +106,21 @@ def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later
     recording.down = True
     while not worker.breaker.open:  # type: ignore[union-attr]
         worker.hit(ACME)
-    later.passed, read = SECONDS, Mock()
-    worker._follower.read = read  # type: ignore[method-assign, union-attr]
+    reads, may_end = list[str](), threading.Event()
+
+    def read(name: str) -> None:
+        reads.append(name)
+        assert may_end.wait(60)
+        raise StoreError("it does not answer")
+
+    recording.read_record = read  # type: ignore[assignment, method-assign]
+    later.passed = SECONDS
     assert worker.hit(ACME).allowed
-    wait_for(lambda: read.call_args_list, "a read in the background")
+    wait_for(lambda: reads, "a read in the background")
     worker.hit(ACME)
-    assert len(read.call_args_list) == 1
+    assert len(reads) == 1
+    may_end.set()
+    worker.close()
 
 
 @each_kind
@@ -166,12 +174,16 @@ def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later
     asyncio.run(scenario())
 
 
-def test_a_look_at_an_unchanged_file_starts_no_thread(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_at_an_unchanged_file_starts_no_thread(
+    file: Path, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request compares the identity of the file only."""
-    files: Any = Limiter.from_settings(str(file)).reloads._files
+    worker = Limiter.from_settings(str(file))
     started: list[Any] = []
     monkeypatch.setattr(follower, "run_once", lambda *work: started.append(work))
-    files.begin()
+    for intervals in (0.8, 2):
+        later.passed = intervals * SECONDS
+        assert limits(worker) == ["100/minute"]
     assert not started
 
 

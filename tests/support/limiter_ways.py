@@ -31,8 +31,8 @@ def waiting(rate: Limiter) -> int:
 
 
 def renewed(rate: Limiter) -> int:
-    """Return how many requests the heartbeat renews slots for. No public name has this number."""
-    return len(rate.slots.renewed._held)
+    """Return how many requests the heartbeat renews slots for."""
+    return len(rate.slots.renewed)
 
 
 class Blocking:

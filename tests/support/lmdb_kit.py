@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import pytest
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build_limit
@@ -104,3 +105,16 @@ def decide_on(path: Path, cost: int, how: signal.Signals) -> None:
 def mark_of(path: Path) -> str:
     """Return the shutdown mark: the boot ID, or "" when the environment was closed."""
     return (path / "ratelimit_mw.lock").read_text()
+
+
+def note_files(patch: pytest.MonkeyPatch) -> list[lmdb.Environment]:
+    """Return a list that gets the environments that are opened from now on. Those of one store are closed but one."""
+    found: list[lmdb.Environment] = []
+    open_files = lmdb.open
+
+    def noting(*arguments: Any, **options: Any) -> lmdb.Environment:
+        found.append(open_files(*arguments, **options))
+        return found[-1]
+
+    patch.setattr(lmdb, "open", noting)
+    return found

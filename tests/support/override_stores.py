@@ -27,13 +27,6 @@ def limiter_of(*rules: Rule, store: str | Store = "memory://", clock: Any = None
     return Limiter(rules or [API], store, clock or ManualClock(1_000_000.0), options)
 
 
-def as_another_process(limiter: Limiter) -> None:
-    """Let a limiter forget the overrides that its process knows."""
-    overrides = limiter.clients._record
-    overrides.record, overrides._active = None, ()
-    overrides._apply(limiter.rules)
-
-
 def limits(limiter: Limiter, features: Any = ACME) -> list[str]:
     """Return the limits that a request of the client meets."""
     return [str(decision.source.quota) for decision in limiter.peek(features, cost=0).decisions]
@@ -57,7 +50,7 @@ class Recording(SharedStore):
     def start(self) -> None:
         """Take a while, so that other requests arrive meanwhile."""
         self.starts += 1
-        self._called()
+        self.count_call()
         threading.Event().wait(0.05)
 
     async def astart(self) -> None:
@@ -71,7 +64,7 @@ class Recording(SharedStore):
 
     def read_record(self, name: str) -> bytes | None:
         self.reads += 1
-        self._called()
+        self.count_call()
         if not self.may_read:
             raise StoreError("NOPERM")
         return self.states.read_record(name)
@@ -81,7 +74,7 @@ class Recording(SharedStore):
         return self.read_record(name)
 
     def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
-        self._called()
+        self.count_call()
         return self.states.write_record(name, data, before)
 
 

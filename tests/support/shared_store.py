@@ -22,24 +22,24 @@ class SharedStore(Store):
         self.down = False
         self.mute = False
 
-    def _called(self) -> None:
+    def count_call(self) -> None:
         self.calls += 1
         if self.down:
             raise StoreError("it does not answer")
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        self._called()
+        self.count_call()
         return self.states.apply(hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        self._called()
+        self.count_call()
         times = self.states.correct(changes, now)
         if self.mute:
             raise StoreError("it is not heard")
         return times
 
     def forget(self, keys: Iterable[str]) -> None:
-        self._called()
+        self.count_call()
         self.states.forget(keys)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:

@@ -4,11 +4,10 @@ import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import lmdb
 import pytest
-from lmdb_kit import NOW, hit, limit_of, open_at
+from lmdb_kit import NOW, hit, limit_of, note_files, open_at
 from traces import SPECS
 
 from ratelimit_mw.algorithms import build_limit
@@ -25,16 +24,7 @@ FLIPS = 100
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> list[lmdb.Environment]:
-    """The environments that the store opens. The last one is open."""
-    found: list[lmdb.Environment] = []
-    open_files = lmdb.open
-
-    def noted(*arguments: Any, **options: Any) -> lmdb.Environment:
-        found.append(open_files(*arguments, **options))
-        return found[-1]
-
-    monkeypatch.setattr(lmdb, "open", noted)
-    return found
+    return note_files(monkeypatch)
 
 
 def test_file_that_is_no_database_is_a_store_error(path: Path) -> None:
