@@ -58,6 +58,7 @@ cover: $(STAMP) ## run the tests of `make test-fast` with the coverage of the co
 test-all: export DIFFERENTIAL_REQUESTS := 10000
 test-all: export DIFFERENTIAL_TARGETS := 4000
 test-all: $(STAMP) ## run all tests, with many random examples: for a release
+	$(BIN)/python -m pip install --quiet --group bench
 	$(PYTEST) --hypothesis-profile=full
 
 test-oldest: $(OLDEST)/.installed $(OLDEST)-137/.installed ## run the tests of frameworks and extras with the lowest versions

@@ -23,6 +23,7 @@ from benchmarks.timing import progress
 PARTS = {
     "decisions": "decisions",
     "middleware": "middleware",
+    "frameworks": "frameworks",
     "gateway": "gateway",
     "routes": "routes",
     "django-routes": "django_routes",

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any, Final
 
+import throttled
 from limits import parse, storage, strategies
+from pyrate_limiter import Duration, Rate
+from pyrate_limiter import Limiter as PyrateLimiter
 
 from benchmarks.timing import per_call, table
 from ratelimit_mw import Limiter, Rule
 
-CALLS = 2_000
-PEERS = {
-    "fixed-window": (strategies.FixedWindowRateLimiter, 1_000_000),
-    "sliding-window-counter": (strategies.SlidingWindowCounterRateLimiter, 1_000_000),
-    "sliding-window-log": (strategies.MovingWindowRateLimiter, 100),
+CALLS: Final = 2_000
+LARGE: Final = 1_000_000
+AMOUNTS: Final = {
+    "fixed-window": LARGE,
+    "sliding-window-counter": LARGE,
+    "sliding-window-log": 100,
+    "tiered-window": LARGE,
+    "token-bucket": LARGE,
+    "gcra": LARGE,
 }
-OTHERS = {"tiered-window": 1_000_000, "token-bucket": 1_000_000, "gcra": 1_000_000}
 
 
 def floor(calls: int, arrivals: dict[str, float] | None = None) -> None:
@@ -45,7 +52,7 @@ def ours(algorithm: str, amount: int) -> Callable[[int], None]:
     return run
 
 
-def peer(strategy: type[strategies.RateLimiter], amount: int) -> Callable[[int], None]:
+def of_limits(strategy: type[strategies.RateLimiter], amount: int) -> Callable[[int], None]:
     """``hit`` and ``get_window_stats``, which together return the same fields."""
     limiter, item = strategy(storage.MemoryStorage()), parse(f"{amount}/minute")
 
@@ -55,6 +62,41 @@ def peer(strategy: type[strategies.RateLimiter], amount: int) -> Callable[[int],
             limiter.get_window_stats(item, "192.0.2.7")
 
     return run
+
+
+def of_throttled(algorithm: str, amount: int) -> Callable[[int], None]:
+    quota: Any = throttled.rate_limiter.per_min(amount, burst=amount)
+    limiter = throttled.Throttled(using=algorithm, quota=quota, store=throttled.store.MemoryStore())
+
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            state = (result := limiter.limit("192.0.2.7")).state
+            _ = result.limited, state.remaining, state.reset_after, state.retry_after
+
+    return run
+
+
+def of_pyrate(amount: int) -> Callable[[int], None]:
+    """One bucket for all clients, as in its README. The result is only whether the hit is allowed."""
+    limiter = PyrateLimiter(Rate(amount, Duration.MINUTE))
+
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            limiter.try_acquire("192.0.2.7", blocking=False)
+
+    return run
+
+
+PEERS: Final = {
+    ("limits 5.8", "fixed-window"): of_limits(strategies.FixedWindowRateLimiter, LARGE),
+    ("limits 5.8", "sliding-window-counter"): of_limits(strategies.SlidingWindowCounterRateLimiter, LARGE),
+    ("limits 5.8", "sliding-window-log"): of_limits(strategies.MovingWindowRateLimiter, 100),
+    ("throttled-py 3.5", "fixed-window"): of_throttled("fixed_window", LARGE),
+    ("throttled-py 3.5", "sliding-window-counter"): of_throttled("sliding_window", LARGE),
+    ("throttled-py 3.5", "token-bucket"): of_throttled("token_bucket", LARGE),
+    ("throttled-py 3.5", "gcra"): of_throttled("gcra", LARGE),
+    ("PyrateLimiter 4.5, only allowed or not", "sliding-window-log"): of_pyrate(100),
+}
 
 
 def rules(count: int) -> Callable[[int], None]:
@@ -74,24 +116,23 @@ def rules(count: int) -> Callable[[int], None]:
 
 
 def report() -> str:
-    candidates = {"floor": floor}
-    for name, (strategy, amount) in PEERS.items():
-        candidates |= {f"limits {name}": peer(strategy, amount), name: ours(name, amount)}
-    candidates |= {name: ours(name, amount) for name, amount in OTHERS.items()}
-    times = per_call(candidates, CALLS)
-    rows = [("hand-written floor", f"{times['floor']:.0f}", "", "1.0")]
-    for name in [*PEERS, *OTHERS]:
-        theirs = times.get(f"limits {name}")
-        ratio = f"{times[name] / theirs:.2f}" if theirs else "-"
-        rows.append((name, f"{times[name]:.0f}", ratio, f"{times[name] / times['floor']:.1f}"))
-        if theirs:
-            rows.append((f"`limits`, {name}", f"{theirs:.0f}", "1.00", f"{theirs / times['floor']:.1f}"))
+    mine = {("ratelimit-mw", algorithm): ours(algorithm, amount) for algorithm, amount in AMOUNTS.items()}
+    times = per_call({("hand-written floor", "gcra"): floor, **mine, **PEERS}, CALLS)
+    least = times.pop(("hand-written floor", "gcra"))
+    rows = [("hand-written floor", "gcra", f"{least:.0f}", "", "1.0")]
+    for algorithm in AMOUNTS:
+        own = times["ratelimit-mw", algorithm]
+        of_algorithm = [(package, time) for (package, name), time in times.items() if name == algorithm]
+        rows += [
+            (package, algorithm, f"{time:.0f}", f"{time / own:.2f}", f"{time / least:.1f}")
+            for package, time in of_algorithm
+        ]
     many = per_call({"1": rules(1), "300": rules(300)}, CALLS)
     return (
         table(
             "One decision in memory",
             rows,
-            ("", "CPU, ns", "of `limits`", "of the floor"),
+            ("", "algorithm", "CPU, ns", "of ratelimit-mw", "of the floor"),
         )
         + "\n"
         + table(

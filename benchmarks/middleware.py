@@ -24,7 +24,7 @@ async def by_ip(scope: Any) -> tuple[str, str]:
     return scope["client"][0], "default"
 
 
-def driven(app: Any) -> Callable[[int], None]:
+def driven(app: Any, path: str = "/items/42") -> Callable[[int], None]:
     """Requests one after another on one event loop."""
 
     async def receive() -> dict[str, Any]:
@@ -41,8 +41,8 @@ def driven(app: Any) -> Callable[[int], None]:
                 "http_version": "1.1",
                 "method": "GET",
                 "scheme": "http",
-                "path": "/items/42",
-                "raw_path": b"/items/42",
+                "path": path,
+                "raw_path": path.encode(),
                 "query_string": b"",
                 "root_path": "",
                 "headers": HEADERS,
