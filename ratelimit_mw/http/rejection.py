@@ -74,15 +74,16 @@ class PreparedRejections:
     def find(self, verdict: Verdict, accept: str) -> PreparedRejection:
         """Return the response to a rejection, in the media type that its ``Accept`` header prefers."""
         form = _preferred(accept) if len(accept) <= _MAX_ACCEPT else 0
-        if self._writer.varies:
-            return _prepare(verdict, form, self._writer.headers(verdict))
         key = _key_of(form, verdict)
+        varying = self._writer.headers(verdict) if self._writer.varies else None
+        if varying is not None:
+            key += (wait_of(varying),)
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _MAX_KEPT:
                 self._prepared.clear()
-            prepared = self._prepared[key] = _prepare(verdict, form, self._writer.headers(verdict))
-        return prepared
+            prepared = self._prepared[key] = _prepare(verdict, form, varying or self._writer.headers(verdict))
+        return prepared if varying is None else prepared._replace(limits=varying, texts=as_text(varying))
 
 
 def _key_of(form: int, verdict: Verdict) -> tuple[object, ...]:
