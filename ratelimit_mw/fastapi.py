@@ -8,19 +8,18 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 import sys
 from collections.abc import Mapping
 from inspect import Parameter, Signature
-from operator import attrgetter
 from typing import Any, Final, Unpack
 
 from .asgi.dependants import DependencyLimit, check_provided
-from .asgi.middleware import RateLimitMiddleware
 from .asgi.request import ASGIAdmission
 from .decision import RateLimitExceeded, Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, error_of, error_path
-from .http.in_view import LimitUsage, of_request, on_loops, verdict_by
+from .http.in_view import LimitUsage
 from .http.limits import ADMISSION
 from .keys.features import checked_name
-from .rules.decorators import call_site, exempt, limit, make_mark, messages
+from .rules.decorators import call_site, make_mark
 from .rules.options import Limits, RuleOptions
+from .starlette import RateLimitMiddleware, check, exempt, limit, messages, usage, verdict
 from .testmode import testmode
 
 try:
@@ -42,10 +41,6 @@ __all__ = [
     "verdict",
 ]
 
-
-_scope_of = attrgetter("scope")
-check, usage = on_loops(of_request(_scope_of))
-verdict = verdict_by(_scope_of)
 
 _ANNOTATION: Final = "<string>"
 """The file of the code that Python compiles for an annotation that is kept as text."""
@@ -85,11 +80,10 @@ class RateLimit(DependencyLimit, Depends):
             message = "FastAPI evaluates an annotation that is kept as text for each route"
             raise ConfigError(f'{message}. Write per_minute = RateLimit("5/minute"), and Depends(per_minute)', of=place)
         with error_of(place):
-            mark = make_mark(limits, options, where)
             dependencies = _dependencies(features or {})
-        super().__init__(mark, {name: depends.dependency for name, depends in dependencies.items()}, place)
+            self.mark = make_mark(limits, options, where, place, dependencies)
         if "key" in options:  # else it may be a default of the settings, which are not known yet
-            check_provided(self, mark.rule)
+            check_provided(self.mark, self.mark.rule)
         self._names = {f"feature_{i}": name for i, name in enumerate(dependencies)}
         parameters = [Parameter("connection", Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection)]
         for parameter, name in self._names.items():
@@ -120,7 +114,9 @@ class RateLimit(DependencyLimit, Depends):
         if self.mark not in decided:  # FastAPI calls a dependency again with use_cache=False
             rules = admission.limits.rules
             plan = rules.plan_of([self.mark], request.method, request.host, marks, admission.lists)
-            decided[self.mark] = await admission.acheck(plan, provided)
+            decided[self.mark] = verdict = await admission.adecide(plan, provided)
+            if not verdict.allowed:
+                raise admission.error(verdict)
         return decided[self.mark]
 
 

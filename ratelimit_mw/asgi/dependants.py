@@ -1,6 +1,6 @@
 """Reads what FastAPI knows of a view: the functions it calls before, and the types of its parameters."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -25,21 +25,15 @@ _PLACES: Final = {
 
 
 class DependencyLimit:
-    """A limit that a dependency carries. Objects with the same mark are one limit.
+    """A dependency with a limit. Without features to provide, it is decided before dependencies are called."""
 
-    ``provides`` has the dependencies of features. Without any, the limit is decided before dependencies are called.
-    """
-
-    def __init__(self, mark: Mark, provides: Mapping[str, object], place: str) -> None:
-        self.mark = mark
-        self.provides = provides
-        self.place = place
+    mark: Mark
 
 
-def check_provided(limit: DependencyLimit, rule: Rule) -> None:
-    """Raise ``ConfigError`` for a feature of a limit that its rule does not use."""
-    for name in limit.provides:
-        with error_of(limit.place), error_path(f"features[{name!r}]"):
+def check_provided(mark: Mark, rule: Rule) -> None:
+    """Raise ``ConfigError`` for a feature of a dependency that its rule does not use."""
+    for name in mark.provides:
+        with error_of(mark.place), error_path(f"features[{name!r}]"):
             if checked_name(name) not in [part_of(each).feature for each in rule.parts]:
                 needs = ", ".join(rule.parts)
                 raise ConfigError(f"the limit does not use it: its key, match, per and cost need {needs}")

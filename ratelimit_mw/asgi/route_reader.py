@@ -1,6 +1,5 @@
 """Reads the routes of an application of Starlette or FastAPI, with those of its mounts, and their marks."""
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from typing import Any, Final
 from ..errors import ConfigError
 from ..http.routes import Route, ViewMarksByMethod, ViewNames
 from ..keys.features import UNMATCHED
-from ..rules.marks import ViewMarks, marked_form, marks_of
+from ..rules.marks import Mark, ViewMarks, marked_form, marks_of
 from ..rules.match import METHODS
 from ..rules.paths import deepen
 from .dependants import DependencyLimit, calls_before
@@ -44,11 +43,11 @@ class RouteReader:
         _read_marks(self.routes)
 
     @property
-    def limits(self) -> list[DependencyLimit]:
+    def limits(self) -> list[Mark]:
         """The limits of all dependencies."""
         of_files = [call for each in self._frontends for call in calls_before(getattr(each, "dependant", None))]
-        limits = [limit for route in self.routes for limit in route.limits]
-        return [*limits, *(call for call in of_files if isinstance(call, DependencyLimit))]
+        limits = [mark for route in self.routes for mark in route.limits]
+        return [*limits, *(call.mark for call in of_files if isinstance(call, DependencyLimit))]
 
     def describe(self) -> Iterator[Route]:
         """Describe all routes in their order, for checks and commands."""
@@ -159,11 +158,10 @@ def _read_marks(routes: list[AppRoute]) -> None:
     names = ViewNames()
     registered = {id(form) for route in routes for form in _forms_of(route.target)}
     for route in routes:
-        early = [ViewMarks((limit.mark,)) for limit in route.limits if not limit.provides]
+        early = [ViewMarks((mark,)) for mark in route.limits if not mark.provides]
         target: Any = route.target or route
         route.function = names.name(inspect.unwrap(target), route.name or route.endpoint)
-        outer = [*early, *route.calls, *_partials_of(route.target)]
-        route.views = ViewMarksByMethod(_marked_view(route.target, registered), outer)
+        route.views = ViewMarksByMethod(_marked_view(route.target, registered), [*early, *route.calls])
         messages = [message for marks in route.views.all() for message in marks.messages]
         if messages and not route.is_websocket:
             raise ConfigError(f"{route.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
@@ -177,15 +175,6 @@ def _marked_view(endpoint: Any, registered: set[int]) -> Any:
     form = marked_form(endpoint)
     is_late = form is not None and marks_of(endpoint) == ViewMarks() and id(form) not in registered
     return form if is_late else endpoint
-
-
-def _partials_of(endpoint: Any) -> list[object]:
-    """Return the functions that ``functools.partial`` wraps in an endpoint, the innermost first."""
-    parts: list[object] = []
-    while isinstance(endpoint, functools.partial):
-        endpoint = endpoint.func
-        parts.insert(0, endpoint)
-    return parts
 
 
 def _forms_of(endpoint: Any) -> Iterator[object]:

@@ -94,7 +94,7 @@ class AppRoute:
         self.name = self.place.name + (getattr(entry, "name", None) or "")
         self.conversions = ParameterTypes(dependant)
         self.calls = list(calls_before(dependant))
-        self.limits = [call for call in self.calls if isinstance(call, DependencyLimit)]
+        self.limits = [call.mark for call in self.calls if isinstance(call, DependencyLimit)]
         self._matches: dict[str | None, RouteMatch] = {}
 
     def match_for(self, method: str | None) -> RouteMatch:
@@ -106,7 +106,7 @@ class AppRoute:
                 marks, deferred = _PARTIAL_MARKS if self.is_plain else ViewMarks(), []
             else:
                 marks = self.views.for_method(method)
-                deferred = [limit.mark for limit in self.limits if limit.provides]
+                deferred = [mark for mark in self.limits if mark.provides]
             match = self._matches[key] = RouteMatch(
                 self.endpoint,
                 self.name,

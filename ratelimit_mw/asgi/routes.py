@@ -29,43 +29,26 @@ class RouteIndex:
     ``is_outermost``: no other router is around it.
     """
 
+    start: object = None
+    """What leads a request to this index."""
     handling: Any = None
     """The application that the middleware serves, where it has error handlers of its own."""
 
-    def __init__(self, app: Any, is_outermost: bool, http_limiter: HttpLimiter) -> None:
-        self._app = app
-        self._http_limiter = http_limiter
+    def __init__(self, app: Any, is_outermost: bool) -> None:
+        self.app = app
         self._is_outermost = is_outermost
         self._root: str = getattr(app, "root_path", "")
         """The root path that FastAPI sets when it is called, instead of the server's."""
-        self.read()
-
-    def read(self) -> None:
-        """Read the routes and adopt their limits, at the start and when a list has another size than in ``sizes``."""
-        reader = RouteReader(self._app)
-        self._adopt(reader)
-        self.reader = reader
-        self.sizes = [(routes, len(routes)) for routes in reader.lists]
+        self.reader = RouteReader(app)
+        self._sizes = [(routes, len(routes)) for routes in self.reader.lists]
         self._cached: dict[tuple[str, str, str, str], RouteMatch] = {}
 
-    def _adopt(self, reader: RouteReader) -> None:
-        """Add the limits of all routes, and describe them in OpenAPI."""
-        views = [marks for route in reader.routes for marks in route.views.all()]
-        views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
-        routes = list(reader.describe())
-
-        def check(limits: HttpLimits) -> None:
-            for limit in reader.limits:
-                check_provided(limit, with_defaults(limit.mark.rule, limits.settings.defaults))
-            check_parameters(routes, limits.rules)
-            check_routes(routes, limits.rules, limits.functions.may_provide)
-
-        provided = {limit.mark: limit.provides for limit in reader.limits if limit.provides}
-        self._http_limiter.adopt(views, provided, check, key=id(self._app))
-        for app in {id(app): app for app in reader.owners}.values():
-            handle_rejections(app)
-            if hasattr(app, "openapi_schema"):
-                describe_limits(app, self._http_limiter, [route for route in reader.routes if route.place.app is app])
+    def is_current(self) -> bool:
+        """Return whether no list of routes has grown since they were read."""
+        for routes, size in self._sizes:  # noqa: SIM110 - half the time of all(), at each request
+            if len(routes) != size:
+                return False
+        return True
 
     def find(self, request: ASGIRequest) -> RouteMatch:
         """Return where a request goes."""
@@ -113,51 +96,64 @@ class Applications:
     def __init__(self, app: object, http_limiter: HttpLimiter) -> None:
         self._app = app
         self._http_limiter = http_limiter
-        self._by_start: dict[int, tuple[object, RouteIndex]] = {}
+        self._by_start: dict[int, RouteIndex] = {}
         self.has_routes = True
         """False once an application without routes was found."""
 
     def match(self, request: ASGIRequest) -> None:
         """Find the route of a request, and set it on the request."""
-        scope = request.native
-        start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
-        entry = self._by_start.get(id(start))
-        index = request.index = self.index_of(scope) if entry is None else entry[1]  # nearly always without a call
+        index = request.index = self.index_of(request.native)
         if index is not None:
-            for routes, size in index.sizes:
-                if len(routes) != size:
-                    index.read()
-                    break
             match = request.match = index.find(request)
             request.endpoint = match.endpoint
 
     def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
-        if not self.has_routes:
-            return None
         start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
-        entry = self._by_start.get(id(start))
-        if entry is None:
-            index = self._open_index(scope)
+        index = self._by_start.get(id(start))
+        if index is not None and index.is_current():
+            return index
+        if self.has_routes:
+            index = self._read(scope)
             if index is None:
                 self._http_limiter.adopt_no_routes()
                 self.has_routes = False
-                warn_at_start(self._http_limiter)
-                return None
-            entry = self._by_start[id(start)] = (start, index)
+            else:
+                self._adopt(index)
+                index.start, self._by_start[id(start)] = start, index
             warn_at_start(self._http_limiter)
-        return entry[1]
+        return index
 
-    def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
+    def _read(self, scope: Mapping[str, Any]) -> RouteIndex | None:
+        """Read the routes at the start, and again when a list has grown."""
         outermost = application_behind(_outer_router(scope))
         app = application_behind(scope.get("app")) or application_behind(self._app)
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
-                index = RouteIndex(root, is_outermost, self._http_limiter)
+                index = RouteIndex(root, is_outermost)
                 if app is None or index.reader.contains(app):
                     index.handling = app if has_handlers(app) else None
                     return index
         return None
+
+    def _adopt(self, index: RouteIndex) -> None:
+        """Add the limits of all routes, and describe them in OpenAPI."""
+        reader = index.reader
+        views = [marks for route in reader.routes for marks in route.views.all()]
+        views.append(ViewMarks(tuple(reader.limits)))
+        routes = list(reader.describe())
+
+        def check(limits: HttpLimits) -> None:
+            for mark in reader.limits:
+                check_provided(mark, with_defaults(mark.rule, limits.settings.defaults))
+            check_parameters(routes, limits.rules)
+            check_routes(routes, limits.rules, limits.functions.may_provide)
+
+        self._http_limiter.adopt(views, check, key=id(index.app))
+        for app in {id(app): app for app in reader.owners}.values():
+            handle_rejections(app)
+            if hasattr(app, "openapi_schema"):
+                describe_limits(app, self._http_limiter, [route for route in reader.routes if route.place.app is app])
 
 
 class BrokenApplications:

@@ -72,14 +72,14 @@ class WebSocketAdmission(ASGIAdmission):
             self._has_received = True
             if message["type"] != "websocket.receive" or self._plan.is_empty:
                 return message
-            verdict = await self._decide(message)
+            verdict = await self._decide_message(message)
             if verdict.allowed:
                 if verdict.delay:
                     await asyncio.sleep(verdict.delay)
                 return message
             await self._end_message(verdict)
 
-    async def _decide(self, message: Message) -> Verdict:
+    async def _decide_message(self, message: Message) -> Verdict:
         """Decide a message, which has its own event. A cost function receives its text or its bytes."""
         limits, text = self.limits, message.get("text")
         features = await limits.aread(self._plan, self.request)

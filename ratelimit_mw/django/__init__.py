@@ -5,7 +5,7 @@ In ``INSTALLED_APPS``, which is optional, it adds system checks.
 
 from asgiref.sync import markcoroutinefunction
 
-from ..http.in_view import in_threads, of_request, on_loops, verdict_by
+from ..http.in_view import ask_rule, ask_rules, in_threads, on_loops, verdict_by
 from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
 from .limits import limiter
@@ -25,9 +25,8 @@ __all__ = [
     "verdict",
 ]
 
-_find = of_request(data_of)
 verdict = verdict_by(server_data)
-check, usage = in_threads(_find)
-acheck, ausage = on_loops(_find, lambda work: work)
+check, usage = in_threads(ask_rule, ask_rules, data_of)
+acheck, ausage = on_loops(ask_rule, ask_rules, data_of, lambda work: work)
 for _call in (acheck, ausage):
     markcoroutinefunction(_call)  # ``async_to_sync`` asks

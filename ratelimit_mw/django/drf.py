@@ -208,12 +208,8 @@ def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Ve
     asked = [throttle._ask(admission, scope, request, view) for throttle, scope in scopes if scope is not None]
     verdict = Verdict()
     if each := [one for one in asked if one is not None]:
-        now = admission.now
-        now.may_await = False  # type: ignore[attr-defined] # the user is that of REST framework
-        plan, provided = each[0] if len(each) == 1 else _join(each)
-        verdict = admission.limits.decide(plan, now, provided, resolve)
-        if verdict.decisions or not verdict:
-            admission.keep(plan, verdict)
+        admission.request.may_await = False  # from here on, the user is that of REST framework
+        verdict = admission.decide(*(each[0] if len(each) == 1 else _join(each)))
     return dict.fromkeys(map(type, group), verdict)
 
 
@@ -230,7 +226,7 @@ class _JointPlan(Plan):
     def __init__(self, plans: tuple[Plan, ...]) -> None:
         super().__init__(list(dict.fromkeys(rule for plan in plans for rule in plan.rules)), plans[0].lists)
         self._plans = plans
-        self.alone = None
+        self.plain, self.alone = [], None
 
     def hits(self, features: Features, *others: Any) -> Any:
         hits: list[Hit] = []

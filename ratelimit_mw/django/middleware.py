@@ -117,7 +117,7 @@ class RateLimitMiddleware:
         elif self._is_async:
             verdict = await limits.adecide(plan, request)
         elif limits.reader.may_await:
-            verdict = limits.decide(plan, request, resolve=resolve)
+            verdict = limits.decide(plan, request)
         else:
             verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = DjangoAdmission(limits, request, plan, verdict)

@@ -39,6 +39,21 @@ _DATA: Final = "_ratelimit_mw_data"
 _FIRST_ERROR: Final = 400
 
 
+def resolve(value: Any) -> Any:
+    """Return the value of a function, which may be async."""
+    if not inspect.isawaitable(value):
+        return value
+    if is_on_event_loop():
+        getattr(value, "close", int)()
+        problem = "an async view waits for a feature, such as the user"
+        raise ConfigError(f"{problem}. Write await acheck(...) for check, and await ausage(...) for usage")
+    return async_to_sync(resolve_async)(value)
+
+
+async def resolve_async(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
 class DjangoRequest(WSGIRequest):
     """A request over Django's own, which is ``framework_request``.
 
@@ -107,6 +122,8 @@ class DjangoRequest(WSGIRequest):
     def header_names(self) -> list[str]:
         return super().header_names() if self._scope is None else ASGIRequest(self._scope).header_names()
 
+    resolve = staticmethod(resolve)
+
     def body(self, limit: int) -> object:
         """Read through Django, which keeps the body for the view."""
         request, length = self.framework_request, self.native.get("CONTENT_LENGTH") or ""
@@ -120,21 +137,6 @@ class DjangoRequest(WSGIRequest):
             return request.body or None
         except OSError:  # the client disconnected, or sent another length than announced
             return INVALID
-
-
-def resolve(value: Any) -> Any:
-    """Return the value of a function, which may be async."""
-    if not inspect.isawaitable(value):
-        return value
-    if is_on_event_loop():
-        getattr(value, "close", int)()
-        problem = "an async view waits for a feature, such as the user"
-        raise ConfigError(f"{problem}. Write await acheck(...) for check, and await ausage(...) for usage")
-    return async_to_sync(resolve_async)(value)
-
-
-async def resolve_async(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 class DjangoAdmission(Admission):
@@ -162,8 +164,6 @@ class DjangoAdmission(Admission):
 
     def show(self) -> None:
         self._shown["ratelimit"] = self.shown
-
-    resolve = staticmethod(resolve)
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Code that keeps Django's request finds it later too."""

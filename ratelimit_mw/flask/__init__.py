@@ -1,5 +1,6 @@
 """Rate limiting for Flask: the extension ``RateLimiter``, the decorators ``limit`` and ``exempt``, ``dashboard()``."""
 
+from operator import attrgetter
 from typing import Any
 
 import flask
@@ -13,15 +14,15 @@ from .extension import RateLimiter
 __all__ = ["RateLimiter", "check", "dashboard", "exempt", "limit", "usage", "verdict"]
 
 
-def _find_rule(rule: str, /, **features: Any) -> Asked:
-    return flask.request.environ, (rule,), features
+def _ask_rule(rule: str, /, **features: Any) -> Asked:
+    return flask.request, (rule,), features
 
 
-def _find_rules(*rules: str, **features: Any) -> Asked:
-    return flask.request.environ, rules, features
+def _ask_rules(*rules: str, **features: Any) -> Asked:
+    return flask.request, rules, features
 
 
-check, usage = in_threads((_find_rule, _find_rules))
+check, usage = in_threads(_ask_rule, _ask_rules, attrgetter("environ"))
 
 
 def verdict() -> Verdict:

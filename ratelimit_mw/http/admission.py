@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
@@ -63,8 +63,6 @@ class Admission:
     """Whether it holds slots, until the response is sent."""
     counts_outcomes = False
     """Whether the status of the response changes what is consumed."""
-    resolve: Callable[[Any], Any] | None = None
-    """Returns the value of a feature that an async function provides, where a view that is not async may need it."""
     _prepared: PreparedRejection | None = None  # The response to a rejection, whose headers may have a random part.
     _settled = 0  # The number of settled verdicts.
     _reported = -1  # The number of verdicts that events have, -1 before the first event.
@@ -91,7 +89,7 @@ class Admission:
         # Responses read these faster here than on the class.
         self.counts_outcomes, self._prepared, self.added = False, None, None
         self.outer = outer = native.get(ADMISSION)
-        same = outer and outer.of(limits.limiter)
+        same = outer and outer.innermost().get(limits.limiter)
         self.first = same and (same.first or same)
         native[ADMISSION] = self
         if self.first is not None:
@@ -106,16 +104,9 @@ class Admission:
             self.rejections = [verdict]
         shown[name] = verdict if outer is None else self.shown
 
-    def of(self, limiter: Limiter) -> Admission | None:
-        """Return the innermost admission of a limiter: this one, or one outside."""
-        return next((each for each in self.chain() if each.limits.limiter is limiter), None)
-
-    def innermost(self) -> list[Admission]:
-        """Return the innermost admission of each limiter, this one the last."""
-        by_limiter: dict[Limiter, Admission] = {}
-        for admission in self.chain():
-            by_limiter.setdefault(admission.limits.limiter, admission)
-        return list(reversed(by_limiter.values()))
+    def innermost(self) -> dict[Limiter, Admission]:
+        """Return the innermost admission of each limiter, from this one on. The outermost limiter is the first."""
+        return {each.limits.limiter: each for each in reversed(list(self.chain()))}
 
     def chain(self) -> Iterator[Admission]:
         """Yield this admission, and those outside, the outermost last."""
@@ -134,8 +125,8 @@ class Admission:
     @property
     def shown(self) -> Verdict:
         """The verdict for the application: a rejection, or all so far, with those of limiters outside."""
-        every = self.innermost() if self.outer is not None and self.verdict.allowed else ()
-        return combine_verdicts([each.verdict for each in every]) if len(every) > 1 else self.verdict
+        every = self.innermost() if self.outer is not None and self.verdict.allowed else {}
+        return combine_verdicts([each.verdict for each in every.values()]) if len(every) > 1 else self.verdict
 
     def enter(self, marks: ViewMarks | None) -> None:
         """Make this the request of this thread or task, whose view has these marks."""
@@ -186,20 +177,11 @@ class Admission:
         first = self.first or self
         return first._checked_rules.union(*(verdict.rules for verdict in first.verdicts[:1]))
 
-    async def _check(self, call: Call, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
-        """Decide another plan in the middle of the request. Raises the rejection as an error of the framework."""
+    async def _decide(self, call: Call, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
+        """Decide another plan in the middle of the request, show the verdict, and wait in a queue."""
         if plan.delays and call is blocking_call:
             self._require_thread(plan)
-        verdict: Verdict = await call(self.limits, "decide", plan, self.now, provided, self.resolve)
-        await self._keep(call, plan, verdict)
-        if not verdict.allowed:
-            raise self.error(verdict)
-        return verdict
-
-    check, acheck = twins(_check)
-
-    async def _keep(self, call: Call, plan: Plan, verdict: Verdict) -> None:
-        """Add a verdict, show it to the application, and wait in its queue."""
+        verdict: Verdict = await call(self.limits, "decide", plan, self.now, provided)
         self.add(plan, verdict)
         self.show()
         if verdict.delay:
@@ -213,8 +195,9 @@ class Admission:
                 status = None if self.is_open else (self.first or self).status  # an open WebSocket has no outcome yet
                 await call(self.limits.limiter, "conclude", verdict, status)
             self.report_now(verdict)
+        return verdict
 
-    keep, _ = twins(_keep)
+    decide, adecide = twins(_decide)
 
     def _require_thread(self, plan: Plan) -> None:
         """Raise ``ConfigError`` on the event loop of a server, where a wait would stop all requests."""
@@ -365,4 +348,4 @@ class Admission:
 def admissions_of(native: Mapping[str, Any]) -> list[Admission]:
     """Return the innermost admission of each limiter for a request, the outermost first."""
     admission: Admission | None = native.get(ADMISSION)
-    return [] if admission is None else admission.innermost()
+    return [] if admission is None else list(admission.innermost().values())

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypedDict, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, cast
 
 from ..decision import Decision, Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
@@ -32,8 +32,10 @@ V = TypeVar("V")
 N = TypeVar("N")
 Work = Coroutine[Any, Any, T]
 Values = Mapping[str, Any]
-Asked = tuple[Values, tuple[str, ...], Values]
-"""The ASGI scope or WSGI environ of a request, names of rules, and features."""
+Asked = tuple[Any, tuple[str, ...], Values]
+"""A request, names of rules, and features."""
+ScopeOf = Callable[[Any], Values]
+"""Returns the ASGI scope or the WSGI environ of a request."""
 _SIMILAR: Final = 0.75
 
 
@@ -54,19 +56,24 @@ Usages = dict[str, LimitUsage]
 class InView(Generic[P, V]):
     """A public function for views. ``work`` does its work, and documents it.
 
-    ``find`` returns where its request is, and ``run`` runs the coroutine or returns it.
+    ``find`` has its arguments, and ``run`` runs the coroutine or returns it.
     """
 
     def __init__(
-        self, work: Callable[..., Work[Any]], find: Callable[P, Asked], call: Call, run: Callable[[Any], Any]
+        self,
+        work: Callable[..., Work[Any]],
+        find: Callable[P, Asked],
+        scope_of: ScopeOf,
+        call: Call,
+        run: Callable[[Any], Any],
     ) -> None:
         self.__name__, self.__doc__ = work.__name__, work.__doc__
         self.__signature__ = inspect.signature(find).replace(return_annotation=inspect.Signature.empty)
-        self._work, self._find, self._call, self._run = work, find, call, run
+        self._work, self._find, self._scope_of, self._call, self._run = work, find, scope_of, call, run
 
     def __call__(self, *request_and_rules: P.args, **features: P.kwargs) -> V:
-        scope, rules, given = self._find(*request_and_rules, **features)
-        return cast(V, self._run(self._work(self._call, scope, tuple(map(printable, rules)), given)))
+        request, rules, given = self._find(*request_and_rules, **features)
+        return cast(V, self._run(self._work(self._call, self._scope_of(request), tuple(map(printable, rules)), given)))
 
 
 class Check(InView[P, V], Generic[P, V, N]):
@@ -75,48 +82,34 @@ class Check(InView[P, V], Generic[P, V, N]):
     reset: InView[P, N]
 
 
-class RuleOfRequest(Protocol):
+def ask_rule(request: Any, rule: str, /, **features: Any) -> Asked:
     """The arguments of ``check``, where the request is one of them."""
+    return request, (rule,), features
 
-    def __call__(self, request: Any, rule: str, /, **features: Any) -> Asked: ...
 
-
-class RulesOfRequest(Protocol):
+def ask_rules(request: Any, /, *rules: str, **features: Any) -> Asked:
     """The arguments of ``usage``, where the request is one of them."""
-
-    def __call__(self, request: Any, /, *rules: str, **features: Any) -> Asked: ...
-
-
-def of_request(scope_of: Callable[[Any], Values]) -> tuple[RuleOfRequest, RulesOfRequest]:
-    """Return the functions that find a request by the first argument of ``check`` and of ``usage``."""
-
-    def find_rule(request: Any, rule: str, /, **features: Any) -> Asked:
-        return scope_of(request), (rule,), features
-
-    def find_rules(request: Any, /, *rules: str, **features: Any) -> Asked:
-        return scope_of(request), rules, features
-
-    return find_rule, find_rules
+    return request, rules, features
 
 
 def in_threads(
-    find: tuple[Callable[P, Asked], Callable[Q, Asked]],
+    rule: Callable[P, Asked], rules: Callable[Q, Asked], scope_of: ScopeOf
 ) -> tuple[Check[P, Verdict, None], InView[Q, Usages]]:
     """Return ``check`` and ``usage`` for views that wait in their thread."""
-    return _functions(find, blocking_call, run_blocking)
+    return _functions(rule, rules, scope_of, blocking_call, run_blocking)
 
 
 def on_loops(
-    find: tuple[Callable[P, Asked], Callable[Q, Asked]], start: Callable[[Any], Any] | None = None
+    rule: Callable[P, Asked], rules: Callable[Q, Asked], scope_of: ScopeOf, start: Callable[[Any], Any] | None = None
 ) -> tuple[Check[P, Work[Verdict], Work[None]], InView[Q, Work[Usages]]]:
     """Return ``check`` and ``usage`` for async views. ``start`` returns the coroutine that the view awaits."""
-    return _functions(find, async_call, start or _require_loop)
+    return _functions(rule, rules, scope_of, async_call, start or _require_loop)
 
 
-def _functions(find: tuple[Any, Any], call: Call, run: Callable[[Any], Any]) -> tuple[Any, Any]:
-    checking: Check[Any, Any, Any] = Check(check, find[0], call, run)
-    checking.reset = InView(reset, find[0], call, run)
-    return checking, InView(usage, find[1], call, run)
+def _functions(rule: Any, rules: Any, *how: Any) -> tuple[Any, Any]:
+    checking: Check[Any, Any, Any] = Check(check, rule, *how)
+    checking.reset = InView(reset, rule, *how)
+    return checking, InView(usage, rules, *how)
 
 
 def _require_loop(work: Any) -> Any:
@@ -130,7 +123,7 @@ def _require_loop(work: Any) -> Any:
     return work
 
 
-def verdict_by(scope_of: Callable[[Any], Values]) -> Callable[[Any], Verdict]:
+def verdict_by(scope_of: ScopeOf) -> Callable[[Any], Verdict]:
     """Return the function ``verdict``, which finds a request by its argument."""
 
     def verdict(request: Any) -> Verdict:
@@ -188,7 +181,10 @@ async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Val
         plan = admission.limits.rules.plan_named(rules[0], admission.lists)
         with _placed("check", rules):
             given = _checked(features, plan, admission.limits.reader)
-            return cast(Verdict, await call(admission, "check", plan, given))
+            verdict: Verdict = await call(admission, "decide", plan, given)
+        if not verdict.allowed:
+            raise admission.error(verdict)
+        return verdict
     return Verdict()  # while limits are off
 
 
@@ -208,7 +204,7 @@ async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Val
         plan = limits.rules.plan_named(rules[0], admission.lists).without_costs
         with _placed("check", rules):
             given = _checked(features, plan, limits.reader)
-            read = await call(limits, "read", plan, admission.now, given, admission.resolve)
+            read = await call(limits, "read", plan, admission.now, given)
         await call(limits.limiter, "forget_key", admission.verdict, *rules, read, limits.rules)
 
 
@@ -245,7 +241,7 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
             read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
         for rule in shown:
             with _leaving_out(is_named=bool(rules)):
-                read = await call(limits, "read", limits.peek_plan((rule,)), request, read, admission.resolve)
+                read = await call(limits, "read", limits.peek_plan((rule,)), request, read)
                 found.append(rule)
         plans = _keyed_plans(limits, found, read)
         verdicts += [await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -15,7 +14,7 @@ from ..keys.parts import as_counted
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
 from ..rules.declaration import check_names, checked_call
-from ..rules.marks import Mark, ViewMarks
+from ..rules.marks import ViewMarks
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import (
@@ -31,7 +30,7 @@ from ..settings import (
 from .features import FeatureReader
 from .functions import IDENTIFY, CheckedFunctions, FeatureFunctions, Read, awaited
 from .headers import HeaderWriter
-from .needs import AppFacts, RulesHere
+from .needs import RulesHere
 from .rejection import PreparedRejections
 from .request import Request
 from .routes import check_no_views
@@ -49,7 +48,7 @@ class HttpLimits:
 
     settles_at_end = True
 
-    def __init__(self, http_limiter: HttpLimiter, every: RuleSet, settings: Settings, app: AppFacts) -> None:
+    def __init__(self, http_limiter: HttpLimiter, every: RuleSet, settings: Settings, has_routes: bool) -> None:
         self.limiter = http_limiter.limiter
         self.settlement = self.limiter.settlement
         self.reject = http_limiter.reject
@@ -65,14 +64,14 @@ class HttpLimits:
         self.functions = functions = http_limiter.functions
         self.named = http_limiter.named
         reading = http, functions, http_limiter.adapter
-        if not (app.has_routes or http_limiter.before_user):
+        if not (has_routes or http_limiter.before_user):
             check_no_views(every, functions.may_provide)
-        leaves = http_limiter.before_user and not app.has_routes
-        here = RulesHere(every, app, FeatureReader({}, *reading).knows if leaves else None)
+        leaves = http_limiter.before_user and not has_routes
+        here = RulesHere(every, has_routes, FeatureReader({}, *reading).knows if leaves else None)
         if "ip" not in functions.may_provide:  # it may be anything
             here.check_addresses(http.ipv6_prefix)
         self.rules, self.left, self.has_names = here.rules, here.left, here.has_names
-        self.reader = FeatureReader(here.needs, *reading, app.has_routes, here.passed)
+        self.reader = FeatureReader(here.needs, *reading, has_routes, here.passed)
         is_known = http_limiter.before_user or http_limiter.gives_user
         self.without_user = () if is_known else tuple(here.without_user())
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
@@ -83,39 +82,23 @@ class HttpLimits:
         # They are forgotten with these rules.
         self.plan_without, self.peek_plan = lru_cache(1024)(_plan_without), lru_cache(1024)(_peek_plan)
 
-    def read(
-        self,
-        plan: Plan,
-        request: Request,
-        provided: Mapping[str, Any] | None = None,
-        resolve: Callable[[Any], Any] | None = None,
-    ) -> dict[str, Any]:
-        """Read the features of a plan. ``provided`` are not read, and ``resolve`` awaits those of async functions."""
+    def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Read the features of a plan, without those that are provided."""
         features = self.reader.read(plan, request, provided)
-        if resolve is None or not (self.reader.may_await or provided):
+        if not (self.reader.may_await or provided):
             return features
-        return {name: resolve(value) for name, value in features.items()}
+        return {name: request.resolve(value) for name, value in features.items()}
 
-    async def aread(
-        self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None, _resolve: object = None
-    ) -> dict[str, Any]:
+    async def aread(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Read the features of a plan, and await those of async functions."""
         features = self.reader.read(plan, request, provided)
         return await awaited(features) if self.reader.may_await or provided else features
 
-    def decide(
-        self,
-        plan: Plan,
-        request: Request,
-        provided: Mapping[str, Any] | None = None,
-        resolve: Callable[[Any], Any] | None = None,
-    ) -> Verdict:
+    def decide(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Decide a plan. The arguments are those of ``read``."""
-        return self.limiter.decide(plan, self.read(plan, request, provided, resolve), None, True, request)
+        return self.limiter.decide(plan, self.read(plan, request, provided), None, True, request)
 
-    async def adecide(
-        self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None, _resolve: object = None
-    ) -> Verdict:
+    async def adecide(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Async form of ``decide``. Functions of features may be async."""
         return await self.limiter.adecide(plan, await self.aread(plan, request, provided), None, True, request)
 
@@ -126,7 +109,7 @@ class HttpLimits:
         rules to the inner one.
         """
         innermost = native.get(ADMISSION)
-        outer = innermost and innermost.of(self.limiter)
+        outer = innermost and innermost.innermost().get(self.limiter)
         names = (self.left if before_user else frozenset()).union(outer.decided_rules if outer else ())
         return self.plan_without(plan, names) if names else plan
 
@@ -163,7 +146,9 @@ class HttpLimiter:
         """Whether an inner middleware of this limiter decides the rules in ``HttpLimits.left``."""
         self.named: set[str] = set()
         """The rules that code of the application names."""
-        self._app = AppFacts(routes)
+        self._has_routes = routes
+        self._checks: dict[object, Callable[[HttpLimits], object]] = {}
+        """They compare limits with the routes, by router."""
         with self.limiter.reloads.lock:
             self.renew(self.limiter.rules, self.limiter.settings)()
             self.limiter.reloads.users.add(self)
@@ -183,7 +168,6 @@ class HttpLimiter:
     def adopt(
         self,
         views: Iterable[ViewMarks] = (),
-        provided: Mapping[Mark, Collection[str]] | None = None,
         check: Callable[[HttpLimits], object] | None = None,
         key: object = None,
     ) -> None:
@@ -193,46 +177,43 @@ class HttpLimiter:
         are used. It replaces the check of this ``key``.
         """
         views = list(views)
-        marks = [mark for view in views for mark in view.every]
+
+        def check_all(limits: HttpLimits) -> None:
+            for view in views:
+                limits.rules.check(view)
+            if check is not None:
+                check(limits)
 
         def prepare(rules: RuleSet) -> None:
-            before = self._app  # read here, where the lock of the rules is held
-            app = replace(
-                before,
-                provided={**before.provided, **(provided or {})},
-                exempting=tuple(dict.fromkeys([*before.exempting, *(view for view in views if view.exempt)])),
-                checks={**before.checks, **({key: check} if check else {})},
-            )
-            self.renew(rules, self.limiter.settings, app)()
+            checks = {**self._checks, key: check_all}  # read here, where the lock of the rules is held
+            self.renew(rules, self.limiter.settings, checks)()
 
-        self.limiter.reloads.adopt(marks, prepare)
+        self.limiter.reloads.adopt([mark for view in views for mark in view.every], prepare)
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
 
         A middleware before the user leaves these rules to the inner one, as well as the rules that override decorators.
         """
-        self._app = replace(self._app, has_routes=False)
+        self._has_routes = False
         if self.before_user:
             self.renew(self.limiter.rules, self.limiter.settings)()
         else:
             self.adopt()
 
-    def renew(self, rules: RuleSet, settings: Settings, app: AppFacts | None = None) -> Callable[[], None]:
+    def renew(self, rules: RuleSet, settings: Settings, checks: Any = None) -> Callable[[], None]:
         """Check rules at the start, for new routes and at a reload. Return the function that puts them into effect."""
-        app = app or self._app
-        for view in app.exempting:
-            rules.check(view)
+        checks = checks or self._checks
         for name in self.named - rules.by_name.keys():
             message = f"the rule {name!r} is missing, but the application calls it by its name. Keep it, or restart"
             raise ConfigError(message, "rules")
         with self.limiter.reloads.located(*self.options, settings=settings):
-            limits = HttpLimits(self, rules, settings, app)
-            for check in app.checks.values():
+            limits = HttpLimits(self, rules, settings, self._has_routes)
+            for check in checks.values():
                 check(limits)
 
         def use() -> None:
-            self.in_force, self._app = limits, app
+            self.in_force, self._checks = limits, checks
 
         return use
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 from ..errors import ConfigError
 from ..keys.parts import feature_of
 from ..rules.access_lists import AccessLists
 from ..rules.compiled import CompiledRule
-from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import OPTIONAL
 from ..rules.priorities import PRIORITY
 from ..rules.ruleset import RuleSet
@@ -35,20 +33,6 @@ class Need(NamedTuple):
 NOWHERE: Final = Need()
 
 
-@dataclass(frozen=True)
-class AppFacts:
-    """The facts of an application that its middleware knows. They grow when routes are added.
-
-    ``provided`` has the features that views provide for their marks, ``exempting`` the views that leave out rules, and
-    ``checks`` compare the limits of the middleware with the routes, by router.
-    """
-
-    has_routes: bool
-    provided: Mapping[Mark, Collection[str]] = field(default_factory=dict)
-    exempting: tuple[ViewMarks, ...] = ()
-    checks: Mapping[object, Callable[[Any], object]] = field(default_factory=dict)
-
-
 class RulesHere:
     """The rules of a middleware, and which of them it decides itself.
 
@@ -56,10 +40,10 @@ class RulesHere:
     whether it can read the part of a key.
     """
 
-    def __init__(self, every: RuleSet, app: AppFacts, knows: Callable[[str], bool] | None = None) -> None:
+    def __init__(self, every: RuleSet, has_routes: bool, knows: Callable[[str], bool] | None = None) -> None:
         self.rules = every if knows is None else every.without_amendments()
-        self._has_routes = app.has_routes
-        self._given = {every.rule_of(mark): names for mark, names in app.provided.items()}
+        self._has_routes = has_routes
+        self._given = {every.rule_of(mark): mark.provides for mark in every.marks if mark.provides}
         all_rules = self.rules.rules
         foreign = {rule for rule in all_rules if knows is not None and not _is_known(rule, knows)}
         # Your code passes the features of a rule that only it decides.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
+from wsgiref.headers import Headers
 
 from ..keys.features import INVALID, UNMATCHED
 from ..keys.forms import normalize_host
@@ -29,8 +30,8 @@ _INSIDE = re.compile(r"[\s,]([^\s,=\"]+)\s*+(?:=|\Z)")
 _UTF8_CHARSET = re.compile(rf'[;\s]charset[ \t]*=[ \t]*(?:{_UTF8}|"{_UTF8}")[ \t]*(?:;|\Z)', re.ASCII)
 
 
-class Request(Mapping[str, Any]):
-    """One request. It is also a mapping over ``native``: ``request["client"]`` in ASGI."""
+class Request(ABC):
+    """One request."""
 
     native: MutableMapping[str, Any]
     """The ASGI scope, or the WSGI environ."""
@@ -96,6 +97,10 @@ class Request(Mapping[str, Any]):
     def header_names(self) -> list[str]:
         """Return the names of all headers in lower case, each once."""
 
+    def resolve(self, value: Any) -> Any:
+        """Return the value of a function for a caller that cannot await it. Most frameworks have no such caller."""
+        return value
+
     def body(self, limit: int) -> object:
         """Return the bytes of the body; None without one, ``INVALID`` for one over ``limit`` bytes or cut short.
 
@@ -105,7 +110,8 @@ class Request(Mapping[str, Any]):
 
     @property
     def headers(self) -> Headers:
-        return Headers(self)
+        """The headers by name, in any case. Several lines of one name are joined with commas."""
+        return Headers([(name, ", ".join(self.header_lines(name))) for name in self.header_names()])
 
     @property
     @abstractmethod
@@ -162,34 +168,6 @@ class Request(Mapping[str, Any]):
     def _split_query(self) -> dict[str, list[str]] | None:
         """As old parsers read the query, which split at ``;``, too."""
         return parse_pairs(self.query_string.replace(";", "&")) if ";" in self.query_string else self.query_values
-
-    def __getitem__(self, name: str) -> Any:
-        return self.native[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.native)
-
-    def __len__(self) -> int:
-        return len(self.native)
-
-
-class Headers(Mapping[str, str]):
-    """The headers of a request by name, in any case. Several lines of one name are joined with commas."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    def __getitem__(self, name: str) -> str:
-        lines = self._request.header_lines(name.lower())
-        if not lines:
-            raise KeyError(name)
-        return ", ".join(lines)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._request.header_names())
-
-    def __len__(self) -> int:
-        return len(self._request.header_names())
 
 
 def still_encoded(raw: bytes, whole: str, path: str) -> str:

@@ -237,7 +237,7 @@ def _quote_names(parameters: Iterable[str]) -> str:
     return ", ".join(repr(name.removeprefix(PATH_PARAMETER)) for name in sorted(parameters))
 
 
-def handlers_of(view: object, method: str) -> list[object]:
+def _handlers_of(view: object, method: str) -> list[object]:
     """Return the methods of a class-based view for a request, base classes first; none for a function."""
     cls = _class_of(view)
     if cls is None:
@@ -256,19 +256,14 @@ class ViewMarksByMethod:
     """
 
     def __init__(
-        self,
-        view: object,
-        within: Iterable[object] = (),
-        marks: Callable[[object], ViewMarks] = marks_of,
-        handlers: Callable[[object, str], list[object]] = handlers_of,
+        self, view: object, within: Iterable[object] = (), marks: Callable[[object], ViewMarks] = marks_of
     ) -> None:
         entries = [method for name in _DISPATCHERS for method in _in_all_bases(_class_of(view), name)]
         common = [marks(thing) for thing in (*within, view, *entries)]
         self.common = view_of(common)
+        handlers = {method: _handlers_of(view, method) for method in METHODS}
         self.by_method = {
-            method: view_of([*common, *map(marks, handling)])
-            for method in METHODS
-            if (handling := handlers(view, method))
+            method: view_of([*common, *map(marks, handling)]) for method, handling in handlers.items() if handling
         }
 
     def for_method(self, method: str) -> ViewMarks:

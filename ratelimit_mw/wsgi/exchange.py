@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 VERDICT: Final = "ratelimit_mw.verdict"
 """The key of the environ where the application finds the verdict."""
+_WITHOUT_PREFIX: Final = ("CONTENT_TYPE", "CONTENT_LENGTH")
 _ERROR: Final = 500
 """The status that servers send when an application raises."""
 _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
@@ -31,7 +32,7 @@ _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file
 def environ_key(header: str) -> str:
     """Return the key of the environ that holds a header."""
     key = header.upper().replace("-", "_")
-    return key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
+    return key if key in _WITHOUT_PREFIX else f"HTTP_{key}"
 
 
 class WSGIRequest(Request):
@@ -80,7 +81,8 @@ class WSGIRequest(Request):
         return [] if value is None else [value]
 
     def header_names(self) -> list[str]:
-        return [key[5:].lower().replace("_", "-") for key in self.native if key.startswith("HTTP_")]
+        keys = (key for key in self.native if key.startswith("HTTP_") or key in _WITHOUT_PREFIX)
+        return [key.removeprefix("HTTP_").lower().replace("_", "-") for key in keys]
 
     def body(self, limit: int) -> object:
         return read_body(self.native, limit, self.is_late)

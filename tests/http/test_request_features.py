@@ -106,10 +106,11 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
     """Names ignore case, commas join repeated lines, and a missing header is not in the mapping."""
     headers = asgi(headers=[(b"X-A", b"1"), (b"x-b", b"\xe9"), (b"x-a", b"2")]).headers
     assert (headers["x-A"], headers["X-B"], headers.get("x-c")) == ("1, 2", "\u00e9", None)
-    assert (list(headers), len(headers)) == (["x-a", "x-b"], 2)
+    assert (headers.keys(), len(headers)) == (["x-a", "x-b"], 2)
     assert headers.get("\u0142") is None
     fields = wsgi(HTTP_X_A="1", CONTENT_TYPE="text/plain", CONTENT_LENGTH="3").headers
-    assert (fields["X-a"], fields["content-length"], list(fields)) == ("1", "3", ["x-a"])
+    assert (fields["X-a"], fields["content-length"]) == ("1", "3")
+    assert fields.keys() == ["x-a", "content-type", "content-length"]
 
 
 @each(
@@ -137,14 +138,6 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
 def test_the_host_is_normalized(lines: list[str], host: object) -> None:
     """The host is lower case without port and final dot. Lines that differ, text that is no host, and none: invalid."""
     assert asgi(headers=[(b"host", line.encode()) for line in lines]).host == host
-
-
-def test_a_request_is_a_mapping_over_scope_or_environ() -> None:
-    """Feature functions can read every entry of the scope or environ."""
-    request = asgi()
-    assert request["client"] == ("192.0.2.7", 1234)
-    assert set(request) == set(http_scope())
-    assert len(request) == len(http_scope())
 
 
 @each(
@@ -188,7 +181,7 @@ def test_a_feature_function_replaces_a_built_in_feature() -> None:
     app = limited(
         sending(START, BODY),
         limiter("1/minute", key=["ip", "endpoint"]),
-        features={"ip": lambda request: "same", "endpoint": lambda request: request["path"]},
+        features={"ip": lambda request: "same", "endpoint": lambda request: request.path},
     )
     requests = [("192.0.2.1", "/a"), ("192.0.2.2", "/a"), ("192.0.2.1", "/b")]
     sent = [send_bare(app, http_scope(client=(ip, 1), path=path))[0]["status"] for ip, path in requests]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
 from calls import BODY, OK, START, ask, sending
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
@@ -13,7 +14,7 @@ from starlette.routing import Mount, Route, Router
 from starlette_apps import application, asynchronous, hello, statuses, synchronous
 from tables import each
 
-from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw import Limiter, MissingMiddlewareError, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, limit
 from ratelimit_mw.testing import ManualClock
 
@@ -125,10 +126,16 @@ class Views:
         return PlainTextResponse("view")
 
 
-@each("view", [synchronous, functools.partial(synchronous), Views().view])
+@each("view", [synchronous, Views().view])
 def test_a_decorated_view_is_limited(view: Any) -> None:
-    """A sync function, a partial, and a bound method, which has the decorator on its function."""
+    """A sync function, and a bound method, which has the decorator on its function."""
     assert statuses(application([Route("/", view)]), "/", "/", "/") == [200, 200, 429]
+
+
+def test_a_partial_of_a_decorated_view_is_an_error() -> None:
+    """Nothing marks the partial, so its limit would be missing."""
+    with pytest.raises(MissingMiddlewareError, match=r"write functools\.wraps"):
+        ask(application([Route("/", functools.partial(synchronous))]), "/")
 
 
 def test_an_overriding_method_keeps_the_limit() -> None:
