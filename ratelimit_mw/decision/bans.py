@@ -107,6 +107,7 @@ class BanLimit(Limit):
 
     shares: ClassVar[bool] = False
     """A neighbour's ban is no ban."""
+    is_ban: ClassVar[bool] = True
 
     def __init__(self, terms: BanTerms, shown: Limit) -> None:
         quota = Quota.exact(terms.after or 1, terms.within)
@@ -119,10 +120,6 @@ class BanLimit(Limit):
         self.quiet = Ban(terms).quiet
         # Without a period: a change of the option lifts no ban.
         self.prefix = f"{prefix_of_rule(self.rule)}{Ban.name}||"
-
-    @property
-    def concerns_ban(self) -> bool:
-        return True
 
     def lasting(self, us: int) -> BanLimit:
         """Return the ban whose ``charge`` bans a client at once, for some microseconds."""

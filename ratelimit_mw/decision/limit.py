@@ -410,6 +410,7 @@ class Limit:
     names_client: Callable[[str], bool] = staticmethod(lambda _: True)
     shares: ClassVar[bool] = True
     status: int = 429
+    is_ban: ClassVar[bool] = False
     ban: Limit | None = None
     by_class: Mapping[str, Limit] = MappingProxyType({})
     held = 0
@@ -448,11 +449,6 @@ class Limit:
         self.quota, self.algorithm = quota, self.build(quota)
         self.decide, self.limit = self.algorithm.decide, self.algorithm.limit
         self.prefix = f"{prefix_of_rule(self.rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
-
-    @property
-    def concerns_ban(self) -> bool:
-        """Whether a rejection concerns a ban: the rule has one, or the limit is one."""
-        return self.ban is not None
 
     @property
     def holds_slots(self) -> bool:

@@ -398,7 +398,7 @@ def withdraw(
     if not rejecting:
         return writes
     allowed = all(limit.shadow for limit in rejecting)
-    has_ban = any(limit.concerns_ban for limit in rejecting)
+    has_ban = any(limit.ban is not None or limit.is_ban for limit in rejecting)
     banned = banned_rules(decisions) if has_ban and allowed else ()  # all of a rejected request look only
     looking = set()
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):

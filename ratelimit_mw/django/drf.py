@@ -226,7 +226,7 @@ class _JointPlan(Plan):
     def __init__(self, plans: tuple[Plan, ...]) -> None:
         super().__init__(list(dict.fromkeys(rule for plan in plans for rule in plan.rules)), plans[0].lists)
         self._plans = plans
-        self.plain, self.alone = [], None
+        self.plain, self.alone = (), None
 
     def hits(self, features: Features, *others: Any) -> Any:
         hits: list[Hit] = []

@@ -5,7 +5,7 @@ They are those of a memory store, of a lease, and of one adaptive limit: this pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from ..decision import Decision, Limit, Verdict, build_verdict, make_hit, with_added_hits
@@ -49,6 +49,8 @@ class Programs:
             return _wait
         if rule is not None and rule.limits_of_all is None:
             return self._of_client(plan, rule, self._memory)
+        if plan.plain and all(each.limits_of_all is not None for each in plan.plain):
+            return self._of_limits(plan.plain, self._memory)
         return self._of_hits(plan, self._memory)
 
     def _of_gate(self, rule: CompiledRule, limit: Limit) -> Program:
@@ -75,6 +77,27 @@ class Programs:
                 return Verdict()
             decision = decide_one(limit, key, own_cost if cost is None else cost)
             return None if decision is None else Verdict((decision,), decision.allowed)
+
+        return decide
+
+    def _of_limits(self, rules: Iterable[CompiledRule], store: MemoryStore) -> Program:
+        """For several limits of all clients."""
+        apply, own_clock = store.apply, self._own_clock
+        limits_of = [(rule, [(limit, limit.prefix) for limit in rule.limits_of_all or ()]) for rule in rules]
+        parts = [(rule.build_key, rule.fixed_cost, limits) for rule, limits in limits_of]
+
+        def decide(features: Features, cost: int | None, _: Any) -> Verdict:
+            hits: list[Any] = []
+            for key_of, own_cost, limits in parts:
+                if (key := key_of(features)) is not None:
+                    used = own_cost if cost is None else cost
+                    for limit, prefix in limits:
+                        hits.append((limit, prefix + key, used))
+            decisions = apply(hits, None if own_clock is None else own_clock()) if hits else ()
+            for decision in decisions:
+                if not decision.allowed:
+                    return Verdict(decisions, False)
+            return Verdict(decisions)
 
         return decide
 

@@ -59,15 +59,15 @@ class Plan:
         """Whether one call of the store decides a request."""
         self.program: Program | None = None
         """Decides the requests of the plan in memory, once it is bound: by features, cost and request."""
-        self.alone = self._alone()
-        """The rule of a plan that is one rule, and no more: its key, its limits and its cost decide."""
+        self.plain = self.rules if self._is_plain() else ()
+        """The rules of a plan that is no more: their keys, their limits and their costs decide."""
+        self.alone = self.plain[0] if len(self.plain) == 1 else None
 
-    def _alone(self) -> CompiledRule | None:
-        if len(self.rules) != 1 or self.lists or self.adds_hits or self.waits:
-            return None
-        (rule,) = self.rules
-        is_simple = not (rule.capture or rule.where or rule.shadow or rule.rejects_missing)
-        return rule if is_simple and rule.fixed_cost is not None else None
+    def _is_plain(self) -> bool:
+        if self.lists or self.adds_hits or self.waits:
+            return False
+        special = any(rule.capture or rule.where or rule.shadow or rule.rejects_missing for rule in self.rules)
+        return not special and all(rule.fixed_cost is not None for rule in self.rules)
 
     @cached_property
     def without_costs(self) -> Plan:

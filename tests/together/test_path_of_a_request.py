@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from calls import ask
+from calls import ask, ask_wsgi
+from django.urls import path
+from django_calls import hello, project
 from fastapi import FastAPI
+from flask import Flask
 from redis_handles import PATIENT, address
 from servers import Server
 
 import ratelimit_mw
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimitMiddleware as ASGIMiddleware
 from ratelimit_mw.fastapi import limit as asgi_limit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 
@@ -93,7 +99,16 @@ def test_a_hit_on_redis_enters_at_most_14_files(redis_server: Server) -> None:
         assert len(files) <= 14, sorted(files)
 
 
-def test_a_rejection_in_fastapi_enters_at_most_16_files() -> None:
+def files_of(request: Callable[[], Any]) -> set[str]:
+    """Return the files that a warm request enters."""
+    for _ in range(3):
+        assert request().status_code == 200
+    with record_files() as files:
+        assert request().status_code == 200
+    return files
+
+
+def test_a_rejection_in_fastapi_enters_at_most_14_files() -> None:
     """A rule and ``@limit``: the adapter finds the route, ``http`` reads and writes, the limiter decides."""
     app = FastAPI()
     app.add_middleware(ASGIMiddleware, limiter=Limiter([Rule(name="site", limits="30/hour")]))
@@ -107,4 +122,23 @@ def test_a_rejection_in_fastapi_enters_at_most_16_files() -> None:
     with record_files() as files:
         ask(app, "/items/7")
     assert {"asgi/middleware.py", "asgi/routes.py", "http/admission.py", "http/rejection.py"} <= files
+    assert len(files) <= 14, sorted(files)
+
+
+def test_a_request_to_flask_enters_at_most_13_files() -> None:
+    """A rule and ``@limit``, allowed: the hooks decide, and the layer of WSGI writes the headers."""
+    app = Flask("app")
+    RateLimiter(app, limiter=Limiter([Rule(name="site", limits="30/hour")]))
+    app.add_url_rule("/items/<item>", "show", flask_limit("20/hour")(lambda item: item))
+    files = files_of(lambda: ask_wsgi(app, "/items/7"))
+    assert {"flask/hooks.py", "wsgi/exchange.py", "http/admission.py", "http/headers.py"} <= files
+    assert len(files) <= 13, sorted(files)
+
+
+def test_a_request_to_django_enters_at_most_16_files() -> None:
+    """A rule and ``@limit``, allowed: the middleware has the project's limits, its routes, and a request of its own."""
+    settings = {"rules": [{"name": "site", "limits": "30/hour"}]}
+    with project(settings, path("items", django_limit("20/hour")(hello))) as served:
+        files = files_of(lambda: served.ask("/items"))
+    assert {"django/middleware.py", "django/routes.py", "http/admission.py", "http/headers.py"} <= files
     assert len(files) <= 16, sorted(files)

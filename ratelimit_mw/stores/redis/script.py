@@ -99,7 +99,7 @@ class PackedLimits(dict[Limit, Any]):
             fields["shadow"] = True
         if limit.held:
             fields["held"] = limit.held
-        if limit.concerns_ban:
+        if limit.ban is not None or limit.is_ban:
             fields["rule"] = limit.rule
         fields["kind"] = lua.name
         packed = fields if limit.quota.calendar else msgspec.Raw(msgspec.msgpack.encode(fields))
