@@ -30,7 +30,7 @@ class RouteIndex:
     """
 
     start: object = None
-    """What leads a request to this index."""
+    """The router or application by which a request finds this index."""
     handling: Any = None
     """The application that the middleware serves, where it has error handlers of its own."""
 
