@@ -233,6 +233,9 @@ class Admission:
         if self.first is not None:
             self.first.verdict = self.verdict
             return []
+        if self.limits.is_announced:
+            verdicts = [*self.verdicts, *(self.rejections or ())]
+            self.limits.limiter.observers.announce(verdicts, self.verdict, self.request.endpoint, self.request.method)
         verdict = self.outcome(status) if self.counts_outcomes else self.verdict
         return self.limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
 

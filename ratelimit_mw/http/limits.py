@@ -57,6 +57,7 @@ class HttpLimits:
         self.settings = http = settings.replaced(**http_limiter.options)
         """The settings of the limiter with the arguments of the middleware."""
         self.is_observed = self.limiter.is_observed
+        self.is_announced = bool(self.limiter.observers.early)
         self.watch = self.limiter.reloads.watch
         """Looks for changed settings; None where nothing changes."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)

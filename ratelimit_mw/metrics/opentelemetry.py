@@ -90,6 +90,8 @@ vars(count).update(reader=_reader)
 def annotate(event: Event) -> None:
     """Add the outcome of a request to its span, as attributes. It is an observer.
 
+    The instrumentation of a framework may end the span with the response, so it is also called at its start.
+
     Args:
         event: The event of a request.
     """
@@ -98,3 +100,6 @@ def annotate(event: Event) -> None:
         for name in _ATTRIBUTES:
             if value := getattr(event, name):
                 span.set_attribute(f"ratelimit.{name}", value)
+
+
+vars(annotate).update(is_early=True)

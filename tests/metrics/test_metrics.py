@@ -10,15 +10,18 @@ from typing import Any, get_args
 import promql_parser
 import pytest
 import yaml
+from calls import ask
 from folders import ROOT, page_of
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry
 from shared_store import SharedStore
+from starlette.responses import PlainTextResponse
 from tables import each
 
 from ratelimit_mw import Event, Limiter, Rule
+from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.limiter.observers import readers
 from ratelimit_mw.limiter.observers.events import REJECTED, Outcome
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
@@ -167,6 +170,25 @@ def test_annotate_adds_attributes_to_the_span() -> None:
         "ratelimit.method": "GET",
         "ratelimit.wait": 60.0,
     }
+
+
+def test_a_span_that_ends_with_the_response_has_the_attributes() -> None:
+    """The instrumentation of a framework ends its span with the last part of the body, before the event is sent."""
+    spans: list[Any] = []
+
+    async def instrumented(scope: Any, receive: Any, send: Any) -> None:
+        async def ending(message: Any) -> None:
+            await send(message)
+            if message["type"] == "http.response.body":
+                span.end()
+
+        with TracerProvider().get_tracer("test").start_as_current_span("request", end_on_exit=False) as span:
+            spans.append(span)
+            await app(scope, receive, ending)
+
+    app = RateLimitMiddleware(PlainTextResponse("hello"), limits="1/minute", observers=[annotate])
+    assert [ask(instrumented).status_code for _ in range(2)] == [200, 429]
+    assert [span.attributes["ratelimit.outcome"] for span in spans] == ["allowed", "rejected"]
 
 
 @each("module", [prometheus, opentelemetry])

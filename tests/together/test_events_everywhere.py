@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from calls import CLIENT, aask, ask, http_scope
 from django_calls import MIDDLEWARE
-from sites import SITES
+from sites import SITES, Reply
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
@@ -58,6 +58,38 @@ def test_two_stages_of_one_limiter_send_one_event(name: str) -> None:
     with SITES[name](rate, features={"user": lambda _: "ann"}, **more) as site:
         assert site.statuses(2) == [200, 429]
     assert [set(event.rules) for event in events] == [{"clients", "users"}] * 2
+    assert outcomes(events) == ["allowed", "rejected"]
+
+
+class Early:
+    """An observer that is also called when the response starts, as one that needs the span of the request."""
+
+    is_early = True
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        self.seen.append(f"{event.outcome} {event.method} {event.endpoint}")
+
+
+@each("name", SITES)
+def test_an_early_observer_is_called_before_the_body_too(name: str) -> None:
+    """It knows the outcome and the route by then. A request counts once."""
+    early, events = Early(), list[Event]()
+
+    async def view(_: Any) -> Reply:
+        async def parts() -> Any:
+            early.seen.append("body")
+            yield b"hello"
+
+        return Reply(200, parts())
+
+    where = "GET None" if name in ("asgi", "wsgi") else "GET /"
+    with SITES[name](Rule(name="api", limits="1/minute"), view, observers=[early, events.append]) as site:
+        assert site.statuses(2) == [200, 429]
+    assert early.seen[0] == f"allowed {where}"
+    assert sorted(early.seen) == [*[f"allowed {where}"] * 2, "body", *[f"rejected {where}"] * 2]
     assert outcomes(events) == ["allowed", "rejected"]
 
 

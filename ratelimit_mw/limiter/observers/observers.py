@@ -56,7 +56,8 @@ class Observers:
     They run in the thread or on the event loop of the request. An event that an observer itself causes is not sent.
 
     An observer is a function. With ``needs_event``, it receives only the events whose outcomes it needs. With
-    ``counter_of``, it counts requests without their events: an ``OutcomeReader``, and the feed of a traffic log.
+    ``counter_of``, it counts requests without their events: an ``OutcomeReader``, and the feed of a traffic log. With
+    ``is_early``, it also receives an event when the response starts.
 
     Attributes:
         store: The kind of the store.
@@ -74,6 +75,7 @@ class Observers:
         self.gates = gates
         self._functions: list[tuple[str, Observer]] = []
         self._feeds: list[tuple[str, Any]] = [] if feed is None else [(name_of(feed), feed)]
+        self.early: list[tuple[str, Observer]] = []
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
@@ -90,6 +92,7 @@ class Observers:
             function.limiters.add(self)
         else:
             self._functions.append((name, function))
+            self.early += [(name, function)] * getattr(function, "is_early", False)
 
     def _start_over(self, _intact: bool = True) -> None:
         """Forget the rows. In a forked child, the counters are those of its parent."""
@@ -105,6 +108,11 @@ class Observers:
         for rule, level in self.gates.levels().items():
             yield "limit", (rule, level.reason), level.limit
             yield "in_flight", (rule,), level.in_flight
+
+    def announce(self, verdicts: Sequence[Verdict], final: Verdict, endpoint: str | None, method: str | None) -> None:
+        """Call the early observers. The request is not counted yet."""
+        outcomes = outcomes_of(verdicts, final, self.store)
+        self._send(_Row(outcomes, endpoint, repeat(None), self.early, ()), verdicts, endpoint, method)
 
     def report_one(self, verdict: Verdict, endpoint: str | None = None, method: str | None = None) -> None:
         """Report a request with one verdict."""
