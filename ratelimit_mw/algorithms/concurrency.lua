@@ -1,7 +1,6 @@
 -- The twin of concurrency.py. State: slots, each an id, an expiry and a cost. Their store provides total (the sum of all
--- costs), bound (no id is larger), count, latest() (the last expiry), ended(now) and newest() (the largest id). It also
--- provides get(id, cost) and find(id, cost), which finds a slot of another cost too. A new state is without the slots in
--- gone, and has the slot put.
+-- costs), count, latest() (the last expiry), ended(now) and newest() (the largest id). It also provides get(id, cost) and
+-- find(id, cost), which finds a slot of another cost too. A new state is without the slots in gone, and has the slot put.
 
 local HINT = 1000000
 
@@ -18,17 +17,15 @@ end
 
 -- The state without the slots that are gone, with one put in their place.
 local function changed(state, gone, put)
-  local count, total, bound = state and state.count or 0, state and state.total or 0, state and state.bound or 0
+  local count, total = state and state.count or 0, state and state.total or 0
   if count == #gone and not put then return nil end
   total = total - total_of(gone)
-  if put then
-    total, bound = total + put[3], max(bound, put[1])
-  end
-  return {slots = state, gone = gone, put = put, total = total, bound = bound}
+  if put then total = total + put[3] end
+  return {slots = state, gone = gone, put = put, total = total}
 end
 
 local function next_id(state, now)
-  if not state or state.bound < now then return now end
+  if not state then return now end
   return max(now, state:newest() + 1)
 end
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from ..decision import Correction, Decision, Hit, Limit
 from ..errors import ConfigError
+from .blocking import async_form
 
 LOOKED_AT: Final = 1_000
 """The maximum number of keys that one call of ``list_keys`` looks at."""
@@ -112,10 +113,6 @@ class Store(ABC):
             StoreError: The store is unreachable. The worker starts anyway.
         """
 
-    async def astart(self) -> None:
-        """Async form of ``start``."""
-        self.start()
-
     def ping(self) -> None:
         """Raise ``StoreError`` unless the store replies. A thread calls it while the store is unreachable."""
         self.forget([""])
@@ -150,10 +147,6 @@ class Store(ABC):
         name = self.name or type(self).__name__
         raise ConfigError(f"the store {name} cannot list its keys. Inspect the key of one client instead")
 
-    async def alist_keys(self, prefix: str, place: str = "") -> KeyPage:
-        """Async form of ``list_keys``."""
-        return self.list_keys(prefix, place)
-
     def read_record(self, name: str) -> bytes | None:
         """Return the data of a record: a small document beside the states, such as the overrides of a limiter.
 
@@ -170,10 +163,6 @@ class Store(ABC):
             ConfigError: The store keeps no records.
         """
         raise self._without_records()
-
-    async def aread_record(self, name: str) -> bytes | None:
-        """Async form of ``read_record``."""
-        return self.read_record(name)
 
     def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
         """Write or delete a record in one atomic step, if it is still as it was read.
@@ -192,32 +181,21 @@ class Store(ABC):
         """
         raise self._without_records()
 
-    async def awrite_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
-        """Async form of ``write_record``."""
-        return self.write_record(name, data, before)
-
     def _without_records(self) -> ConfigError:
         name = self.name or type(self).__name__
         return ConfigError(f"the store {name} keeps no records. Add read_record and write_record to its class")
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        """Async form of ``apply``."""
-        return self.apply(hits, now, consume)
-
-    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        """Async form of ``correct``."""
-        return self.correct(changes, now)
-
-    async def aforget(self, keys: Iterable[str]) -> None:
-        """Async form of ``forget``."""
-        self.forget(keys)
-
     def close(self) -> None:  # noqa: B027 - most stores hold nothing open
         """Close connections and files. A second call changes nothing."""
 
-    async def aclose(self) -> None:
-        """Async form of ``close``."""
-        self.close()
+    aapply = async_form(apply)
+    acorrect = async_form(correct)
+    aforget = async_form(forget)
+    astart = async_form(start)
+    alist_keys = async_form(list_keys)
+    aread_record = async_form(read_record)
+    awrite_record = async_form(write_record)
+    aclose = async_form(close)
 
 
 def record_key(name: str, data: bytes | None = None) -> str:

@@ -61,7 +61,8 @@ def twins(
     async def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
         return await work(getattr(self, part) if part else self, async_call, *arguments, **options)
 
-    _document(work, 2, blocking, waiting)
+    _document(blocking, work, 2)
+    _document(waiting, work, 2, "a")
     return blocking, waiting
 
 
@@ -77,20 +78,30 @@ def forms(
     async def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
         return await self._arun(name, *arguments, **options)  # type: ignore[no-any-return]
 
-    _document(like, 1, blocking, waiting)
+    _document(blocking, like)
+    _document(waiting, like, prefix="a")
     return blocking, waiting
 
 
-def _document(work: Any, skipped: int, blocking: Any, waiting: Any) -> None:
-    """Name and document both forms. Their signature has the first parameter, and not the others that are skipped."""
-    name, place = work.__name__.lstrip("_"), work.__qualname__.rpartition(".")[0]
-    own, *others = inspect.signature(work).parameters.values()
-    signature = inspect.signature(work).replace(parameters=[own, *others[skipped - 1 :]])
-    documents = {blocking: (name, work.__doc__), waiting: (f"a{name}", f"Async form of ``{name}``.")}
-    for function, (own_name, document) in documents.items():
-        function.__name__, function.__qualname__ = own_name, f"{place}.{own_name}".lstrip(".")
-        function.__doc__, function.__module__ = document, work.__module__
-        function.__signature__ = signature
+def async_form(like: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return the async form of a method that does no I/O. It calls the method, that of a subclass too."""
+    name = like.__name__
+
+    async def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return getattr(self, name)(*arguments, **options)  # type: ignore[no-any-return]
+
+    _document(waiting, like, prefix="a")
+    return waiting
+
+
+def _document(form: Any, like: Any, skipped: int = 1, prefix: str = "") -> None:
+    """Name and document a form. Its signature has the first parameter, and not the others that are skipped."""
+    name = like.__name__.lstrip("_")
+    own, *others = inspect.signature(like).parameters.values()
+    form.__signature__ = inspect.signature(like).replace(parameters=[own, *others[skipped - 1 :]])
+    form.__doc__ = f"Async form of ``{name}``." if prefix else like.__doc__
+    form.__name__, form.__module__ = prefix + name, like.__module__
+    form.__qualname__ = f"{like.__qualname__.rpartition('.')[0]}.{form.__name__}".lstrip(".")
 
 
 def is_on_event_loop() -> bool:

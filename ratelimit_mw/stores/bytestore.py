@@ -321,9 +321,6 @@ class ByteStore(CallStore):
     _most_entries: ClassVar[Mapping[str, int]] = {}
     """The most entries of a window, by the name of its algorithm: each hit writes all of them."""
 
-    def __init__(self, timeout_us: int = 50_000) -> None:
-        super().__init__(timeout_us)
-
     clock: Clock = staticmethod(wall_us)
     """Returns the time in microseconds, for calls without a time."""
 

@@ -41,7 +41,7 @@ class CallStore(Store):
     _title: ClassVar[str] = ""
     """The kind of the server, if the store has one."""
 
-    def __init__(self, timeout_us: int) -> None:
+    def __init__(self, timeout_us: int = 50_000) -> None:
         self._seconds = seconds_of(timeout_us)
         self._loops = PerLoop(lambda: self._open(EventLoop(self._seconds)))
         self._threads = self._open(Threads(self._seconds))

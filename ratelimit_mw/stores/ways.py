@@ -213,8 +213,7 @@ async def _open_connection(way: Way, server: Server, tls: Tls, codec: Codec, dea
     for left, resolved in zip(range(len(addresses), 0, -1), addresses, strict=True):
         with _new_socket(resolved[0], is_last=left == 1) as plain:
             await way.connect(plain, resolved[1], way.clock.now + (deadline - way.clock.now) / left)
-            with _naming_plain_servers(tls):
-                return await way.wrap(plain, server, tls, codec, deadline)
+            return await _wrap(way, plain, server, tls, codec, deadline)
     raise OSError("the name has no address")
 
 
@@ -254,11 +253,10 @@ def _new_socket(family: int, is_last: bool) -> Iterator[socket.socket]:
             raise
 
 
-@contextmanager
-def _naming_plain_servers(tls: Tls) -> Iterator[None]:
+async def _wrap(way: Way, plain: socket.socket, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
     """Name the likely reason of a failed handshake: a server without TLS waits for a line, or replies in plain text."""
     try:
-        yield
+        return await way.wrap(plain, server, tls, codec, deadline)
     except (TimeoutError, ssl.SSLError) as error:
         if tls is None or isinstance(error, ssl.SSLCertVerificationError):
             raise

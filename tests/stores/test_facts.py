@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ def test_a_server_without_a_reply_has_a_problem(url: str) -> None:
 
 
 def test_each_memcached_has_its_statistics(memcached_server: Server) -> None:
-    known, gone = open_store(f"memcached://{HOST}:{memcached_server.port},{HOST}:1", PATIENT).facts()
+    with closing(open_store(f"memcached://{HOST}:{memcached_server.port},{HOST}:1", PATIENT)) as store:
+        known, gone = store.facts()
     assert int(known.values["limit_maxbytes"]) > 0
     assert (gone.name, gone.replies) == (f"{HOST}:1", False)

@@ -63,9 +63,10 @@ class FileLock:
         clock.count(began, self._blocked)
         start = clock.now
         self._holder, self._is_waiting = threading.get_ident(), True
+        is_taken = False
         try:
             for pause in chain(repeat(0.0, _TRIES), _PAUSES, repeat(_PAUSES[-1])):
-                if self._take():
+                if is_taken := self._take():
                     return
                 began = machine.monotonic()
                 if pause:
@@ -73,24 +74,21 @@ class FileLock:
                 if clock.count(began, 2 * pause) >= deadline:
                     self._blocked += clock.now - start
                     raise self.timed_out()
-        except BaseException:
-            self._release_threads()
-            raise
         finally:
             self._is_waiting = False
+            if not is_taken:
+                self._release_threads()
 
     def try_acquire(self) -> bool:
         if not self._threads.acquire(False):
             return False
-        self._holder = threading.get_ident()
+        self._holder, is_taken = threading.get_ident(), False
         try:
-            if self._take():
-                return True
-        except BaseException:
-            self._release_threads()
-            raise
-        self._release_threads()
-        return False
+            is_taken = self._take()
+        finally:
+            if not is_taken:
+                self._release_threads()
+        return is_taken
 
     @property
     def has_live_holder(self) -> bool:
@@ -104,8 +102,7 @@ class FileLock:
             else:
                 fcntl.lockf(self.fd, fcntl.LOCK_UN, 1)
         finally:
-            self._holder = 0
-            self._threads.release()
+            self._release_threads()
 
     def _release_threads(self) -> None:
         self._holder = 0

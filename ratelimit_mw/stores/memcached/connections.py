@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ..servers import Server
 from ..ways import Channel, Way, open_connection
-from .protocol import STORED, ProtocolError, ReplyReader, StoredValue, unexpected
+from ..wire import ReplyError
+from .protocol import STORED, ReplyReader, StoredValue, unexpected
 
 
 class Rendezvous:
@@ -68,14 +69,11 @@ class MemcachedConnections:
         return [[next(lines[each.server]) for _ in each.commands] for each in requests], values
 
     async def stats(self, server: Server, due: float) -> dict[str, str]:
-        """Return the reply of a server to ``stats``, over a connection of its own."""
-        connection = await self._connect(server, due)
+        """Return the reply of a server to ``stats``."""
         try:
-            (values,) = await connection.send(b"stats\r\n", 1, due)
-        except ProtocolError as error:
+            (values,) = await (await self.channel(server).send(b"stats\r\n", 1, due))
+        except ReplyError as error:
             raise ConnectionError("it rejects the command stats") from error
-        finally:
-            connection.close()
         return {name.decode("utf-8", "replace"): text for name, text in values.items()}
 
     def close(self) -> None:
@@ -94,11 +92,11 @@ class MemcachedConnections:
         connection = await open_connection(self._way, server, self._tls, ReplyReader(), due)
         try:
             if self._login and await connection.send(self._login, 1, due) != [STORED]:
-                raise ProtocolError
+                raise ReplyError
         except BaseException as error:
             connection.close()
-            if isinstance(error, ProtocolError):
-                raise ProtocolError(f"{server} rejected the user name or the password") from None
+            if isinstance(error, ReplyError):
+                raise ReplyError(f"{server} rejected the user name or the password") from None
             raise
         return connection
 

@@ -24,10 +24,6 @@ _NEVER: Final = 0
 _MAX_PREFIX: Final = 50
 
 
-class ProtocolError(ReplyError):
-    """An error reply, or bytes that are not a reply of Memcached."""
-
-
 class StoredValue(NamedTuple):
     """A value and its ``cas`` number, which changes with every write."""
 
@@ -101,11 +97,11 @@ class ReplyReader:
         self._data += data
 
     def gets(self) -> Any:
-        """Return the next reply, or ``MORE``. Raise ``ProtocolError`` for an error reply, and for other bytes."""
+        """Return the next reply, or ``MORE``. Raise ``ReplyError`` for an error reply, and for other bytes."""
         while (end := self._data.find(b"\r\n")) >= 0:
             line, after = self._data[:end], end + 2
             if line.startswith(_ERRORS):
-                raise ProtocolError(line[:_MAX_LINE].decode("utf-8", "replace"))
+                raise ReplyError(line[:_MAX_LINE].decode("utf-8", "replace"))
             if line.startswith(b"VALUE "):
                 name, size, unique = _parse_value(line)
                 if len(self._data) < after + size + 2:
@@ -129,7 +125,7 @@ class ReplyReader:
         self._values[name] = value
         self._size += size
         if self._size > _MAX_REPLY:
-            raise ProtocolError(f"a reply is larger than {_MAX_REPLY} bytes")
+            raise ReplyError(f"a reply is larger than {_MAX_REPLY} bytes")
 
 
 def _parse_value(line: bytes) -> tuple[bytes, int, bytes]:
@@ -138,10 +134,10 @@ def _parse_value(line: bytes) -> tuple[bytes, int, bytes]:
         raise unexpected(line)
     name, size, unique = match.groups()
     if int(size) > _MAX_VALUE:
-        raise ProtocolError(f"a value of {int(size)} bytes is larger than {_MAX_VALUE}")
+        raise ReplyError(f"a value of {int(size)} bytes is larger than {_MAX_VALUE}")
     return name, int(size), unique
 
 
-def unexpected(data: object) -> ProtocolError:
+def unexpected(data: object) -> ReplyError:
     shown = data[:40] if isinstance(data, bytes) else data
-    return ProtocolError(f"expected a reply of Memcached, got {shown!r}")
+    return ReplyError(f"expected a reply of Memcached, got {shown!r}")

@@ -17,9 +17,10 @@ from ..blocking import run_blocking
 from ..bytestore import ByteStore, TimedCall, Write, wall_us
 from ..servers import Server, tls_context
 from ..ways import Way
+from ..wire import ReplyError
 from .address import MemcachedAddress, login_command, read_servers
 from .connections import KeyCommands, MemcachedConnections, Rendezvous
-from .protocol import EXPIRED, STORED, KeyNames, ProtocolError, StoredValue, command, expiry, swap, write
+from .protocol import EXPIRED, STORED, KeyNames, StoredValue, command, expiry, swap, write
 from .tiers import Window
 
 _MAX_FORGOTTEN: Final = 100  # keys per round trip
@@ -50,7 +51,7 @@ class MemcachedCall(TimedCall):
             return [], {}
         try:
             lines, values = await self.way.connections.exchange(requests, self.due)
-        except ProtocolError as error:
+        except ReplyError as error:
             if _NO_COUNTER in str(error):
                 raise StateError(f"Memcached: a value that is no counter: {error}", list(self._windows)) from error
             raise
@@ -192,7 +193,7 @@ class MemcachedCall(TimedCall):
         lines, _ = await self._exchange([KeyCommands(each, (payload,)) for each in self._store.rendezvous.servers])
         for (line,) in lines:
             if line != STORED:
-                raise ProtocolError(f"expected STORED, got {line[:40]!r}")
+                raise ReplyError(f"expected STORED, got {line[:40]!r}")
 
 
 class MemcachedStore(ByteStore):

@@ -27,8 +27,9 @@ from ..budget import ThreadClock
 from ..servers import Server
 from ..ways import EventLoop, Threads, Way
 from .address import Address
+from .call import Call
 from .errors import Command
-from .router import Router, Sent
+from .router import Router
 
 _FULL_POOL: Final = "Too many connections", "No connection available"  # nothing was sent: the call may try again
 _FULL_POOL_WAIT: Final = 0.002  # seconds
@@ -45,10 +46,9 @@ class ApplicationRouter(Router):
     async def command(self, location: Server, deadline: float, *command: Any) -> Any:
         return await self._execute(command, deadline)
 
-    async def _post(self, location: Server, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
+    async def _post(self, location: Server, calls: Sequence[Call], deadline: float) -> Awaitable[list[Any]]:
         replies: list[Any] = []
         for each in calls:
-            assert each is not None
             try:
                 replies.append(await self._execute(each.command, deadline))
             except redis.ResponseError as error:
@@ -74,21 +74,16 @@ class _Client:
         self._pool = self._client.connection_pool
         self.name = _name(self._pool)
         self._no_retry = no_retry
-        self._copies: list[Any] = []
 
     @contextmanager
     def _copy(self, connection: Any) -> Iterator[Any]:
-        try:
-            own = self._copies.pop()
-        except IndexError:  # a check before would race with other threads
-            own = copy.copy(self._client)
-            own.auto_close_connection_pool = False
+        own = copy.copy(self._client)
+        own.auto_close_connection_pool = False
         retry, connection.retry, own.connection = connection.retry, self._no_retry, connection
         try:
             yield own
         finally:
             connection.retry, own.connection = retry, None
-            self._copies.append(own)
 
 
 class ApplicationClient(_Client):

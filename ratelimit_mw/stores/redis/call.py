@@ -108,23 +108,14 @@ class Call:
 
 
 class Operation(Call):
-    """One part of a call of the shell, whose keys are in one slot. Alone, it is the call.
+    """One part of a call of the shell, whose keys are in one slot. Alone, it is the call."""
 
-    ``positions`` are the places of its hits or corrections in their request.
-    """
-
-    __slots__ = ("kind", "now", "positions", "stops")
+    __slots__ = ("kind", "now", "stops")
     stops: bool
     """Whether the request cannot pass: a limit rejects, or the result is an error."""
 
     def __init__(
-        self,
-        kind: Kind,
-        items: Sequence[Any],
-        names: Sequence[bytes],
-        slot: int,
-        now: int | None = None,
-        positions: Sequence[int] = (),
+        self, kind: Kind, items: Sequence[Any], names: Sequence[bytes], slot: int, now: int | None = None
     ) -> None:
         self.kind = kind
         self.items = items
@@ -132,13 +123,6 @@ class Operation(Call):
         self.slot = slot
         self.has_text = False
         self.now = now
-        self.positions = positions
-
-    def split(self) -> list[Self]:
-        parts = super().split()
-        for i, part in enumerate(parts):
-            part.positions = self.positions[i : i + 1]
-        return parts
 
     def pack(self) -> tuple[Script, bytes]:
         return pack_operations((self,))

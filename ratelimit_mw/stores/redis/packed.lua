@@ -1,4 +1,5 @@
--- The codec of compact states: one short text, the numbers joined by colons, as Algorithm.dump in limit.py.
+-- The codec of compact states: one short text, the numbers joined by colons, as Algorithm.dump in limit.py. A pattern is
+-- the fastest way to read a known count of numbers.
 
 local PATTERNS = {
   [3] = '^(%-?%d+):(%-?%d+):(%-?%d+)$',
@@ -12,13 +13,21 @@ local Packed = {}
 function Packed.read(limit, key)
   local text = redis.call('GET', key)
   if not text then return nil end
-  local a, b, c, d, e = string.match(text, PATTERNS[limit.fields])
-  if not a then error('STATE', 0) end
-  return {tonumber(a), tonumber(b), tonumber(c), d and tonumber(d), e and tonumber(e)}
+  if limit.fields then
+    local a, b, c, d, e = string.match(text, PATTERNS[limit.fields])
+    if not a then error('STATE', 0) end
+    return {tonumber(a), tonumber(b), tonumber(c), d and tonumber(d), e and tonumber(e)}
+  end
+  if not string.find(text, '^%d+:%d+[:%d]*$') then error('STATE', 0) end
+  local state = {}
+  for number in string.gmatch(text, '%d+') do
+    state[#state + 1] = tonumber(number)
+  end
+  return state
 end
 
 function Packed.write(limit, key, state, expires_at)
   if not state then return redis.call('DEL', key) end
-  local text = string.format(FORMATS[limit.fields], state[1], state[2], state[3], state[4], state[5])
-  redis.call('SET', key, text, 'PXAT', expires_at)
+  local format = FORMATS[limit.fields] or string.rep('%.0f:', #state - 1) .. '%.0f'
+  redis.call('SET', key, string.format(format, unpack(state)), 'PXAT', expires_at)
 end

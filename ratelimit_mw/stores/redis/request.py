@@ -99,41 +99,26 @@ class RedisRequest:
         """
         self.now, kind = now, HIT if consume else PEEK
         here = [] if have_lua(hits) else _decided_here(hits)
-        there = [i for i in range(len(hits)) if i not in here] if here else range(len(hits))
-        decided = await self._ask_each(self._operations(kind, hits, there))
-        for operation in self._operations(kind, hits, here):
+        there = [hit for hit in hits if hit not in here] if here else hits
+        decided = await self._ask_each(self._operations(kind, there))
+        for operation in self._operations(kind, here):
             if True in [each.stops for each in decided]:
                 operation.kind = kind._replace(is_rejected=True)
             decided += await self._run_here(operation)
         if len(decided) > 1 and True in [each.stops for each in decided]:
             await self._withdraw(decided, consume)
-        decisions: list[Any] = [None] * len(hits)
-        for each in _checked(decided):
-            for i, decision in zip(each.positions, each.result, strict=True):
-                decisions[i] = decision
-        return decisions
+        return _in_order(hits, decided)
 
     async def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         """Correct with one operation for each slot, and in this process for algorithms without Lua."""
-        self.now, times = now, [0] * len(changes)
-        here = [i for i, change in enumerate(changes) if PACKED[change.limit] is None]
-        there = [i for i in range(len(changes)) if i not in here]
-        operations = self._operations(CORRECT, changes, there) + self._operations(CORRECT, changes, here)
-        for each in _checked(await self._run(operations)):
-            for i, at in zip(each.positions, each.result, strict=True):
-                times[i] = at
-        return times
+        self.now = now
+        here = [change for change in changes if PACKED[change.limit] is None]
+        there = [change for change in changes if PACKED[change.limit] is not None]
+        return _in_order(changes, await self._run(self._operations(CORRECT, there) + self._operations(CORRECT, here)))
 
     async def forget(self, keys: Iterable[str]) -> None:
-        """Delete keys: one command for each slot."""
-        by_slot: dict[int, tuple[list[str], list[bytes]]] = {}
-        for key in keys:
-            name, slot = self.place(key)
-            group = by_slot.setdefault(slot, ([], []))
-            group[0].append(key)
-            group[1].append(name)
-        calls = [Call(b"DEL", *group, slot) for slot, group in by_slot.items()]
-        _checked(await self._ask_each(calls))
+        """Delete keys."""
+        _checked(await self._ask_each([self._on_key(b"DEL", key) for key in keys]))
 
     async def read_record(self, name: str) -> bytes | None:
         """Return the data of a record."""
@@ -179,19 +164,17 @@ class RedisRequest:
         name, slot = self.place(key)
         return Call(verb, [key], [name], slot, *arguments)
 
-    def _operations(self, kind: Kind, items: Sequence[Any], positions: Sequence[int]) -> list[Operation]:
-        """Return an operation for the items of each slot at these positions."""
+    def _operations(self, kind: Kind, items: Sequence[Any]) -> list[Operation]:
+        """Return an operation for the items of each slot."""
         place, now = self.place, self.now
         operations: dict[int, Any] = {}  # ``dict[int, Any]()`` takes 0.4 us
-        for i in positions:
-            item = items[i]
+        for item in items:
             name, slot = place(item[1])
             if (operation := operations.get(slot)) is None:
-                operations[slot] = Operation(kind, [item], [name], slot, now, [i])
+                operations[slot] = Operation(kind, [item], [name], slot, now)
             else:
                 operation.items.append(item)
                 operation.names.append(name)
-                operation.positions.append(i)
         return list(operations.values())
 
     async def ask(self, call: Call) -> Any:
@@ -267,11 +250,16 @@ class RedisRequest:
         return Operation(PEEK._replace(is_rejected=True), hits, operation.names, operation.slot, self.now)
 
 
-def _decided_here(hits: Sequence[Hit]) -> list[int]:
-    """Return the places of hits whose algorithm has no Lua, and of the bans of their rules."""
+def _decided_here(hits: Sequence[Hit]) -> list[Hit]:
+    """Return the hits whose algorithm has no Lua, and those on the bans of their rules."""
     rules = {hit.limit.rule for hit in hits if PACKED[hit.limit] is None}
-    is_here = [PACKED[limit] is None or (isinstance(limit, BanLimit) and limit.rule in rules) for limit, _, _ in hits]
-    return [i for i, here in enumerate(is_here) if here]
+    return [hit for hit in hits if PACKED[hit[0]] is None or (isinstance(hit[0], BanLimit) and hit[0].rule in rules)]
+
+
+def _in_order(items: Sequence[Any], done: list[Operation]) -> list[Any]:
+    """Return the result of each hit or correction. Raise the error of an operation that failed."""
+    results = {id(item): of for each in _checked(done) for item, of in zip(each.items, each.result, strict=True)}
+    return [results[id(item)] for item in items]
 
 
 def _is_moving(call: Call) -> bool:

@@ -28,11 +28,9 @@ from .errors import NotRunError, as_store_error, error_code
 from .login import log_in
 from .slot_map import SlotMap
 
-Sent = Call | None
-"""A call, or None for an ASKING before it."""
-Calls = dict[Server | None, list[Sent]]
-
-_ASKING: Final = pack_command((b"ASKING",))
+Calls = dict[Server | None, list[Call]]
+_ASKING: Final = Call(b"ASKING", (), (), 0)
+"""Goes before a call that an ASK has redirected. Nothing waits for its result."""
 _MOST_HOPS: Final = 6
 _MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
 _UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
@@ -162,7 +160,7 @@ class Router:
                 flights.append((location, sent, await self._post(location, sent, deadline)))
             except NotRunError as error:
                 self.map.mark_silent(location)
-                unsent += [(call, location, error) for call in sent if call is not None]
+                unsent += [(call, location, error) for call in sent if call is not _ASKING]
             except Exception as error:
                 self.fail(sent, error, location)
         for location, sent, flight in flights:
@@ -181,23 +179,22 @@ class Router:
                 left.setdefault(owner, []).append(call)
         return left
 
-    async def _post(self, location: Server, calls: Sequence[Sent], deadline: float) -> Awaitable[list[Any]]:
+    async def _post(self, location: Server, calls: Sequence[Call], deadline: float) -> Awaitable[list[Any]]:
         """Send calls to a server. Return its replies, to be awaited."""
         return await self._channel(location).send(frame_of(calls), len(calls), deadline)
 
-    def receive(self, calls: Sequence[Sent], replies: Sequence[Any], source: Server, left: Calls) -> None:
+    def receive(self, calls: Sequence[Call], replies: Sequence[Any], source: Server, left: Calls) -> None:
         """Give calls the replies of a server. Add those to ``left`` that have to go out again."""
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, ResponseError):
-                if call is not None:
-                    self._redirect(call, reply, source, left)
-            elif call is not None:
+                self._redirect(call, reply, source, left)
+            else:
                 try:
                     call.receive(reply)
                 except Exception as error:  # no reply of this command
                     self.fail((call,), error, source)
 
-    def fail(self, calls: Sequence[Sent], error: Exception, location: Server) -> None:
+    def fail(self, calls: Sequence[Call], error: Exception, location: Server) -> None:
         """Give calls the error of their server. If the server is silent, another server may have its slots."""
         if not isinstance(error, ResponseError):
             self.map.mark_silent(location)
@@ -206,13 +203,13 @@ class Router:
     def _redirect(self, call: Call, error: ResponseError, source: Server, left: Calls) -> None:
         """Call the server that an error reply names, or send the script."""
         code = error_code(error)
-        again: Sequence[Sent] = (call,)
+        again: Sequence[Call] = (call,)
         if code == "NOSCRIPT":
             call.has_text = True
             source = self.map.owners[call.slot] or source  # which sends an ASK again
         elif code in ("MOVED", "ASK") and self._address.cluster:
             source = self.map.redirect(error, source, call.slot)
-            again = (call,) if code == "MOVED" else (None, call)
+            again = (call,) if code == "MOVED" else (_ASKING, call)
         elif code == "TRYAGAIN" and isinstance(call, SharedCall):
             again = call.items
         else:
@@ -304,16 +301,14 @@ class Router:
             return Facts(kind, str(location), {}, str(as_store_error(error)), isinstance(error, ResponseError))
 
 
-def frame_of(calls: Sequence[Sent]) -> bytes:
+def frame_of(calls: Sequence[Call]) -> bytes:
     """Return the bytes of calls."""
-    frames = [_ASKING if each is None else each.frame for each in calls]
-    return b"".join(frames) if len(frames) > 1 else frames[0]
+    return b"".join([each.frame for each in calls])
 
 
-def fail(calls: Sequence[Sent], error: Exception) -> None:
+def fail(calls: Sequence[Call], error: Exception) -> None:
     for each in calls:
-        if each is not None:
-            each.fail(error)
+        each.fail(error)
 
 
 def values_of(reply: Any) -> dict[str, str]:

@@ -51,7 +51,7 @@ _ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {
     SlidingWindowLog: _SERIES,
     RejectionCountingLog: replace(_SERIES, name="RejectionCountingLog"),
     Concurrency: LuaAlgorithm("Concurrency", "concurrency", "Slots", ("amount", "lifetime")),
-    Ban: LuaAlgorithm("Ban", "ban", "Times", ("after", "within", "first", "growth", "longest", "quiet")),
+    Ban: LuaAlgorithm("Ban", "ban", "Packed", ("after", "within", "first", "growth", "longest", "quiet")),
 }
 
 

@@ -1,4 +1,4 @@
--- The codec of slots: a sorted set of "id:cost" by expiry. The member at 0 is "=total:bound": all costs, a bound of ids.
+-- The codec of slots: a sorted set of "id:cost" by expiry. The member at 0 is "=total": the sum of all costs.
 
 local Slots = {}
 Slots.__index = Slots
@@ -48,11 +48,10 @@ end
 function Slots.read(limit, key)
   local sums = redis.call('ZRANGE', key, 0, 0)[1]
   if not sums then return nil end
-  local total, bound = string.match(sums, '^=(%d+):(%d+)$')
+  local total = string.match(sums, '^=(%d+)$')
   if not total then error('STATE', 0) end
   local count = redis.call('ZCARD', key) - 1
-  return setmetatable(
-    {key = key, sums = sums, total = tonumber(total), bound = tonumber(bound), count = count}, Slots)
+  return setmetatable({key = key, sums = sums, total = tonumber(total), count = count}, Slots)
 end
 
 function Slots.write(limit, key, kept, expires_at)
@@ -61,7 +60,7 @@ function Slots.write(limit, key, kept, expires_at)
     redis.call('ZREM', key, member(slot))
   end
   if kept.slots then redis.call('ZREM', key, kept.slots.sums) end
-  redis.call('ZADD', key, 0, string.format('=%.0f:%.0f', kept.total, kept.bound))
+  redis.call('ZADD', key, 0, string.format('=%.0f', kept.total))
   if kept.put then redis.call('ZADD', key, string.format('%.0f', kept.put[2]), member(kept.put)) end
   redis.call('PEXPIREAT', key, expires_at)
 end

@@ -17,11 +17,11 @@ from ratelimit_mw.stores.bytestore import DAY
 from ratelimit_mw.stores.memcached import protocol
 from ratelimit_mw.stores.memcached.address import read_servers
 from ratelimit_mw.stores.memcached.connections import KeyCommands, MemcachedConnections, Rendezvous
-from ratelimit_mw.stores.memcached.protocol import KeyNames, ProtocolError, ReplyReader, StoredValue, expiry
+from ratelimit_mw.stores.memcached.protocol import KeyNames, ReplyReader, StoredValue, expiry
 from ratelimit_mw.stores.memcached.tiers import TierBlock, cover, tiers
 from ratelimit_mw.stores.servers import Server
 from ratelimit_mw.stores.ways import Threads
-from ratelimit_mw.stores.wire import MORE
+from ratelimit_mw.stores.wire import MORE, ReplyError
 from ratelimit_mw.testing.store_compliance import HOSTILE
 
 # -- addresses and places --------------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ def test_another_reply_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for reply, message in cases:
         reader = ReplyReader()
         reader.feed(reply)
-        with pytest.raises(ProtocolError, match=message):
+        with pytest.raises(ReplyError, match=message):
             reader.gets()
     (server,) = servers("a")
     for request, replies in ((KeyCommands(server, (), (b"x",)), [b""]), (KeyCommands(server, (b"1",)), [{}])):
-        with pytest.raises(ProtocolError, match="expected a reply of Memcached"):
+        with pytest.raises(ReplyError, match="expected a reply of Memcached"):
             run_blocking(Replying(replies).exchange([request], 1.0))
 
 
