@@ -288,7 +288,7 @@ def _quotas_of(item: object) -> list[Quota]:
     try:
         return [Quota.parse(part) for part in parts]
     except ConfigError as error:
-        raise (ConfigError(f"{error.message} (in {item!r})") if len(parts) > 1 else error) from None
+        raise (error if repr(item) in error.message else ConfigError(f"{error.message} (in {item!r})")) from None
 
 
 def _whole(what: str, value: object, low: int, high: int, hint: str = "", instead: str = "") -> None:

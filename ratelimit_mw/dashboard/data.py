@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from ..clock import SECOND, now_us
+from ..clock import SECOND
 from ..errors import RateLimitError, StoreError
 from ..limiter.gates import EVERY
 from ..limiter.limiter import Limiter
@@ -155,16 +155,13 @@ def _clients_json(
 
 def _read_load(limiter: Limiter) -> Json:
     """Return the adaptive limits of this process in the last hour: of several keys of a rule, the lowest limit."""
+    start, history = limiter.gates.history()
+    curve = {"start": time_json(start / SECOND), "step": EVERY // SECOND}
     rows = []
-    for rule, level in limiter.gates.levels().items():
-        samples = {at // EVERY: known for at, known in [*limiter.gates.history.get(rule, ()), (now_us(), level)]}
-        first, steps = min(samples), range(min(samples), max(samples) + 1)
-        lines = {
-            name: [getattr(samples[step], name) if step in samples else None for step in steps]
-            for name in ("limit", "in_flight")
-        }
-        shown = {"rule": rule, **level._asdict(), "peaks": f"the last change: {level.reason}", "lines": lines}
-        rows.append({**shown, "start": time_json(first * EVERY / SECOND), "step": EVERY // SECOND})
+    for rule, level in history[-1].items():
+        lines = {name: [getattr(levels.get(rule), name, None) for levels in history] for name in ("limit", "in_flight")}
+        peaks = f"the last change: {level.reason}"
+        rows.append({"rule": rule, **level._asdict(), "peaks": peaks, "lines": lines, **curve})
     return {"curves": rows}
 
 

@@ -14,7 +14,6 @@ from .limit import BANNED as BANNED
 from .limit import FORMAT as FORMAT
 from .limit import SHED as SHED
 from .limit import UNAVAILABLE as UNAVAILABLE
-from .limit import AdaptiveDecision as AdaptiveDecision
 from .limit import Algorithm as Algorithm
 from .limit import Charge as Charge
 from .limit import Correction as Correction

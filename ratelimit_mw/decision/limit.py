@@ -147,7 +147,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 
         ``"start"``, ``"grew"``, ``"slow"``, ``"dropped"``, or ``"unused"`` for a rate that fell without demand.
         """
-        return ""
+        return self.hit[0].reason
 
     @property
     def unit(self) -> str:
@@ -209,22 +209,6 @@ class Decision(msgspec.Struct, eq=False, gc=False):  # built in a third of the t
 def build_denial(hit: tuple[Limit, str, int], now: int) -> Decision:
     """Return the rejection without a result of the store or of a function. It has a retry after a second."""
     return Decision(False, 0, SECOND, SECOND, now, 0, hit, UNAVAILABLE)
-
-
-class AdaptiveDecision(Decision):
-    """The result of an adaptive limit, whose ``amount`` this process has chosen. ``place`` is the running request."""
-
-    amount: int = 0
-    cause: str = ""
-    place: Any = None
-
-    @property
-    def limit(self) -> int:
-        return self.amount
-
-    @property
-    def reason(self) -> str:
-        return self.cause
 
 
 class Charge(NamedTuple):
@@ -417,6 +401,8 @@ class Limit:
     """The part of the quota that these requests leave to the classes above theirs, and its percent."""
     held_percent = 0
     tuning: Tuning | None = None
+    reason = ""
+    """Why the amount of an adaptive limit has changed last."""
 
     def __init__(
         self,
@@ -468,17 +454,20 @@ class Limit:
     def leaving(self, percent: int) -> Limit:
         """Return the limit of requests that leave a share of the quota to others. The count is the same.
 
-        The share is rounded down, so at least 1 is left for these requests.
+        At least 1 is left for these requests. The share of an adaptive limit of concurrent requests is rounded up.
         """
         limit, algorithm = copy.copy(self), self.algorithm
-        limit.held_percent, limit.held = percent, algorithm.limit * percent // 100
-        limit.limit = algorithm.limit - limit.held
+        rest = algorithm.limit * (100 - percent)
+        limit.limit = rest // 100 or 1 if self.sheds else -(-rest // 100)
+        limit.held_percent, limit.held = percent, algorithm.limit - limit.limit
         limit.decide = partial(_decide_leaving, algorithm, limit.held) if limit.held else algorithm.decide
         return limit
 
-    def with_amount(self, amount: int) -> Limit:
-        """Return the limit with another amount. The count is the same."""
-        return self._with_quota(Quota.exact(amount, self.quota.period_us, self.quota.burst))
+    def at(self, amount: int, reason: str) -> Limit:
+        """Return an adaptive limit at a moment, and why its amount has changed last. The count is the same."""
+        limit = self._with_quota(Quota.exact(amount, self.quota.period_us, self.quota.burst, self.quota.concurrent))
+        limit.reason, limit.quota = reason, self.quota if self.sheds else limit.quota  # stores read that of a rate
+        return limit
 
     def local_part(self, parts: int) -> Limit:
         """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""
@@ -496,7 +485,7 @@ class Limit:
     def of_lowest(self) -> Limit:
         """The limit of the requests of the lowest class, with its smallest amount."""
         lowest = [self, *self.by_class.values()][-1]
-        return lowest if lowest.tuning is None or lowest.sheds else lowest.with_amount(lowest.tuning.floor)
+        return lowest if lowest.tuning is None or lowest.sheds else lowest.at(lowest.tuning.floor, "")
 
     def __copy__(self) -> Limit:
         twin = object.__new__(type(self))

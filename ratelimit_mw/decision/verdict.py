@@ -39,6 +39,7 @@ class Verdict(msgspec.Struct, eq=False):
         allowed: Whether the request may continue; ``bool(verdict)`` is the same.
         open_receipt: The record of the consumed cost, once it is needed. Internal; see ``receipt``.
         settler: Settles the verdict. Internal; the limiter or the middleware sets it.
+        flight: The running request at its adaptive limits. Internal.
 
     Example:
         >>> verdict = Verdict()
@@ -50,6 +51,7 @@ class Verdict(msgspec.Struct, eq=False):
     allowed: bool = True
     open_receipt: Receipt | None = None
     settler: Settler | None = None
+    flight: Any = None
 
     __iter__: ClassVar[None] = None
 
@@ -124,6 +126,16 @@ class Verdict(msgspec.Struct, eq=False):
             message = f"{len(rules)} rules apply: {', '.join(map(repr, rules))}. Name one: {form.format(rules[-1])}"
             raise ConfigError(message)
         return rules[0] if rules else None
+
+    def respond(self, status: int | None) -> None:
+        """Note the status of the response, for adaptive limits. Internal.
+
+        Args:
+            status: The HTTP status of the response. None is a request that the service has dropped.
+        """
+        for part in self.parts:
+            if part.flight is not None:
+                part.flight.respond(status)
 
     def after(self, status: int) -> Verdict:
         """Return this verdict as it is after the outcome; a rejection as it is. Internal; headers show it.
@@ -226,7 +238,7 @@ class BannedVerdict(Verdict):
         return False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ((), False, None, None, self.until, self.at)
+        return type(self), ((), False, None, None, None, self.until, self.at)
 
 
 class CombinedVerdict(Verdict):

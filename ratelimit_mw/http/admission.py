@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
 from ..forksafe import create_lock
-from ..limiter.gates import respond
 from ..limiter.limiter import Limiter
 from ..rules.marks import Mark, ViewMarks, set_current
 from ..rules.plan import Plan
@@ -241,13 +240,13 @@ class Admission:
 
     def outcome(self, status: int) -> Verdict:
         """Note the status of the response, and return the verdict as it is after it."""
-        respond(self.verdict, status)
+        self.verdict.respond(status)
         return self.verdict.after(status)
 
     def note_error(self, error: BaseException) -> None:
         """Note an error of the application: the service has dropped a request that timed out."""
         if isinstance(error, TimeoutError):
-            respond(self.verdict, None)
+            self.verdict.respond(None)
 
     def text_headers(self, status: int) -> list[TextHeader]:
         """Return the headers as text in the title case of the standards."""

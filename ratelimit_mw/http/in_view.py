@@ -257,7 +257,7 @@ def _keyed_plans(limits: HttpLimits, rules: Iterable[CompiledRule], features: Va
 
 def _in_order(verdicts: Iterable[Verdict], rules: Iterable[str]) -> Usages:
     found: dict[str, Decision] = {}
-    for decision in (decision for verdict in verdicts for decision in verdict.decisions):
+    for decision in (each for verdict in verdicts for each in verdict.decisions if not each.source.sheds):
         other = found.get(decision.rule)
         if other is None or decision.remaining * other.limit < other.remaining * decision.limit:
             found[decision.rule] = decision

@@ -1,12 +1,13 @@
-"""The rules of limits that follow the load. Pure arithmetic: the time is an argument, and there is no I/O.
+"""The rules of amounts that follow the load. Pure arithmetic: the time is an argument, and there is no I/O.
 
-``Aimd`` is a limit of concurrent requests that follows their times: additive increase, multiplicative decrease. The
-responses of a window decide its end. When at most a tenth of them are slow, their 90th percentile is within the target,
-and a limit that was in use grows. Otherwise the limit falls. A response that the service has dropped is slow even if it
-took little time. A window without responses changes nothing. ``Demand`` and ``Health`` are the amounts of rates.
+``Aimd`` follows the times of responses: additive increase, multiplicative decrease. The responses of a window decide
+its end. When at most a tenth of them are slow, their 90th percentile is within the target, and an amount that was in
+use grows. Otherwise it falls. A response that the service has dropped is slow even if it took little time. A window
+without responses changes nothing. ``Demand`` follows the demand for a rate.
 """
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
+from weakref import WeakSet
 
 from ..clock import SECOND
 from ..decision import Tuning
@@ -19,7 +20,7 @@ _START: Final = 20
 _DECREASE: Final = 0.8
 _IN_USE: Final = 0.8
 _APART: Final = SECOND
-"""The microseconds for which a rejection keeps lower classes out."""
+"""The microseconds for which a class that is full keeps lower classes out."""
 
 _WINDOWS: Final = 100  # of a demand
 _OFTEN: Final = 90
@@ -30,93 +31,83 @@ _MOST_STEPS: Final = 1000
 
 
 class Aimd:
-    """The limit of the requests in flight of one key, and these requests.
+    """The limit of the requests in flight of one key, and these requests; or the amount of a rate by ``"health"``.
 
-    After a start, and from the floor, the limit doubles until a window is slow. A request of a class may pass while
-    the requests in flight are below the share of its class. A class that is rejected keeps the lower classes out for
+    After a start, and from the floor, it doubles until a window is slow. Then it grows by 1, or for a rate by a
+    hundredth of the largest amount. A class that takes its last place, or is rejected, keeps the lower classes out for
     another second, unless less than half of their share is in use. So the lowest class is rejected first.
 
     Attributes:
-        limit: The limit, which has fractions while it falls.
-        in_flight: The number of requests in flight.
-        reason: Why the limit has changed last: ``"start"``, ``"grew"``, ``"slow"`` or ``"dropped"``.
+        limit: The amount, with fractions.
+        reason: Why it has changed last: ``"start"``, ``"grew"``, ``"slow"`` or ``"dropped"``.
+        flights: The requests in flight. One that is gone has ended.
     """
 
-    __slots__ = ("_began", "_ceiling", "_doubles", "_dropped", "_ended", "_floor", "_kept_out", "_kept_until", "_peak",
-                 "_slow", "_step", "_target", "in_flight", "limit", "reason")  # fmt: skip
+    __slots__ = ("_began", "_doubles", "_dropped", "_drops", "_ended", "_is_used", "_kept_out", "_kept_until", "_slow",
+                 "_step", "_tuning", "flights", "limit", "reason")  # fmt: skip
     drops: ClassVar = frozenset({503, 504, None})
     """The statuses of requests that the service has dropped. None is a request that it has cancelled."""
+    errors: ClassVar = frozenset({None, *range(500, 600)})
+    """Those that lower a rate."""
 
-    def __init__(self, tuning: Tuning) -> None:
-        self._floor, self._ceiling, self._target, self._step = tuning.floor, tuning.ceiling, tuning.target, 1.0
+    def __init__(self, tuning: Tuning, now: int) -> None:
+        is_rate = tuning.by == "health"
+        self._tuning, self._drops = tuning, self.errors if is_rate else self.drops
+        self._step = max(1.0, tuning.ceiling / 100) if is_rate else 1.0
         self.limit = float(min(max(tuning.floor, _START), tuning.ceiling))
-        self.in_flight = 0
         self.reason = "start"
+        self.flights: WeakSet[Any] = WeakSet()
         self._doubles = True
-        self._kept_out = self._kept_until = 0  # the share of a class that was rejected, and until when it matters
-        self._begin(-1)  # a window begins with its first request
-
-    @property
-    def _used(self) -> int:
-        """How much of the limit is in use at the start of a window."""
-        return self.in_flight
+        self._kept_out = self._kept_until = 0  # the percent that a full class leaves, and until when it counts
+        self._begin(now)
 
     def _begin(self, now: int) -> None:
         self._began = now
         self._ended = self._slow = self._dropped = 0
-        self._peak = self._used
+        self._is_used = False
 
-    def room(self, now: int, share: int = 100) -> tuple[int, int]:
-        """Return how many more requests of a class may pass, and its limit: a share in percent, at least 1.
-
-        Without room, a request of the class is rejected.
-        """
+    def amount(self, now: int) -> int:
+        """Return the amount at a time in microseconds. It changes at the end of a window."""
         if now - self._began >= _WINDOW:
-            self._close(now)
-        most = int(self.limit * share / 100) or 1
-        room, is_apart = most - self.in_flight, now < self._kept_until
-        if is_apart and share < self._kept_out and self.in_flight * 2 >= most:
-            room = 0
-        if room <= 1 and (share >= self._kept_out or not is_apart):
-            self._kept_out, self._kept_until = share, now + _APART
-        if room > 0:
-            return room, most
-        self._peak = self._ceiling  # the demand is above the limit
-        return 0, most
+            if self._slow * 10 > max(self._ended, _SAMPLES):
+                self.limit = max(float(self._tuning.floor), self.limit * _DECREASE)
+                self.reason = "dropped" if self._dropped * 2 > self._slow else "slow"
+                self._doubles = self.limit == self._tuning.floor
+                self._begin(now)
+            elif self._ended >= _SAMPLES:
+                if self._is_used and self.limit < self._tuning.ceiling:
+                    grown = self.limit * 2 if self._doubles else self.limit + self._step
+                    self.limit, self.reason = min(float(self._tuning.ceiling), grown), "grew"
+                self._begin(now)
+        return int(self.limit)
 
-    def enter(self, now: int) -> None:
-        """Count a request that begins."""
-        if self._began < 0:
-            self._begin(now)
-        self.in_flight += 1
-        self._peak = max(self._peak, self.in_flight)
+    def room(self, now: int, most: int, held: int) -> int:
+        """Return how many more requests of a class may pass. It has ``most``, and leaves ``held`` percent to others."""
+        running = len(self.flights)
+        if running * 2 >= most and held > self._kept_out and now < self._kept_until:
+            return 0
+        return max(0, most - running)
+
+    def claim(self, now: int, most: int, held: int) -> int:
+        """Return the room for a request that begins, and note that it has come."""
+        room = self.room(now, most, held)
+        if room <= 1 and (held <= self._kept_out or now >= self._kept_until):
+            self._kept_out, self._kept_until = held, now + _APART
+        if not room or len(self.flights) + 1 >= self.limit * _IN_USE:
+            self._is_used = True
+        return room
+
+    def note(self, _: int, is_used: bool) -> None:
+        """Note a decision, and whether it has shown that the amount is in use."""
+        self._is_used |= is_used
 
     def respond(self, now: int, took: int, status: int | None = 200) -> None:
         """Note the response to a request; None is a request that timed out, or that the service has cancelled."""
-        is_dropped = status in self.drops
+        is_dropped = status in self._drops
         self._ended += 1
-        self._slow += is_dropped or took > self._target
+        self._slow += is_dropped or took > self._tuning.target
         self._dropped += is_dropped
-        self._close(now)
-
-    def leave(self) -> None:
-        """End a request."""
-        self.in_flight -= 1
-
-    def _close(self, now: int) -> None:
-        """Change the limit at the end of a window."""
-        if self._began < 0 or now - self._began < _WINDOW:
-            return
-        if self._slow * 10 > max(self._ended, _SAMPLES):
-            self.limit = max(float(self._floor), self.limit * _DECREASE)
-            self.reason = "dropped" if self._dropped * 2 > self._slow else "slow"
-            self._doubles = self.limit == self._floor
-            self._begin(now)
-        elif self._ended >= _SAMPLES:
-            if self._peak >= self.limit * _IN_USE and self.limit < self._ceiling:
-                self.limit = min(float(self._ceiling), self.limit * 2 if self._doubles else self.limit + self._step)
-                self.reason = "grew"
-            self._begin(now)
+        self.amount(now)
 
 
 class Demand:
@@ -131,82 +122,40 @@ class Demand:
         reason: Why the amount has changed last: ``"start"``, ``"grew"`` or ``"unused"``.
     """
 
-    __slots__ = ("_began", "_ceiling", "_drained", "_floor", "_last", "_period", "limit", "reason")
-    in_flight: ClassVar = 0
+    __slots__ = ("_began", "_drained", "_last", "_tuning", "limit", "reason")
+    flights: ClassVar = frozenset[Any]()
     """It does not depend on the requests in flight."""
 
-    def __init__(self, tuning: Tuning) -> None:
-        self._floor, self._ceiling, self._period = tuning.floor, tuning.ceiling, tuning.period
+    def __init__(self, tuning: Tuning, now: int) -> None:
+        self._tuning = tuning
         self.limit = max(float(tuning.floor), tuning.ceiling / 2)
         self.reason = "start"
-        self._began = self._last = -1  # the first window that is counted, and the last one that was drained
+        self._began = now // tuning.period  # the first window that is counted
+        self._last = -1  # the last one that was drained
         self._drained = 0
 
     def amount(self, now: int) -> int:
         """Return the amount at a time in microseconds."""
-        window = now // self._period
-        if self._began < 0:
-            self._began = window
-        if (passed := (window - self._began) // _WINDOWS) > 0:
+        passed = (now // self._tuning.period - self._began) // _WINDOWS
+        if passed > 0:
+            unused = passed - (self._drained >= _SELDOM)  # there were no requests later
             if self._drained >= _OFTEN:
-                self.limit, self.reason = min(float(self._ceiling), self.limit * _STEP), "grew"
-            elif self._drained < _SELDOM:
-                self._lower(1)
-            self._lower(passed - 1)  # there were no requests
+                self.limit, self.reason = min(float(self._tuning.ceiling), self.limit * _STEP), "grew"
+            if unused:
+                lower = self.limit / _STEP ** min(unused, _MOST_STEPS)
+                self.limit, self.reason = max(float(self._tuning.floor), lower), "unused"
             self._began, self._drained = self._began + passed * _WINDOWS, 0
         return int(self.limit)
 
-    def note(self, now: int, drained: bool) -> None:
+    def note(self, now: int, is_used: bool) -> None:
         """Note a decision, and whether it has shown that the window is drained."""
         self.amount(now)
-        window = now // self._period
-        if drained and window > self._last:
+        window = now // self._tuning.period
+        if is_used and window > self._last:
             self._last = window
             self._drained += 1
 
-    def _lower(self, steps: int) -> None:
-        if steps:
-            self.limit, self.reason = max(float(self._floor), self.limit / _STEP ** min(steps, _MOST_STEPS)), "unused"
 
-
-class Health(Aimd):
-    """The amount of a rate that follows the times of its responses and their errors.
-
-    The windows are those of ``Aimd``. The amount was in use if the quota had nothing left, or a request was rejected. A
-    step is a hundredth of the largest amount, at least 1.
-    """
-
-    __slots__ = ()
-    drops: ClassVar = frozenset({None, *range(500, 600)})
-
-    def __init__(self, tuning: Tuning) -> None:
-        super().__init__(tuning)
-        self._step = max(1.0, tuning.ceiling / 100)
-
-    def amount(self, now: int) -> int:
-        """Return the amount at a time in microseconds."""
-        self._close(now)
-        return int(self.limit)
-
-    def note(self, now: int, drained: bool) -> None:
-        """Note a decision, and whether it has shown that the quota is in use."""
-        if self._began < 0:
-            self._begin(now)
-        if drained:
-            self._peak = self._ceiling
-
-    @property
-    def _used(self) -> int:
-        return 0  # the quota shows it
-
-    def enter(self, now: int) -> None:
-        """Count a request that begins, which is no sign that the amount is in use."""
-        self.in_flight += 1
-
-
-_STATES: Final[dict[str, type[Aimd | Demand]]] = {"time": Aimd, "demand": Demand, "health": Health}
-
-
-def start(tuning: Tuning) -> Aimd | Demand:
-    """Return an adaptive limit at its start."""
-    return _STATES[tuning.by](tuning)
+def start(tuning: Tuning, now: int) -> Aimd | Demand:
+    """Return an adaptive amount at its start."""
+    return Demand(tuning, now) if tuning.by == "demand" else Aimd(tuning, now)

@@ -463,7 +463,8 @@ class Clients:
     async def _apply(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
         """Return what the store decides now. Consume nothing."""
         now = self._clocks.now()
-        return await self._gates.look(hits, lambda others: call(self._store, "apply", others, now, False))
+        here, others = self._gates.look(hits)
+        return [*here.decisions, *(await call(self._store, "apply", others, now, False) if others else ())]
 
     def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:
         rule, client = self._client(name, features)

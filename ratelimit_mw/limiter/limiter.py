@@ -24,7 +24,7 @@ from ..stores.blocking import Call, async_call, blocking_call, run_beside, run_b
 from ..testmode import testmode
 from .clients import Clients
 from .clocks import Clocks
-from .gates import Gates, leave, postpone, respond
+from .gates import Gates
 from .observers.observers import Observer, Observers
 from .observers.traffic import feed_of
 from .overrides import Overrides, RecordFollower, keeps_records
@@ -339,7 +339,7 @@ class Limiter:
             return build_verdict(known)
         hits = list(map(make_hit, hits))
         if plan.adapts:
-            return await self._pass_gates(call, plan, self.gates.tuned(hits), features, consume)
+            return await self._pass_gates(call, plan, hits, features, consume)
         return await self._ask(call, plan, hits, consume)
 
     async def _ask(self, call: Call, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
@@ -362,22 +362,22 @@ class Limiter:
 
     async def _pass_gates(self, call: Call, plan: Plan, hits: list[Hit], features: Features, consume: bool) -> Verdict:
         """Decide the limits that follow the load of this process, and then ask the store about the others."""
-        others = [hit for hit in hits if not hit.limit.sheds]
-        held = self.gates.enter([hit for hit in hits if hit.limit.sheds], features) if consume else Verdict()
+        if consume:
+            held = self.gates.enter([hit for hit in hits if hit.limit.sheds], features)
+        else:
+            held, _ = self.gates.look(hits)
+        others = self.gates.tuned(hits)
         if not (held.allowed and others):
             return held
-        began = self.gates.begin(features)
+        flight = held.flight
         try:
             verdict = await self._ask(call, plan, others, consume)
         except BaseException:
-            leave(held)
+            if flight is not None:
+                flight.leave()
             raise
-        if consume:
-            self.gates.note(verdict, began)
-        if not verdict.allowed:
-            leave(held)
-        elif plan.may_delay:
-            postpone(held, verdict.delay)
+        if flight is not None:
+            self.gates.note(verdict, flight)
         order = {hit.limit.rule: number for number, hit in enumerate(hits)}  # the decisions of a rule follow each other
         every = [*held.decisions, *verdict.decisions]
         verdict.decisions = sorted(every, key=lambda decision: order[decision.hit[0].rule])
@@ -486,5 +486,5 @@ class Slot:
         """Return the verdict that is held. A block that was cancelled, or timed out, was dropped by the service."""
         verdict = self._held.pop()
         if kind is None or (issubclass(kind, Exception) and not issubclass(kind, TimeoutError)):
-            respond(verdict, 200)
+            verdict.respond(200)
         return verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from ..decision import Decision, Limit, Verdict, build_verdict, make_hit, with_added_hits
+from ..decision import Decision, Limit, Verdict, build_verdict, with_added_hits
 from ..keys.features import Features
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found, LimitsCall
@@ -63,7 +63,7 @@ class Programs:
             if (key := key_of(features)) is None:
                 return Verdict()
             used = own_cost if cost is None else cost
-            return enter([make_hit((by_class[class_of(features)], key, used))], features)
+            return enter([(by_class[class_of(features)], key, used)], features)
 
         return decide
 

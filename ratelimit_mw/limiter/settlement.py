@@ -20,7 +20,6 @@ from ..rules.lookup import find_limits
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking
 from .clocks import Clocks
-from .gates import leave
 from .reloads import Reloads
 from .slots import Counts, Slots
 from .tasks import Tasks
@@ -43,7 +42,8 @@ class Settlement:
         """
         for part in verdict.parts:
             self._slots.release(part)
-            leave(part)
+            if part.flight is not None:
+                part.flight.leave()
             for rule in part.rules:
                 part.receipt.stated[rule] = REFUND
         await self._correct(call, verdict)
@@ -89,7 +89,8 @@ class Settlement:
         """
         is_due = False
         for part in verdict.parts:
-            leave(part, status)
+            if part.flight is not None:
+                part.flight.leave(status)
             if part.open_receipt is not None or any(decision.hit[0].settles for decision in part.decisions):
                 self._slots.release(part)
                 part.receipt.has_ended, part.receipt.status, is_due = True, status, True

@@ -144,5 +144,5 @@ class AccessLists:
                 return decide_without_store(not denies)
         if self.bans is not None and (ban := self.bans.find(features)) is not None:
             until = math.inf if ban.until is None else ban.until
-            return BannedVerdict((), False, None, None, until, clock() / SECOND)
+            return BannedVerdict(allowed=False, until=until, at=clock() / SECOND)
         return decide_without_store(True) if _EXEMPT in self.matched else None

@@ -63,7 +63,8 @@ class CompiledRule:
 
     def _build_limits(self, rule: Rule) -> None:
         """Build all limits that are known, and the ways to find those of a client."""
-        self._held = self.priorities.held(rule.reserve) if rule.reserve else {}
+        with self.located("reserve"):
+            self._held = self.priorities.held(rule.reserve) if rule.reserve else {}
         self.has_classes = bool(rule.reserve or rule.target_us)
         self.choose = self._limits_of_class if self.has_classes else self.limits_of
         """Returns the limits of a request."""
@@ -124,12 +125,11 @@ class CompiledRule:
             for limit in limits:
                 limit.ban = ban
         for limit in limits:
-            quota, held = limit.quota, self._held
+            quota = limit.quota
             if quota.floor is not None:
                 by = "time" if limit.sheds else rule.tune or ""
                 limit.tuning = Tuning(by, quota.floor, quota.amount, quota.period_us, rule.target_us)
-            if limit.sheds:
-                limit.statuses, held = None, self.priorities.shed
+            held = self.priorities.shed if limit.sheds else self._held
             limit.by_class = {name: limit.leaving(percent) for name, percent in held.items()}
         return limits
 

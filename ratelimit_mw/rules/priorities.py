@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Any, Final, TypedDict
 
@@ -66,19 +66,14 @@ class PriorityTable(TypedDict, total=False):
 class Priorities:
     """The classes of requests, the most important one first.
 
-    >>> Priorities().held({"critical": 20, "normal": 10})
+    >>> DEFAULT_PRIORITIES.held({"critical": 20, "normal": 10})
     {'critical': 0, 'normal': 20, 'background': 30}
     """
 
-    order: tuple[str, ...] = ("critical", "normal", "background")
-    header: str = ""
-    shares: tuple[int, ...] = (100, 90, 60)
-    """The percent of an adaptive limit that each class may take."""
-
-    @property
-    def shed(self) -> dict[str, int]:
-        """The percent of an adaptive limit that each class leaves to others."""
-        return {name: 100 - share for name, share in zip(self.order, self.shares, strict=True)}
+    order: tuple[str, ...]
+    header: str
+    shed: Mapping[str, int]
+    """The percent of an adaptive limit that each class leaves to others."""
 
     def class_of(self, features: Features) -> str:
         """Return the class of a request. One that has no class of the list is of the middle class."""
@@ -91,32 +86,28 @@ class Priorities:
     def _middle(self) -> str:
         return self.order[(len(self.order) - 1) // 2]
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raise ``ConfigError`` for a class that is not in the list. The path of the error is the class."""
-        for name in names:
-            if name not in self.order:
-                raise ConfigError(f"unknown class {name!r}{suggestion(name, self.order)}", name)
-
     def held(self, reserve: Mapping[str, int]) -> dict[str, int]:
-        """Return the percent of a quota that each class leaves to the classes above it."""
+        """Return the percent of a quota that each class leaves to the classes above it.
+
+        Raises:
+            ConfigError: A class is not in the list. The path of the error is the class.
+        """
+        check_classes(reserve, self.order)
         shares = [reserve.get(name, 0) for name in self.order]
         return {name: sum(shares[:i]) for i, name in enumerate(self.order)}
-
-
-DEFAULT_PRIORITIES: Final = Priorities()
 
 
 def parse_priorities(table: Any) -> Priorities:
     """Return the classes of the setting ``priorities``."""
     options = decode(PriorityTable, table, 'a table such as {order = ["critical", "normal"]}')
-    classes = Priorities(options["order"], options["header"], ())
-    shares = dict.fromkeys(classes.order, 90) | {classes.order[-1]: 60} | {classes.order[0]: 100}
+    order = options["order"]
+    shares = dict.fromkeys(order, 90) | {order[-1]: 60} | {order[0]: 100}
     with error_path("shed"):
         shares |= _percents(options["shed"], 100)
-        classes.check(shares)
+        check_classes(shares, order)
         if sorted(shares.values(), reverse=True) != [*shares.values()]:
             raise ConfigError(f"expected shares that fall in the order of the classes; got {shares}")
-    return replace(classes, shares=tuple(shares.values()))
+    return Priorities(order, options["header"], {name: 100 - share for name, share in shares.items()})
 
 
 def parse_reserve(table: Any) -> dict[str, int]:
@@ -133,3 +124,13 @@ def _percents(table: Any, most: int) -> dict[str, int]:
         with error_path(str(name)):
             shares[name] = parse_percent(share, most)
     return shares
+
+
+def check_classes(names: Iterable[str], order: Sequence[str]) -> None:
+    """Raise ``ConfigError`` for a class that is not in the list. The path of the error is the class."""
+    for name in names:
+        if name not in order:
+            raise ConfigError(f"unknown class {name!r}{suggestion(name, order)}", name)
+
+
+DEFAULT_PRIORITIES: Final = parse_priorities({})

@@ -81,8 +81,6 @@ class RuleSet:
             if rule is None or not rule.is_same(each, priorities):
                 rule = CompiledRule(each, self.secret, warn, priorities)
             rule.places = each.places
-            with rule.located("reserve"):
-                priorities.check(rule.source.reserve)
             rules.append(rule)
         return rules
 

@@ -14,7 +14,7 @@ from ..rules.named_rules import Amendment
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
-from ..rules.priorities import Priorities
+from ..rules.priorities import Priorities, check_classes
 from ..rules.rule import Rule, build_rule, check_options
 from ..rules.ruleset import RuleSet
 from .files import read, with_variables
@@ -88,7 +88,7 @@ def parse_rules(
                 raise ConfigError("a rule needs limits, unless it has overrides", "limits")
             check_rule(rule, ipv6_prefix)
             with error_path("reserve"):
-                priorities.check(rule.reserve)
+                check_classes(rule.reserve, priorities.order)
     RuleSet(rules, amendments=amendments, priorities=priorities)
     return tuple(rules), amendments
 

@@ -12,11 +12,22 @@ TARGET = 250_000
 
 
 def aimd(floor: int = 5, ceiling: int = 200) -> Aimd:
-    return Aimd(Tuning("time", floor, ceiling, 0, TARGET))
+    return Aimd(Tuning("time", floor, ceiling, 0, TARGET), 0)
+
+
+class Running:
+    """A request in flight, until nothing refers to it."""
 
 
 def allows(limit: Aimd, now: int, share: int = 100) -> bool:
-    return limit.room(now, share)[0] > 0
+    most = limit.amount(now) * share // 100 or 1
+    return limit.claim(now, most, 100 - share) > 0
+
+
+def enter(limit: Aimd, now: int, share: int = 100) -> Running:
+    assert allows(limit, now, share)
+    limit.flights.add(running := Running())
+    return running
 
 
 class Load:
@@ -30,12 +41,11 @@ class Load:
         limit, left = self.limit, requests
         while left:
             group = min(left, int(limit.limit) if at_once is None else at_once)
-            for _ in range(group):
-                limit.enter(self.now)
-            for _ in range(group):
+            running = [enter(limit, self.now) for _ in range(group)]
+            while running:
                 limit.respond(self.now, int(took * SECOND), 503 if dropped > 0 else 200)
                 dropped -= 1
-                limit.leave()
+                running.pop()
             left -= group
         self.now += SECOND
         allows(limit, self.now)
@@ -67,12 +77,12 @@ def test_it_stays_within_its_bounds() -> None:
 @each(("slow", "limit"), [(0, 40), (12, 40), (13, 16)])
 def test_a_tenth_of_the_requests_may_be_slow(slow: int, limit: float) -> None:
     """So a pause of garbage collection, which makes some slow, lowers nothing."""
-    load = Load()
+    load, running = Load(), list[Running]()
     for i in range(120):
-        load.limit.enter(load.now)
+        running.append(enter(load.limit, load.now))
         load.limit.respond(load.now, TARGET + (i < slow))
         if i < 100:
-            load.limit.leave()
+            running.pop()
     allows(load.limit, SECOND)
     assert load.limit.limit == limit
 
@@ -83,11 +93,9 @@ def test_a_limit_that_nobody_uses_does_not_grow() -> None:
     assert load.second(at_once=15) == 20
     assert load.second(at_once=16) == 40
     load = Load()
-    for _ in range(12):
-        load.limit.enter(0)
+    running = [enter(load.limit, 0) for _ in range(12)]
     assert not allows(load.limit, 0, share=60)
-    for _ in range(12):
-        load.limit.leave()
+    running.clear()
     assert load.second(at_once=5) == 40
 
 
@@ -103,16 +111,16 @@ def test_a_service_that_always_times_out_has_the_floor_within_60_s() -> None:
     """Few responses arrive then, and a window does not wait for a hundred of them."""
     limit, now = aimd(), 0
     limit.limit = 200.0
-    running: list[int] = []
+    running: list[tuple[int, Running]] = []
     while now < 120 * SECOND:
         now += SECOND // 100
-        while running and running[0] <= now - 2 * SECOND:
+        while running and running[0][0] <= now - 2 * SECOND:
             running.pop(0)
             limit.respond(now, 2 * SECOND, None)
-            limit.leave()
         while allows(limit, now):
-            limit.enter(now)
-            running.append(now)
+            request = Running()
+            limit.flights.add(request)
+            running.append((now, request))
         if now >= 60 * SECOND:
             assert limit.limit == 5
 
@@ -129,19 +137,17 @@ def test_a_night_without_requests_changes_nothing() -> None:
 
 
 def test_the_lowest_class_is_rejected_first_and_let_in_again_last() -> None:
-    """A rejection of a class keeps the classes below it out for a second. Each class may have one request."""
+    """A class that is full keeps the classes below it out for a second. Each class may have one request."""
     limit = aimd(10, 10)
-    for _ in range(6):
-        limit.enter(0)
+    running = [enter(limit, 0, 60) for _ in range(6)]
     assert [allows(limit, 0, share) for share in (60, 90, 100)] == [False, True, True]
-    for _ in range(3):
-        limit.enter(0)
+    running += [enter(limit, 0, 90) for _ in range(3)]
     assert [allows(limit, 0, share) for share in (90, 100)] == [False, True]
-    for _ in range(6):
-        limit.leave()
+    del running[3:]
     assert [allows(limit, 0, share) for share in (60, 90, 100)] == [False, True, True]
     assert [allows(limit, at, 60) for at in (SECOND - 1, SECOND)] == [False, True]
-    assert not allows(limit, 0, 60)
-    limit.leave()
-    assert allows(limit, 0, 60)
+    running += [enter(limit, SECOND, 60) for _ in range(3)]
+    assert not allows(limit, SECOND, 60)
+    running.pop()
+    assert allows(limit, SECOND, 60)
     assert allows(aimd(1, 1), 0, 60)

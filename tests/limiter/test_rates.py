@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import time
 from typing import Any
 
 from shared_store import SharedStore
@@ -12,8 +13,7 @@ from tables import each, expect_error
 from ratelimit_mw import Limiter, Quota, Rule, Verdict
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Tuning
-from ratelimit_mw.limiter import gates
-from ratelimit_mw.limiter.adaptive import Demand, Health
+from ratelimit_mw.limiter.adaptive import Aimd, Demand
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
@@ -22,8 +22,12 @@ RATE = "adaptive 10..100/second"
 STEPS = math.ceil(math.log(100 / 10) / math.log(1.05))
 
 
-def demand(floor: int, ceiling: int) -> Demand:
-    return Demand(Tuning("demand", floor, ceiling, SECOND, 0))
+class Running:
+    """A request in flight."""
+
+
+def demand(floor: int, ceiling: int, start: int = 0) -> Demand:
+    return Demand(Tuning("demand", floor, ceiling, SECOND, 0), start * 100 * SECOND)
 
 
 def interval(rate: Demand, start: int, drained: int) -> int:
@@ -51,7 +55,7 @@ def test_demand_goes_from_the_floor_to_the_ceiling_and_back_in_the_steps_of_the_
 def test_demand_counts_the_windows_that_were_drained() -> None:
     """The amount rises from 90 of 100 on, and falls below 50."""
     for drained, amount in ((90, 105), (89, 100), (50, 100), (49, 95)):
-        assert interval(demand(1, 200), 7, drained) == amount, drained
+        assert interval(demand(1, 200, start=7), 7, drained) == amount, drained
     assert (demand(90, 100).limit, demand(1, 1).amount(5)) == (90, 1)
 
 
@@ -65,7 +69,7 @@ def test_demand_falls_while_there_are_no_requests() -> None:
 
 def test_health_grows_by_a_hundredth_and_falls_by_a_fifth() -> None:
     """It doubles until the first slow window. A rate that is not in use does not grow."""
-    rate, now, seen = Health(Tuning("health", 100, 1000, SECOND, SECOND)), 0, []
+    rate, now, seen = Aimd(Tuning("health", 100, 1000, SECOND, SECOND), 0), 0, []
     for took, drained in ((1, True), (9, True), (1, True), (1, False), (1, True)):
         for _ in range(100):
             rate.note(now, drained)
@@ -77,13 +81,14 @@ def test_health_grows_by_a_hundredth_and_falls_by_a_fifth() -> None:
 
 def test_health_does_not_grow_by_requests_that_still_run() -> None:
     """They are no sign that the quota is in use."""
-    rate = Health(Tuning("health", 10, 1000, SECOND, SECOND))
+    rate, running = Aimd(Tuning("health", 10, 1000, SECOND, SECOND), 0), list[Running]()
     for window in range(5):
         for _ in range(100):
-            rate.enter(window * SECOND)
+            running.append(flight := Running())
+            rate.flights.add(flight)
             rate.note(window * SECOND, False)
             rate.respond(window * SECOND, 1)
-    assert (rate.amount(6 * SECOND), rate.in_flight) == (20, 500)
+    assert (rate.amount(6 * SECOND), len(rate.flights)) == (20, 500)
 
 
 def limiter(store: Any = None, tune: str = "demand", clock: Any = None, limits: Any = RATE, **options: Any) -> Limiter:
@@ -168,7 +173,7 @@ def test_the_amount_follows_the_health_of_the_service(
     clock: Any = limits.clocks.own
     limits.refund(limits.hit(WHO))
     for _ in range(20):
-        for verdict in burst(limits, request_start=gates.now_us() / SECOND - queued if queued else None):
+        for verdict in burst(limits, request_start=time.time() - queued if queued else None):
             clock.advance(took if verdict else 0)
             if verdict:
                 limits.conclude(verdict, status)

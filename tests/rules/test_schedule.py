@@ -18,7 +18,7 @@ from tables import each, expect_error
 from ratelimit_mw import INVALID, ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.operations.overview import Overview
 from ratelimit_mw.rules.decorators import make_mark
-from ratelimit_mw.rules.priorities import Priorities, parse_priorities
+from ratelimit_mw.rules.priorities import DEFAULT_PRIORITIES, parse_priorities
 from ratelimit_mw.rules.schedule import Schedule
 from ratelimit_mw.testing import ManualClock
 
@@ -251,7 +251,7 @@ def allowed(limits: Limiter, priority: object = None, times: int = 20, **feature
 )
 def test_a_request_without_a_class_of_the_list_is_of_the_middle_one(value: object, name: str) -> None:
     """A client cannot name a class that does not exist."""
-    assert Priorities().class_of({"priority": value}) == name
+    assert DEFAULT_PRIORITIES.class_of({"priority": value}) == name
 
 
 @each(
