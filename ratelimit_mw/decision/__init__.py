@@ -5,7 +5,6 @@ from .bans import Ban as Ban
 from .bans import BanLimit as BanLimit
 from .bans import BanTerms as BanTerms
 from .bans import banned_rules as banned_rules
-from .bans import bans_of as bans_of
 from .bans import count_hits as count_hits
 from .bans import reject_uncounted as reject_uncounted
 from .bans import show_bans as show_bans
@@ -36,7 +35,6 @@ from .receipt import Receipt as Receipt
 from .verdict import BannedVerdict as BannedVerdict
 from .verdict import CombinedVerdict as CombinedVerdict
 from .verdict import RateLimitExceeded as RateLimitExceeded
-from .verdict import RuleVerdict as RuleVerdict
 from .verdict import Verdict as Verdict
 from .verdict import build_verdict as build_verdict
 from .verdict import combine_verdicts as combine_verdicts

@@ -142,14 +142,9 @@ def count_hits(hits: Sequence[Hit]) -> int:
     return sum(not isinstance(hit, BeforeHit) and not isinstance(hit.limit, BanLimit) for hit in hits)
 
 
-def bans_of(decisions: Iterable[Decision]) -> dict[str, Decision]:
-    """Return the decisions of the bans of a request, by rule."""
-    return {decision.hit[0].rule: decision for decision in decisions if isinstance(decision.hit[0], BanLimit)}
-
-
 def banned_rules(decisions: Iterable[Decision]) -> set[str]:
     """Return the rules from which the client of a request is banned."""
-    return {rule for rule, decision in bans_of(decisions).items() if not decision.allowed}
+    return {each.hit[0].rule for each in decisions if isinstance(each.hit[0], BanLimit) and not each.allowed}
 
 
 def with_added_hits(hits: Iterable[Hit], consume: bool) -> list[Hit]:

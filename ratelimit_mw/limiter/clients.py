@@ -212,7 +212,7 @@ class Clients:
         await call(self._counts, "start")
         us, hit, correction = self._new_ban(rule, features, duration)
         (at,) = await call(self._counts, "correct", [correction], self._clocks.now())
-        decision = await self._decide(call, hit)
+        (decision,) = await self._apply(call, [hit])
         if decision.allowed and decision.at_us < at + us:
             causes = "the store is nearly full, or another process has just lifted the ban"
             raise StoreError(f"the ban is not in {redacted_url(self._store)}: {causes}")
@@ -238,7 +238,7 @@ class Clients:
             return await self._record.change(call, "", self._ban_from_all(features, None).key)
         await call(self._counts, "start")
         hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
-        decision = await self._decide(call, hit)
+        (decision,) = await self._apply(call, [hit])
         await call(self._counts, "forget", [hit.key])
         return not decision.allowed
 
@@ -456,9 +456,6 @@ class Clients:
                     raise
                 hits = [*readable, *hits]
         return decisions
-
-    async def _decide(self, call: Call, hit: Hit) -> Decision:
-        return (await self._apply(call, [hit]))[0]
 
     async def _apply(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
         """Return what the store decides now. Consume nothing."""

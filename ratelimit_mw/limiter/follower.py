@@ -126,8 +126,8 @@ class FileFollower(Follower):
     def __init__(self, reloads: Renewed, files: Identities) -> None:
         self._reloads = reloads
         self._known = files
-        self._mistake = ""
-        """The mistake that the log has."""
+        self._logged = ""
+        """The mistake, or the warning, that the log has of the files as they are."""
         self._seen_at = monotonic()
         self._again_at = math.inf
         """When to look again at files that had changed too recently."""
@@ -136,8 +136,6 @@ class FileFollower(Follower):
         """The thread that requests have waited for, and the time until which they do."""
         self._changed: tuple[Identities, float] = {}, 0.0
         """The identities of the changed files, and when they were first found."""
-        self._has_warned = False
-        """Whether the log has the warning of settings that wait for a second look."""
         self._start_over()
         run_in_child(self, FileFollower._start_over)
 
@@ -193,8 +191,8 @@ class FileFollower(Follower):
             if not pause:
                 _log.info("the settings were read again, and are in effect")
         except Exception as error:
-            if str(error) != self._mistake:
-                self._mistake = str(error)
+            if str(error) != self._logged:
+                self._logged = str(error)
                 trace = None if isinstance(error, RateLimitError) else error
                 _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
         self._note(now, pause)
@@ -223,25 +221,20 @@ class FileFollower(Follower):
     def _read(self, is_manual: bool) -> float:
         """Read the settings, check them, and put them into effect. Return 0, or the seconds until another try."""
         with self._reading:
-            loaded = error = None
-            with recording() as files:
-                try:
-                    loaded = self._reloads.load_again()
-                except Exception as found:
-                    error = found
-            identities = _identities_now((*self._known, *files))
-            if any(identities[path] != identity for path, identity in files.items()):
-                return self._quiet
-            if loaded is not None and not is_manual and (pause := self._wait_for_writer(loaded[0])) > 0:
-                return pause
             try:
-                if loaded is None:
-                    raise error  # type: ignore[misc] # one of the two is there
+                with recording() as files:
+                    loaded = self._reloads.load_again()
+                if _identities_now(files) != files:
+                    return self._quiet
+                if not is_manual and (pause := self._wait_for_writer(loaded[0])) > 0:
+                    return pause
                 self._reloads.replace(*loaded)
             except Exception:
-                self._known = identities
+                if _identities_now(files) != files:  # it read a file that was being written
+                    return self._quiet
+                self._known = _identities_now((*self._known, *files))
                 raise
-            self._mistake, self._has_warned = "", False
+            self._logged = ""
             # This comes last: a request that finds no change does not wait for this thread.
             self._known = files
             return 0.0
@@ -251,8 +244,8 @@ class FileFollower(Follower):
         if parts_of(later) >= parts_of(self._reloads.settings):
             return 0.0
         pause = _FEWER_AFTER * self.interval - self._age(_identities_now(self._known))
-        if pause > 0 and not self._has_warned:
-            self._has_warned = True
+        if pause > 0 and self._logged != _FEWER:
+            self._logged = _FEWER
             _log.warning(_FEWER, _FEWER_AFTER * self.interval)
         return pause
 

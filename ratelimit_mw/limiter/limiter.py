@@ -5,7 +5,7 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, cast
 
 from ..clock import Clock, monotonic
@@ -342,16 +342,21 @@ class Limiter:
             return await self._pass_gates(call, plan, hits, features, consume)
         return await self._ask(call, plan, hits, consume)
 
-    async def _ask(self, call: Call, plan: Plan, hits: list[Hit], consume: bool) -> Verdict:
-        """Ask the store, after those hits that it decides beside them."""
+    async def _ask(self, call: Call, plan: Plan, hits: list[Hit], consume: bool, is_in_turn: bool = False) -> Verdict:
+        """Ask the store, after those hits that it decides beside them. A request may wait for its turn before."""
+        if plan.waits and consume and not is_in_turn:
+
+            def ask(consume: bool) -> Awaitable[Verdict]:
+                asked = hits if consume else [hit._replace(cost=0) for hit in hits]
+                return self._ask(call, plan, asked, consume, is_in_turn=True)
+
+            return await self.slots.decide_in_turn(call, plan, hits, ask)
         if consume and plan.has_slots and self.waits:
             hits = name_slots(hits)
         if plan.adds_hits:
             hits = with_added_hits(hits, consume)
         if not hits:
             return Verdict()
-        if plan.waits and consume:
-            return await self.slots.decide_in_turn(call, plan, hits)
         now = self._now() if self.clocks.own or testmode.active else None  # most limiters leave the time to the store
         if call is blocking_call or not self.waits:
             decisions = self._counts.apply(hits, now, consume)

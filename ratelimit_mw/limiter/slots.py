@@ -24,7 +24,6 @@ from ..decision import (
     SlotCost,
     Verdict,
     build_verdict,
-    name_slots,
 )
 from ..errors import StoreError
 from ..forksafe import create_lock
@@ -106,22 +105,10 @@ class Slots:
         for heartbeat in (self.renewed, self.unreturned, self.bounded):
             heartbeat.close()
 
-    async def decide_in_turn(self, call: Call, plan: Plan, hits: Sequence[Hit]) -> Verdict:
+    async def decide_in_turn(self, call: Call, plan: Plan, hits: Sequence[Hit], ask: Ask) -> Verdict:
         """Decide hits, and wait for their slots as long as their rules allow."""
         rules = {rule.name: rule.source for rule in plan.rules if rule.source.wait_us}
         names = {hit.key: hit.limit.rule for hit in hits if hit.limit.quota.concurrent}
-
-        async def ask(consume: bool) -> Verdict:
-            asked = [hit if consume else hit._replace(cost=0) for hit in hits]
-            if consume and self._tasks.waits:
-                asked = name_slots(asked)  # new ids for each call
-            arguments = asked, self._clocks.now(), consume
-            if call is blocking_call:
-                decisions = self._counts.apply(*arguments)
-            else:
-                decisions = await self.keep(self._counts.aapply(*arguments))
-            return build_verdict(decisions, consume, plan.adds_hits)
-
         return await self.queues.decide(call, {key: rules[name] for key, name in names.items() if name in rules}, ask)
 
     async def keep(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:

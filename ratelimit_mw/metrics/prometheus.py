@@ -83,12 +83,12 @@ class PrometheusMetrics(OutcomeReader):
         super().start_over()
         self._written: dict[Labels, int] = {}
 
-    def counter_of(self, outcomes: RequestOutcomes, endpoint: str | None = None) -> Iterator[object]:
+    def counter_of(self, outcomes: RequestOutcomes) -> Iterator[object]:
         if self._counter is not None:
             for labels in outcomes.labels:
                 self._counter.labels(*labels)  # a request with new labels reports an error of the file
             self._beat.hold(self)
-        return super().counter_of(outcomes, endpoint)
+        return super().counter_of(outcomes)
 
     def write(self) -> None:
         if self._counter is None:

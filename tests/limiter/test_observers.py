@@ -278,7 +278,7 @@ def test_a_reader_that_cannot_count_fails_no_request(caplog: pytest.LogCaptureFi
     written = []
 
     class FullDisk(OutcomeReader):
-        def counter_of(self, outcomes: Any, endpoint: Any = None) -> Any:
+        def counter_of(self, outcomes: Any) -> Any:
             raise OSError("no space left")
 
         def write(self) -> None:

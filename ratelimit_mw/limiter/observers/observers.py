@@ -22,6 +22,7 @@ from ..gates import Gates
 from ..remote.breaker import Breaker
 from .events import Event, RequestOutcomes, outcomes_of, settled_costs
 from .readers import MAX_SERIES, OutcomeReader
+from .traffic import TrafficFeed
 
 Observer = Callable[[Event], object]
 
@@ -38,16 +39,16 @@ class _Thread(threading.local):
 
 
 class _Row(NamedTuple):
-    """The requests with the same outcomes, and the same endpoint, where a feed counts each endpoint.
+    """The requests with the same outcomes, and the same endpoint, where a traffic log counts each endpoint.
 
-    ``next(counter)`` counts one of them. The ``functions`` receive its event, and the ``feeds`` its clients.
+    ``next(counter)`` counts one of them. The ``functions`` receive its event, and the ``recorder`` its clients.
     """
 
     outcomes: RequestOutcomes
     endpoint: str | None
     counter: Iterator[object]
     functions: Sequence[tuple[str, Observer]]
-    feeds: Sequence[tuple[str, Any]]
+    recorder: TrafficFeed | None
 
 
 class Observers:
@@ -67,15 +68,22 @@ class Observers:
     """
 
     def __init__(
-        self, observers: Sequence[str | Observer], feed: Any, names: Sequence[str], store: str, gates: Gates
+        self,
+        observers: Sequence[str | Observer],
+        feed: TrafficFeed | None,
+        names: Sequence[str],
+        store: str,
+        gates: Gates,
     ) -> None:
         self.store, self._names = store, frozenset(names)
         self.readers: list[tuple[str, OutcomeReader]] = []
         self.breaker: Breaker | None = None
         self.gates = gates
         self._functions: list[tuple[str, Observer]] = []
-        self._feeds: list[tuple[str, Any]] = [] if feed is None else [(name_of(feed), feed)]
         self.early: list[tuple[str, Observer]] = []
+        self._feed, self._feed_name = feed, name_of(feed)
+        self._recorder = feed if feed is not None and feed.has_clients else None
+        """The traffic log, if it counts the clients of each request."""
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
@@ -112,7 +120,7 @@ class Observers:
     def announce(self, verdicts: Sequence[Verdict], final: Verdict, endpoint: str | None, method: str | None) -> None:
         """Call the early observers. The request is not counted yet."""
         outcomes = outcomes_of(verdicts, final, self.store)
-        self._send(_Row(outcomes, endpoint, repeat(None), self.early, ()), verdicts, endpoint, method)
+        self._send(_Row(outcomes, endpoint, repeat(None), self.early, None), verdicts, endpoint, method)
 
     def report_one(self, verdict: Verdict, endpoint: str | None = None, method: str | None = None) -> None:
         """Report a request with one verdict."""
@@ -122,7 +130,7 @@ class Observers:
             decision = decisions[0]
             rows = self._allowed if decision.allowed else self._rejected
             if not decision.why:  # neither "banned" nor "unavailable"
-                key = (decision.hit[0], endpoint) if self._feeds else decision.hit[0]
+                key = decision.hit[0] if self._feed is None else (decision.hit[0], endpoint)
         elif verdict.allowed:
             rows = self._allowed
             key = self._key(decisions, endpoint)
@@ -135,12 +143,12 @@ class Observers:
                 rows.clear()
             row = rows[key] = self._row(outcomes_of((verdict,), None, self.store), endpoint)
         next(row.counter)
-        if row.functions or row.feeds:
+        if row.functions or row.recorder:
             self._send(row, (verdict,), endpoint, method)
 
     def _key(self, decisions: Sequence[Decision], endpoint: str | None) -> object:
         """Return the limits and the endpoint of an allowed request, which determine its row. None for others."""
-        limits: list[object] = [endpoint if self._feeds else None]
+        limits: list[object] = [endpoint if self._feed is not None else None]
         for decision in decisions:
             if not decision.allowed:
                 return None
@@ -159,11 +167,11 @@ class Observers:
         outcomes = outcomes_of(verdicts, final, self.store)
         row = self._row(outcomes, None if is_again else endpoint)
         next(row.counter)
-        if row.functions or row.feeds:
+        if row.functions or row.recorder:
             self._send(row, verdicts, endpoint, method)
 
     def _row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
-        key = outcomes, endpoint if self._feeds else None
+        key = outcomes, endpoint if self._feed is not None else None
         row = self._rows.get(key)
         if row is None:
             check_process()
@@ -174,64 +182,55 @@ class Observers:
         return row
 
     def _build_row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
-        feeds: list[tuple[str, Any]] = []
-        counters: list[Iterator[object]] = []
-        for name, feed in [*self.readers, *self._feeds]:
-            try:
-                counter = feed.counter_of(outcomes, endpoint)
-            except Exception as error:
-                self._log(name, error)
-                continue
-            if counter is None:
-                feeds.append((name, feed))
-            else:
-                counters.append(counter)
+        counters = [self._call(name, reader.counter_of, outcomes) for name, reader in self.readers]
+        if self._feed is not None and self._recorder is None:
+            counters.append(self._call(self._feed_name, self._feed.counter_of, outcomes, endpoint))
+        counters = [counter for counter in counters if counter is not None]
         counter = counters[0] if len(counters) == 1 else zip(*counters, strict=True) if counters else repeat(None)
         functions = [each for each in self._functions if getattr(each[1], "needs_event", _always)(outcomes)]
-        return _Row(outcomes, endpoint, counter, functions, feeds)
+        return _Row(outcomes, endpoint, counter, functions, self._recorder)
 
     def write(self) -> None:
         """Let the readers write what they have counted, because the process may end now."""
-        self._give("write")
+        for name, reader in self.readers:
+            self._call(name, reader.write)
 
     def measure_store(self, seconds: float, result: str) -> None:
         """Report how long a call of the store took, and its result: "ok" or "error"."""
-        self._give("measure_store", seconds, self.store, result)
-
-    def _give(self, method: str, *arguments: object) -> None:
         for name, reader in self.readers:
-            try:
-                getattr(reader, method)(*arguments)
-            except Exception as error:
-                self._log(name, error)
+            self._call(name, reader.measure_store, seconds, self.store, result)
 
     def _send(self, row: _Row, verdicts: Sequence[Verdict], endpoint: str | None, method: str | None) -> None:
-        """Call the functions with the event of a request, and the feeds with its clients."""
+        """Call the functions with the event of a request, and the traffic log with its clients."""
         thread = self._thread
         if thread.is_busy:
             return
         thread.is_busy = True
         try:
             decisions = [decision for verdict in verdicts for decision in verdict.decisions]
-            for name, feed in row.feeds:
-                try:
-                    feed.record(row.outcomes, row.endpoint, {each.rule: each.client for each in decisions if each.key})
-                except Exception as error:
-                    self._log(name, error)
+            if row.recorder is not None:
+                clients = {each.rule: each.client for each in decisions if each.key}
+                self._call(self._feed_name, row.recorder.record, row.outcomes, row.endpoint, clients)
             if row.functions:
                 features = self._features(decisions) if self._names else _NO_VALUES
                 method = method if method is None or method in _METHODS else "_OTHER"
                 request = row.outcomes.outcome, self.store, endpoint, method
                 event = Event(*request, row.outcomes, tuple(verdicts), features, settled_costs(verdicts))
             for name, function in row.functions:
-                try:
-                    if iscoroutine(result := function(event)):
-                        result.close()
-                        raise TypeError("it returned a coroutine, but is not awaited. Pass a sync function")
-                except (Exception, CancelledError) as error:  # of a future in the observer, not of the request
-                    self._log(name, error)
+                self._call(name, function, event)
         finally:
             thread.is_busy = False
+
+    def _call(self, name: str, function: Callable[..., object], *arguments: object) -> Any:
+        """Call an observer. Its error is logged, and the result is None."""
+        try:
+            if iscoroutine(result := function(*arguments)):
+                result.close()
+                raise TypeError("it returned a coroutine, but is not awaited. Pass a sync function")
+            return result
+        except (Exception, CancelledError) as error:  # of a future in the observer, not of the request
+            self._log(name, error)
+            return None
 
     def _features(self, decisions: Sequence[Decision]) -> Mapping[str, str]:
         """Return the values in the keys of the decisions, as the store has them."""
@@ -279,7 +278,7 @@ def _imported(path: str) -> Observer:
     return checked_observer(function)
 
 
-def name_of(function: Callable[..., object]) -> str:
+def name_of(function: object) -> str:
     """Return the name of a function or of the class of an object, for the log."""
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__ or 'builtins'}.{named.__qualname__}"

@@ -45,12 +45,11 @@ class OutcomeReader:
         """Count from zero. A forked child does so, because the parent counts its own requests."""
         self._numbers: dict[Labels, Number] = {}
 
-    def counter_of(self, outcomes: RequestOutcomes, endpoint: str | None = None) -> Iterator[object]:
+    def counter_of(self, outcomes: RequestOutcomes) -> Iterator[object]:
         """Return an iterator whose every step counts a request.
 
         Args:
             outcomes: The outcomes of the request.
-            endpoint: Its endpoint, which no metric has.
         """
         with self._lock:
             counters = [self._number(labels).counter for labels in outcomes.labels]

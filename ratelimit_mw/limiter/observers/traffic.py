@@ -31,12 +31,10 @@ class TrafficFeed:
 
     def __init__(self, log: TrafficLog, has_clients: bool) -> None:
         self.log = log
-        self._has_clients = has_clients
+        self.has_clients = has_clients
 
-    def counter_of(self, outcomes: RequestOutcomes, endpoint: str | None) -> Iterator[object] | None:
-        """Return an iterator whose every step counts a request; None when its clients count, too."""
-        if self._has_clients:
-            return None
+    def counter_of(self, outcomes: RequestOutcomes, endpoint: str | None) -> Iterator[object]:
+        """Return an iterator whose every step counts a request, without its client."""
         return starmap(self.log.counter_of(*(event for event, _ in _events(outcomes, endpoint))), repeat(()))
 
     def record(self, outcomes: RequestOutcomes, endpoint: str | None, clients: Mapping[str, str]) -> None:
