@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from calls import ask
+from forked import become_child
 from servers import wait_for
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -68,7 +69,7 @@ def test_closing_a_limiter_writes_the_counts(tmp_path: Path, is_async: bool, cap
     """A file that cannot be written is logged, and is no error of the limiter."""
     for folder in (tmp_path, tmp_path / "removed"):
         folder.mkdir(exist_ok=True)
-        limiter, log = logged(*RULES, url=f"sqlite:///{folder}/log.db")
+        limiter, _ = logged(*RULES, url=f"sqlite:///{folder}/log.db")
         limiter.hit({"ip": "192.0.2.7"})
         if folder != tmp_path:
             folder.rmdir()
@@ -79,7 +80,7 @@ def test_closing_a_limiter_writes_the_counts(tmp_path: Path, is_async: bool, cap
     other = TrafficLog(f"sqlite:///{tmp_path}/log.db", clock=ManualClock(NOW))
     assert other.total("rule:api:allowed", NOW, NOW) == 1
     assert ["the traffic log is not written" in record.getMessage() for record in caplog.records] == [True]
-    log._start_over()  # nothing is left for the end of the process
+    become_child()  # nothing is left for the end of the process
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ from ratelimit_mw import ConfigError, StoreError, forksafe
 from ratelimit_mw import clock as machine_clock
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, counts, writer
+from ratelimit_mw.traffic.retention import DEFAULT, Retention
+from ratelimit_mw.traffic.store import CountStore
 
 DAY = 86_400
 SHORT = "1m:1h,5m:1d,1h:7d"
@@ -30,7 +32,7 @@ FAR = 10_000 * DAY
 @pytest.mark.slow
 def test_counts_agree_with_a_brute_force_count(log: TrafficLog) -> None:
     """For 200 random ranges of each length, at every resolution: curves, totals, events, clients and their number."""
-    found = records(4_000, 9 * 365 * DAY)
+    found, kept = records(4_000, 9 * 365 * DAY), Retention(DEFAULT)
     for part in (found[:1_000], found[1_000:]):
         record_all(log, part)
         log.flush()
@@ -44,11 +46,11 @@ def test_counts_agree_with_a_brute_force_count(log: TrafficLog) -> None:
         assert curve.start <= start <= end <= curve.end
         assert curve.counts == [brute.total(*edge) for edge in pairwise(edges)]
         steps.add(curve.step)
-        runs = log._retention.runs(int(start), ceil(end), NOW)
+        runs = kept.runs(int(start), ceil(end), NOW)
         assert log.total("login é", start, end) == brute.total(runs[0].start, runs[-1].end)
         totals = {event: each.total(runs[0].start, runs[-1].end) for event, each in every.items()}
         assert log.events(start, end) == {event: total for event, total in totals.items() if total}
-        runs = log._of_clients.runs(int(start), ceil(end), NOW)
+        runs = kept.of_clients().runs(int(start), ceil(end), NOW)
         whole = runs[0].start, runs[-1].end
         assert log.total("login é", start, end, by="192.0.2.2") == of_client.total(*whole)
         clients = brute.clients(*whole)
@@ -181,7 +183,7 @@ def test_another_retention_is_an_error(url: str, clock: ManualClock) -> None:
         other.record("a")
         with pytest.raises(ConfigError, match=message):
             other.total("a", NOW, NOW)
-        other._start_over()
+        become_child()  # nothing is left for the end of the process
         if url.startswith("sqlite"):
             with pytest.raises(ConfigError, match=message):
                 TrafficLog(url, clock=clock)
@@ -193,11 +195,11 @@ def test_another_retention_is_an_error(url: str, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
 def test_one_of_two_logs_that_begin_at_once_is_an_error(
-    url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    url: str, clock: ManualClock, stores: list[CountStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each finds no log before its write. The second write changes nothing, and its counts wait."""
     first, second = TrafficLog(url, SHORT, clock), TrafficLog(url, clock=clock)
-    monkeypatch.setattr(second._store, "retention", lambda: None)
+    monkeypatch.setattr(stores[-1], "retention", lambda: None)
     first.record("a")
     first.flush()
     second.record("a")
@@ -205,15 +207,19 @@ def test_one_of_two_logs_that_begin_at_once_is_an_error(
         with pytest.raises(ConfigError, match=r'has the retention "1m:1h,5m:1d,1h:1w"; got .* or start'):
             second.flush()
     assert first.total("a", NOW, NOW) == 1
-    second._start_over()  # nothing is left for the end of the process
+    become_child()  # nothing is left for the end of the process
 
 
 def test_a_batch_without_a_reply_is_written_again_with_its_token(
-    redis_server: Server, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis_server: Server,
+    clock: ManualClock,
+    tmp_path: Path,
+    stores: list[CountStore],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Redis counts it once, whether the first call was executed or not. Later counts are in the next batch."""
     log = TrafficLog(address(redis_server, f"?prefix={tmp_path.name}:"), clock=clock)
-    write, tokens, fails = log._store.write, list[str](), ["after", "before"]
+    write, tokens, fails = stores[0].write, list[str](), ["after", "before"]
 
     def write_or_fail(counts: counts.Batch, token: str, now: int) -> None:
         tokens.append(token)
@@ -223,7 +229,7 @@ def test_a_batch_without_a_reply_is_written_again_with_its_token(
         if outcome:
             raise StoreError("no reply")
 
-    monkeypatch.setattr(log._store, "write", write_or_fail)
+    monkeypatch.setattr(stores[0], "write", write_or_fail)
     log.record("a", "x")
     for _ in range(2):
         with pytest.raises(StoreError):
@@ -236,14 +242,14 @@ def test_a_batch_without_a_reply_is_written_again_with_its_token(
 
 
 def test_the_thread_writes_and_logs_an_outage_once(
-    url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    url: str, clock: ManualClock, stores: list[CountStore], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """The counts of an outage are written afterwards, and the thread ends when nothing is left."""
     monkeypatch.setattr(writer, "INTERVAL", 0.01)
-    log = TrafficLog(url, clock=clock)
+    log, others = TrafficLog(url, clock=clock), {*threading.enumerate()}
     written: list[counts.Batch] = []
     fails = [StoreError("down"), StoreError("down"), None]
-    write = log._store.write
+    write = stores[0].write
 
     def write_later(counts: counts.Batch, token: str, now: int) -> None:
         if fails and (error := fails.pop(0)):
@@ -251,7 +257,7 @@ def test_the_thread_writes_and_logs_an_outage_once(
         write(counts, token, now)
         written.append(counts)
 
-    monkeypatch.setattr(log._store, "write", write_later)
+    monkeypatch.setattr(stores[0], "write", write_later)
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         log.record("a")
         wait_for(lambda: written, "the thread")
@@ -259,17 +265,17 @@ def test_the_thread_writes_and_logs_an_outage_once(
         "the traffic log is not written (down). Its counts wait in memory"
     ]
     assert log.total("a", NOW, NOW) == 1
-    wait_for(lambda: not len(log._beat), "the end of the thread")
+    started = {each for each in threading.enumerate() if each.name == "ratelimit_mw heartbeat"} - others
+    wait_for(lambda: not any(each.is_alive() for each in started), "the end of the thread")
     log.close()
 
 
 def test_a_closed_log_opens_again(log: TrafficLog) -> None:
-    """The end of the process writes, too. A forked child has no counts of its parent, only those since the fork."""
+    """A forked child has no counts of its parent, only those since the fork."""
     log.record("a")
     log.close()
     log.record("a")
-    writer._close_all()
-    assert (log._records, log.total("a", NOW, NOW)) == ({}, 2)
+    assert log.total("a", NOW, NOW) == 2
     log.record("a")
     become_child()
     log.record("b")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from folders import SUPPORT
+from forked import become_child
 from redis_handles import address
 from servers import Server
 from tables import each
@@ -100,7 +101,7 @@ def test_another_database_stays_as_it_is(
     log.record("a")
     with pytest.raises(StoreError, match=f"shop.db {message}"):
         log.flush()
-    log._start_over()  # nothing is left for the end of the process
+    become_child()  # nothing is left for the end of the process
     assert path.read_bytes() == before
 
 
@@ -131,7 +132,7 @@ def test_a_file_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(StoreError, match=r"cannot create the traffic log .*: No such file"):
         log.flush()
-    log._start_over()
+    become_child()  # nothing is left for the end of the process
 
 
 def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
