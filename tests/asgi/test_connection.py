@@ -24,13 +24,13 @@ class Scene:
 
     def __init__(self, **options: Any) -> None:
         self.limiter = Limiter([Rule(name="jobs", limits="1 concurrent", wait=3600)])
-        self.limited = RateLimitMiddleware(self._app, limiter=self.limiter, **options)
+        self.limited = RateLimitMiddleware(self.app, limiter=self.limiter, **options)
         self.taken = self.limiter.hit(WHO)
         self.sends: asyncio.Queue[Any] = asyncio.Queue()
         self.received: list[Any] = []
         self.sent: list[Any] = []
 
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
         while not self.received or self.received[-1].get("more_body"):
             self.received.append(await receive())
         if scope["type"] == "websocket":
@@ -153,7 +153,7 @@ async def test_a_body_that_a_rule_needs_is_read_once() -> None:
     scene = Scene()
     rule = Rule(name="form", key=["json:name"], limits="1 concurrent", wait=3600)
     scene.limiter = Limiter([rule])
-    scene.limited = RateLimitMiddleware(scene._app, limiter=scene.limiter)
+    scene.limited = RateLimitMiddleware(scene.app, limiter=scene.limiter)
     scene.taken = scene.limiter.hit({"json:name": "ann"})
     body = {"type": "http.request", "body": b'{"name": "ann"}', "more_body": False}
     headers = [(b"content-type", b"application/json"), (b"content-length", b"15")]
@@ -174,7 +174,7 @@ async def test_an_own_timeout_of_a_feature_is_an_error() -> None:
 
     limiter = Limiter([Rule(name="jobs", key=["user"], limits="1 concurrent", wait=3600)])
     scene = Scene()
-    scene.limited = RateLimitMiddleware(scene._app, limiter=limiter, features={"user": user})
+    scene.limited = RateLimitMiddleware(scene.app, limiter=limiter, features={"user": user})
     with pytest.raises(TimeoutError, match="slow"):
         await scene.start(LAST)
 

@@ -209,9 +209,10 @@ def test_few_responses_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits may differ between clients, so memory has a bound."""
     monkeypatch.setattr(rejection_module, "_MAX_KEPT", 10)
     kept = PreparedRejections(HeaderWriter())
-    for number in range(15):
-        kept.find(verdict_of(Rule(name=f"r{number}", limits="1/minute")), "")
-    assert 0 < len(kept._prepared) <= 10
+    verdicts = [verdict_of(Rule(name=f"r{number}", limits="1/minute")) for number in range(15)]
+    found = [kept.find(verdict, "") for verdict in verdicts]
+    again = [kept.find(verdict, "") for verdict in reversed(verdicts)]
+    assert 0 < sum(each is first for each, first in zip(again, reversed(found), strict=True)) <= 10
 
 
 @each(("status", "reason"), [(429, "Too Many Requests"), (403, "Forbidden"), (499, "Rejected")])

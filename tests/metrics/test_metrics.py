@@ -198,7 +198,7 @@ def test_settings_name_the_observers(module: Any) -> None:
     for observer in (f"{module.__name__}:count", events.append):
         Limiter(RULES[:1], observers=[observer]).hit(ANN)
     module.count(events[0])
-    assert module._reader().totals() == {("api", "allowed", "memory"): 2}
+    assert module.count.reader().totals() == {("api", "allowed", "memory"): 2}
 
 
 def expressions() -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import httpx
@@ -16,7 +15,6 @@ from ratelimit_mw import INVALID, Limiter, RateLimitExceeded, Rule, load_setting
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.keys import forms as readings
 from ratelimit_mw.keys.forms import is_ambiguous, normalize_path, path_feature, read_path
-from ratelimit_mw.rules import paths
 from ratelimit_mw.rules.marks import NOWHERE, Destination
 from ratelimit_mw.rules.paths import PathTable
 from ratelimit_mw.rules.routed import PathPatterns
@@ -374,7 +372,6 @@ def test_a_path_with_too_many_readings_matches_only_what_its_route_may_match() -
 
 def test_stars_never_backtrack() -> None:
     """Each text between two stars is an atomic group, and each part between two ``**``, so it is looked for once."""
-    assert paths._glob("*a*a*a*b").count("(?>") == len(re.findall("a", "*a*a*a*b"))
     assert PathTable([(0, "/*a*a*a*b")]).match("/" + "a" * 100_000) == ()
     for pattern in ("/**/a/**/b/**/c/*", "/**/*a/{x}/**/a*b", "/{x}/**/**/b"):
         table = PathTable([(0, pattern)])

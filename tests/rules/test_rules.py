@@ -18,7 +18,10 @@ from ratelimit_mw.http.needs import Need
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations.overview import Overview
 from ratelimit_mw.rules import ruleset
+from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.rules.marks import Destination, ViewMarks
+from ratelimit_mw.rules.plan import Plan
+from ratelimit_mw.rules.routed import PathPatterns
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
@@ -90,14 +93,26 @@ def test_the_same_rules_are_the_same_plan() -> None:
 def test_the_match_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache holds a bounded number of paths and methods, never long paths, and results stay correct."""
     monkeypatch.setattr(ruleset, "_MAX_CACHED", 100)
-    rules = RuleSet(SHOP)
+    rules, matched = RuleSet(SHOP), matches_of(monkeypatch)
     long = "/api/" + "x" * 300
-    for method, path in (*(("GET", f"/api/{i}") for i in range(150)), *((f"M{i}", "/api") for i in range(100))):
-        assert [rule.name for rule in rules.plan(method, path).rules] == ["every", "api"]
-    kept = {*rules._by_request}
-    assert [rule.name for rule in rules.plan("GET", long).rules] == ["every", "api"]
-    assert {*rules._by_request} == kept
-    assert len(kept) <= 100
+    requests = [*(("GET", f"/api/{i}") for i in range(150)), *((f"M{i}", "/api") for i in range(100))]
+    for each in (requests, [("GET", long)], requests[::-1]):
+        matched.clear()
+        for method, path in each:
+            assert [rule.name for rule in rules.plan(method, path).rules] == ["every", "api"]
+    assert 0 < len(requests) - len(matched) <= 100
+    matched.clear()
+    for _ in range(2):
+        rules.plan("GET", long)
+    assert matched == [long] * 2
+
+
+def matches_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets each path that is compared with the patterns, because no cache has its request."""
+    found: list[str] = []
+    match = PathPatterns.match
+    monkeypatch.setattr(PathPatterns, "match", lambda own, path, *more: found.append(path) or match(own, path, *more))
+    return found
 
 
 def test_the_plan_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,12 +122,15 @@ def test_the_plan_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(8))
     reader = FeatureReader({"ip": Need()}, Settings(), CheckedFunctions({}), {"user": lambda request: None})
     request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
+    plans: list[tuple[str, Plan]] = []
     for chosen in range(1 << 8):
         names = [i for i in range(8) if chosen >> i & 1]
-        plan = rules.plan("GET", "/" + "/".join(map(str, names)))
+        path = "/" + "/".join(map(str, names))
+        plan = rules.plan("GET", path)
         assert [rule.name for rule in plan.rules] == [f"rule-{i + 1}" for i in names]
         assert reader.read(plan, request) == ({"ip": "192.0.2.7"} if names else {})
-    assert max(len(rules._plans), len(reader._by_plan)) <= 100
+        plans.append((path, plan))
+    assert 0 < sum(rules.plan("POST", path) is plan for path, plan in reversed(plans)) <= 100
 
 
 HOSTS = named(
@@ -261,12 +279,15 @@ def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
     expect_error(r"^algorithm: expected a name such as", Rule, limits="5/minute", algorithm=Algorithm)
 
 
-def test_a_long_path_that_no_rule_reads_is_no_part_of_the_cache() -> None:
+def test_a_long_path_that_no_rule_reads_is_no_part_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests with long paths then find the plan of their view in the cache."""
-    rules = RuleSet([Rule(name="every", limits="1/s")])
+    rules, looks = RuleSet([Rule(name="every", limits="1/s")]), list[str]()
+    at = AccessLists.at
+    monkeypatch.setattr(AccessLists, "at", lambda own, path, *more: looks.append(path) or at(own, path, *more))
     to = Destination(marks=ViewMarks())
-    rules.plan("GET", "/" + "x" * 500, to=to)
-    assert [*rules._by_request] == [(to, "GET", "", "")]
+    for name in "xyx":
+        assert rules.plan("GET", f"/{name}" * 500, to=to).rules
+    assert looks == [""]
 
 
 def test_the_ban_of_a_rule_is_parsed() -> None:

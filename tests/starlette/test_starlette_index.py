@@ -19,7 +19,7 @@ from starlette_routing import index_of, went_to
 from tables import each
 
 from ratelimit_mw.asgi.request import ASGIRequest
-from ratelimit_mw.asgi.router import RouteMatch
+from ratelimit_mw.asgi.router import RouteMatch, RouteTable
 from ratelimit_mw.keys.features import INVALID, UNMATCHED
 
 SEGMENTS = [
@@ -198,14 +198,21 @@ def test_a_route_without_a_pattern_is_called_too() -> None:
     assert index.find(ASGIRequest(http_scope(path="/other"))).target is last
 
 
-def test_the_route_cache_is_bounded() -> None:
+def test_the_route_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index caches up to ten thousand paths, and never a long one."""
-    index = index_of(Starlette(routes=[Route("/{x}", endpoint("x"))]))
-    for i in range(10_050):
-        index.find(ASGIRequest(http_scope(path=f"/{i}")))
-    index.find(ASGIRequest(http_scope(path="/" + "x" * 300)))
-    assert 0 < len(index._cached) <= 10_000
-    assert max(len(path) for _, _, path, _ in index._cached) < 300
+    index, asked = index_of(Starlette(routes=[Route("/{x}", endpoint("x"))])), list[str]()
+    find = RouteTable.find
+    monkeypatch.setattr(RouteTable, "find", lambda table, scope: asked.append(scope["path"]) or find(table, scope))
+    requests = [ASGIRequest(http_scope(path=f"/{i}")) for i in range(10_050)]
+    for some in (requests, requests[::-1]):
+        asked.clear()
+        for request in some:
+            index.find(request)
+    assert 0 < len(requests) - len(asked) <= 10_000
+    asked.clear()
+    for _ in range(2):
+        index.find(ASGIRequest(http_scope(path="/" + "x" * 300)))
+    assert len(asked) == 2
 
 
 def test_an_application_that_mounts_itself_is_read_once() -> None:

@@ -51,10 +51,10 @@ class Wraps:
 
     def __init__(self, app: Any, attribute: str = "app") -> None:
         setattr(self, attribute, app)
-        self._inner = app
+        self.inner = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await (OK if self._inner is self else self._inner)(scope, receive, send)
+        await (OK if self.inner is self else self.inner)(scope, receive, send)
 
 
 def test_a_mounted_middleware_uses_whole_templates() -> None:
@@ -99,7 +99,7 @@ def test_a_405_does_not_consume_the_limits_of_the_view() -> None:
 def test_an_application_that_wraps_itself_has_no_routes() -> None:
     """The search for routes ends, and the rules of the file apply."""
     inner = Wraps(None)
-    inner.app = inner._inner = inner  # type: ignore[attr-defined]
+    inner.app = inner.inner = inner  # type: ignore[attr-defined]
     app = RateLimitMiddleware(inner, limiter=Limiter([Rule(limits="1/minute")], clock=ManualClock(1.0)))
     assert statuses(app, "/", "/") == [200, 429]
 

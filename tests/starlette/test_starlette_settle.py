@@ -89,7 +89,8 @@ def test_a_client_that_hangs_up_pays_for_what_it_used(
             while len(used) == steps:  # Python closes the stream when it is collected
                 gc.collect()
                 await asyncio.sleep(0)
-            await asyncio.gather(*limiter._tasks.running)
+            if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(tasks)
 
     loop.run(scenario())
     assert len(used) == 20

@@ -40,6 +40,5 @@ async def view() -> str:
 
 
 def remaining(limiter: Limiter, rule: str, **features: str) -> list[int]:
-    marks = [mark for mark in limiter.reloads._marks if limiter.rules.rule_of(mark).name == rule]
-    plan = limiter.rules.plan_of(marks, "GET", "", None, None)
+    plan = limiter.rules.plan_named(rule, None)
     return [d.remaining for d in limiter.decide(plan, features, cost=0, consume=False).decisions]
