@@ -9,9 +9,9 @@ import click
 
 from ..decision import Limit
 from ..errors import ConfigError, error_path
-from ..http.client_ip import HEADERS_OF_HOPS, UNIX, ClientIP
-from ..http.features import HINTS
-from ..http.region import Region
+from ..http.client_ip import UNIX
+from ..http.features import HINTS, FeatureReader
+from ..http.functions import CheckedFunctions
 from ..http.routes import fitting_routes
 from ..http.warnings import NO_RULES, NOT_ENABLED
 from ..keys.features import OF_ALL_CLIENTS
@@ -21,7 +21,6 @@ from ..keys.parts import feature_of, part_of
 from ..operations import Answer, Line, Table
 from ..operations.overview import describe_amendments
 from ..rules.compiled import CompiledRule
-from ..settings import Settings
 from ..stores import open_store
 from ..stores.url import redacted_url
 from .connect import FACT, NOTE, PROBLEM, examine
@@ -35,7 +34,6 @@ _ID = re.compile(
 """The features of a request with the name of an id."""
 _NO_EFFECT: Final = "never applies"
 """A note with these words, of any framework, is about a rule or a list without an effect: it is a problem."""
-_REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|view|(email:)?(header|cookie|query|form|json):.*")
 
 
 @command(
@@ -80,9 +78,7 @@ def check(source: Source, strict: bool, connect: bool) -> Answer:
 def _check_source(source: Source) -> dict[str, Any]:
     """Return the rules of a source, the features that its application must provide, problems and notes."""
     overview, rules, required = source.overview, source.rules.rules, dict[str, list[str]]()
-    # The middleware of an application has opened its store, and found all features.
-    if overview.is_file:
-        _open(source.settings)
+    if overview.is_file:  # the middleware of an application has opened its store, and found all features
         required = _required_features(source)
     notes = list(_notes(source, required))
     return {
@@ -95,25 +91,20 @@ def _check_source(source: Source) -> dict[str, Any]:
     }
 
 
-def _open(settings: Settings) -> None:
-    """Raise `ConfigError` when the store or the region database cannot be opened."""
+def _required_features(source: Source) -> dict[str, list[str]]:
+    """Return the features that neither the request nor the settings provide, each with its rules.
+
+    Raises:
+        ConfigError: An application with these settings does not start.
+    """
+    settings = source.settings
     try:
         with error_path("store"):
             open_store(settings.store, settings.store_timeout).close()
-        Region(settings.region_database, "", ClientIP())
+        reader = FeatureReader({}, settings, CheckedFunctions({}), {}, routes=True)
     except ConfigError as error:
         raise ConfigError(f"{settings.source}: {error}") from None
-
-
-def _required_features(source: Source) -> dict[str, list[str]]:
-    """Return the features that neither the request nor the settings provide, each with its rules."""
-    settings, users = source.settings, source.rules_by_feature().items()
-    provided = {
-        "email": settings.email_field,
-        "region": settings.region_database or settings.region_header,
-        "priority": settings.priorities.header,
-    }
-    return {name: rules for name, rules in users if not (_REQUEST_FEATURES.fullmatch(name) or provided.get(name))}
+    return {name: rules for name, rules in source.rules_by_feature().items() if not reader.knows(name)}
 
 
 def _problems(source: Source) -> Iterator[str]:
@@ -121,21 +112,11 @@ def _problems(source: Source) -> Iterator[str]:
         for limit in rule.never_fitting():
             cost = rule.fixed_cost
             yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.text}"
-    yield from _headers_of_no_proxy(source.settings)
     for text in source.settings.trusted_proxies:
         if text != UNIX and not parse_network(text).prefixlen:
             yield f"trusted_proxies has {text}, so each client can choose its own IP address. Name your proxies only"
     if not source.overview.is_file:
         yield from source.problems()
-
-
-def _headers_of_no_proxy(settings: Settings) -> Iterator[str]:
-    """Yield the headers that are read from trusted proxies only, where there are none."""
-    is_alone = settings.forwarded_header not in HEADERS_OF_HOPS
-    headers = {"region_header": settings.region_header, "priorities.header": settings.priorities.header}
-    for name, is_set in {**headers, "forwarded_header": is_alone}.items():
-        if is_set and not settings.trusted_proxies:
-            yield f"{name} needs trusted_proxies. Without them, your application does not start"
 
 
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:

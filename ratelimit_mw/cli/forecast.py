@@ -22,8 +22,7 @@ from ..limiter.observers.traffic import event_of
 from ..operations import Answer, Line, Table
 from ..stores.url import redacted_url
 from .operate import open_log
-from .output import Failure, command, json_flag
-from .toml import toml
+from .output import Failure, command, json_flag, toml
 
 HOUR: Final = 3600
 _DAY: Final = 24

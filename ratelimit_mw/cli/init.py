@@ -7,8 +7,7 @@ import click
 
 from ..rules.declaration import options_of
 from ..settings import SettingsDict
-from .output import command, print_text
-from .toml import toml
+from .output import command, print_text, toml
 
 _TEMPLATE: Final = Path(__file__).with_name("starter.toml")
 _PLACE: Final = "# settings\n"

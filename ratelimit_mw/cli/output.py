@@ -1,6 +1,7 @@
 """Output of the commands: results on stdout, messages on stderr. Text from a file never controls the terminal."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from ..operations import Answer, Cell, Table
 
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_QUOTED: Final = re.compile(r"[^\w-]", re.ASCII)
+"""A character for which a key of TOML needs quotes."""
 _AS_JSON: Final = "ratelimit_mw.json"
 _UNBOUNDED: Final = 10_000
 """The width of a file, in which no line is folded."""
@@ -109,6 +112,20 @@ def examples_of(lines: Iterable[str]) -> str:
 def print_json(value: Any) -> None:
     """Print ASCII only. JSON escapes everything else. Values of features may be no JSON."""
     click.echo(json.dumps(value, indent=2, default=lambda value: "(invalid)" if value is INVALID else str(value)))
+
+
+def toml(value: Any) -> str:
+    """Return a value of the settings as TOML.
+
+    >>> toml({"path": ["/a"], "header:x-key": "no"})
+    '{ path = ["/a"], "header:x-key" = "no" }'
+    """
+    if isinstance(value, dict):
+        pairs = (f"{toml(name) if _QUOTED.search(name) else name} = {toml(item)}" for name, item in value.items())
+        return "{ " + ", ".join(pairs) + " }" if value else "{}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
 
 
 def columns_of(stream: IO[str]) -> int:

@@ -22,6 +22,7 @@ from traffic_records import NOW
 from ratelimit_mw import StoreError
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, writer
+from ratelimit_mw.traffic import redis as counts_in_redis
 
 CLOCK = ManualClock(NOW)
 
@@ -44,8 +45,11 @@ def test_buckets_expire_after_their_retention(server: redis.Redis, own_server: S
     assert min(lives.values()) > 0
 
 
-def test_a_large_batch_is_several_short_transactions(server: redis.Redis, own_server: Server) -> None:
+def test_a_large_batch_is_several_short_transactions(
+    server: redis.Redis, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server serves others in between. Each client is counted once."""
+    monkeypatch.setattr(counts_in_redis, "_PART", 1_000)
     log = TrafficLog(address(own_server), clock=CLOCK)
     for i in range(20_000):
         log.record(f"a{i % 20}", f"c{i % 2_000}", 1 + (i == 1_500))

@@ -9,9 +9,8 @@ import click
 
 from ...operations import Answer, Cell, Line, Table
 from ..logs import RequestLog, format_option, format_text, logs_argument
-from ..output import command, count_text, json_flag, parsed
+from ..output import command, count_text, json_flag, parsed, toml
 from ..source import Source, SourceCommand
-from ..toml import toml
 from .plot import draw, plot_option
 from .report import ReplayReport
 from .simulation import Simulation, notes_on, parser_for

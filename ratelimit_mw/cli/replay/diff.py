@@ -13,9 +13,8 @@ from ...settings import Settings
 from ...settings.files import read
 from ...stores.url import redacted_url
 from ..logs import RequestLog, format_option, logs_argument
-from ..output import FILE, command, count_text, json_flag
+from ..output import FILE, command, count_text, json_flag, toml
 from ..source import Source
-from ..toml import toml
 from .command import limit_option, show_log
 from .report import ReplayReport, compare
 from .simulation import Simulation, notes_on, parser_for
