@@ -12,7 +12,7 @@ from weakref import ref
 
 import pytest
 from folders import SUPPORT
-from forked import become_child
+from forked import become_child, exit_code
 from redis_handles import address
 from servers import Server, wait_for
 
@@ -100,10 +100,7 @@ def test_fork_leaves_the_parent_unchanged() -> None:
     for each in (unfinished, owner):
         lock = forksafe.create_lock(each, "lock", threading.Lock, lambda *given: calls.append(given))
     owner.lock = lock
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if calls == [(owner, True)] and not lock.locked() else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert exit_code(lambda: calls == [(owner, True)] and not lock.locked()) == 0
     assert not lock.locked()
     assert not calls
 

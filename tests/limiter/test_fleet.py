@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import exit_code
 from http_servers import say, served_port
 from redis_handles import PATIENT, address
 from servers import redis_running, wait_for
@@ -163,10 +163,7 @@ def test_a_forked_child_is_a_process_of_its_own(tmp_path: Path) -> None:
     url = f"lmdb://{tmp_path}/state"
     limiter = process(url)
     assert limiter.hit(WHO)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if limiter.hit(WHO) and size(limiter) == 2 else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert exit_code(lambda: limiter.hit(WHO) and size(limiter) == 2) == 0
     announce(limiter)
     assert limiter.hit(WHO)
     assert size(limiter) == 2

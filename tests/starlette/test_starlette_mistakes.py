@@ -36,7 +36,7 @@ def test_an_invalid_limit_is_an_error_at_its_decorator(limits: Any, options: Any
 
 
 @exempt("missing")
-async def _mistyped(request: Any) -> Response:
+async def mistyped(request: Any) -> Response:
     return PlainTextResponse("never")
 
 
@@ -53,9 +53,9 @@ def test_a_mistake_is_raised_until_it_is_fixed() -> None:
     """Without a lifespan every request raises it, so none is served without its limits. A route may come late."""
     app = application([Route("/", hello)])
     assert statuses(app, "/") == [200]
-    app.routes.append(Route("/late", _mistyped))
+    app.routes.append(Route("/late", mistyped))
     for _ in range(2):
-        with pytest.raises(ConfigError, match=r"@exempt on test_starlette_mistakes._mistyped: unknown rule 'missing'"):
+        with pytest.raises(ConfigError, match=r"@exempt on test_starlette_mistakes.mistyped: unknown rule 'missing'"):
             ask(app)
     app.routes.pop()
     assert statuses(app, "/") == [200]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
+from forked import exit_code
 from redis_handles import NOW, PATIENT, hit, limit_of
 from store_races import raced
 
@@ -38,17 +39,14 @@ def test_a_forked_worker_has_connections_of_its_own(each_store: Store) -> None:
     """A store that was used before a fork works in both processes, and each reads only its own replies."""
     limit = limit_of("1000/hour")
     assert each_store.apply([hit(limit)])[0].remaining == 999
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            mine = [each_store.apply([hit(limit, "child")])[0].remaining for _ in range(100)]
-            code = 0 if mine == list(range(999, 899, -1)) else 2
-        finally:
-            os._exit(code)
-    mine = [each_store.apply([hit(limit)])[0].remaining for _ in range(100)]
-    assert os.waitpid(child, 0)[1] == 0
-    assert mine == list(range(998, 898, -1))
+
+    def hits(client: str) -> list[int]:
+        return [each_store.apply([hit(limit, client)])[0].remaining for _ in range(100)]
+
+    with ThreadPoolExecutor(1) as pool:
+        child = pool.submit(exit_code, lambda: hits("child") == list(range(999, 899, -1)))
+        assert hits("parent") == list(range(999, 899, -1))
+        assert child.result() == 0
 
 
 @OVER_SERVERS

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from forked import exit_code
+
 from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.clock import now_us
@@ -27,19 +29,6 @@ from ratelimit_mw.stores import MemoryStore, Store, open_store
 CLIENT = {"ip": "192.0.2.7"}
 OTHER = {"ip": "198.51.100.2"}
 UNREACHABLE = "redis://127.0.0.1:1"
-
-
-def exit_code(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
-    """Return the exit code of a child that does this work: 0 if its result is true. Kill the child after 60 s."""
-    pid = fork()
-    if pid == 0:
-        signal.alarm(60)
-        code = 1
-        try:
-            code = 0 if work() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from ratelimit_mw.stores.blocking import is_on_event_loop
 from ratelimit_mw.stores.calls import CallStore
@@ -12,11 +13,8 @@ from ratelimit_mw.stores.calls import CallStore
 def hurried(store: object, seconds: float) -> Iterator[None]:
     """Give the calls of a store another time budget within the block, where its server may not reply."""
     assert isinstance(store, CallStore)
-    patient, store._seconds = store._seconds, seconds
-    try:
+    with patch.object(store, "_seconds", seconds):
         yield
-    finally:
-        store._seconds = patient
 
 
 def way_of(store: Any) -> Any:

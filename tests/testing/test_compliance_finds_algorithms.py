@@ -73,8 +73,8 @@ def late_refund(self: Any, state: Any, now: int, consumed: Any, cost: int) -> An
     return TokenBucket.refund(self, state, now, consumed._replace(at_us=now), cost)
 
 
-def drain_back(self: Any, state: tuple[int, int, int, int], now: int) -> tuple[int, int, int, int]:
-    return (now, *state[1:]) if now < state[0] else TokenBucket._drain(self, state, now)
+def drain_back(self: Any, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
+    return TokenBucket.decide(self, state and (min(now, state[0]), *state[1:]), now, cost)
 
 
 MISTAKES: dict[str, list[type[Algorithm]]] = {
@@ -95,7 +95,7 @@ MISTAKES: dict[str, list[type[Algorithm]]] = {
         with_(FixedWindow, load=lambda self, data: FixedWindow.load(self, data) if data[:1].isdigit() else (0, 0, 0)),
         with_(TokenBucket, dump=lambda self, state: TokenBucket.dump(self, (*state[:2], 0, state[3]))),
     ],
-    "test_time_never_runs_backwards": [with_(TokenBucket, _drain=drain_back)],
+    "test_time_never_runs_backwards": [with_(TokenBucket, decide=drain_back)],
     "test_states_are_never_changed_in_place": [ChangesInPlace],
     "test_a_cost_over_the_limit_never_fits": [deciding(FixedWindow, retry_of_what_never_fits)],
     "test_a_new_state_allows_exactly_the_limit": [with_(FixedWindow, decide=one_more)],
