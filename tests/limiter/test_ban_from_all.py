@@ -103,7 +103,7 @@ def test_a_client_is_named_as_in_a_key(named: Any, request_: Any, is_banned: boo
 def test_the_allow_list_comes_first_and_exempt_paths_last() -> None:
     settings = {"rules": [{"limits": "9/minute"}], "lists": {"allow": {"ip": ["192.0.2.7"]}}, "exempt": ["/health"]}
     limiter = Limiter.from_settings(settings, clock=ManualClock(START))
-    expect_error("the client is on the allow list, so a ban has no effect", limiter.clients.ban, None, WHO)
+    expect_error("allow list", limiter.clients.ban, None, WHO)
     limiter.clients.ban(None, OTHER)
     assert limiter.hit({**OTHER, "path": "/health"}).banned
 
@@ -111,11 +111,11 @@ def test_the_allow_list_comes_first_and_exempt_paths_last() -> None:
 @each(
     ("features", "duration", "message"),
     [
-        ({"plan": "free"}, None, "features: no rule and no list uses plan. A ban from all rules needs one of ip"),
+        ({"plan": "free"}, None, "features: no rule and no list uses plan"),
         ({"path": "/api"}, None, "features: no rule and no list uses path"),
-        ({}, None, "features: no client is named. A ban from all rules needs one of ip"),
+        ({}, None, "features: no client is named"),
         ({"ip": INVALID}, None, "features: ip cannot have this value"),
-        (WHO, 0, "duration: expected more than 0. Leave the argument out for a ban without an end"),
+        (WHO, 0, "duration: expected more than 0"),
     ],
 )
 def test_a_client_that_no_request_has_is_an_error(features: Any, duration: Any, message: str) -> None:

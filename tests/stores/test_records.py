@@ -35,13 +35,13 @@ def test_a_store_without_records_raises_an_error() -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\n", "ä", "\x7f", "x" * 101])
 def test_the_name_of_a_record_is_short_and_printable(name: str) -> None:
-    with pytest.raises(ConfigError, match="expected the name of a record, 1 to 100 printable ASCII characters"):
+    with pytest.raises(ConfigError, match="name of a record"):
         record_key(name)
 
 
-def test_a_record_that_is_too_long_names_the_most() -> None:
+def test_a_record_has_at_most_so_many_bytes() -> None:
     assert record_key("x" * 100, bytes(MAX_RECORD)) == "record|" + "x" * 100
-    with pytest.raises(ConfigError, match=r"'counts' would have 1,000,001 bytes\. The most is 1,000,000"):
+    with pytest.raises(ConfigError, match="would have 1,000,001 bytes"):
         record_key("counts", bytes(MAX_RECORD + 1))
 
 

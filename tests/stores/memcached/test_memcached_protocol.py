@@ -44,7 +44,7 @@ def test_wrong_servers_are_an_error() -> None:
     for text in ("", ",", "a,", "a b", "a:", "a:x", "a:99999", "[::1", "a/b:1:2"):
         with pytest.raises(ConfigError, match="expected servers such as"):
             read_servers(text)
-    with pytest.raises(ConfigError, match="timeout_us: expected a whole number of microseconds from 1; got 0"):
+    with pytest.raises(ConfigError, match="timeout_us"):
         open_store("memcached://h1", 0)
 
 

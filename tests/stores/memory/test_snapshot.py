@@ -232,12 +232,6 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["limits"]
 
 
-def test_save_without_a_path_is_an_error() -> None:
-    """Such a store has no snapshot path."""
-    with pytest.raises(ConfigError, match="snapshot"):
-        MemoryStore().save()
-
-
 def signed(body: bytes) -> bytes:
     return snapshot._MAGIC + blake2b(body, digest_size=16).digest() + body
 

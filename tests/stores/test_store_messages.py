@@ -1,0 +1,85 @@
+"""The whole messages of stores. Other tests match the place and a key word of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.stores import LmdbStore, MemoryStore, RedisStore, open_store
+from ratelimit_mw.stores.base import MAX_RECORD, record_key
+from ratelimit_mw.stores.postgres.store import PostgresStore
+from ratelimit_mw.testing.store_suite import limit_of
+
+MESSAGES: list[tuple[Callable[[], object], str]] = [
+    (
+        lambda: open_store("memcached://h1", 0),
+        "timeout_us: expected a whole number of microseconds from 1; got 0",
+    ),
+    (
+        lambda: PostgresStore("redis://cache"),
+        "expected a URL such as postgresql://host/database; got redis://. Use open_store(url)",
+    ),
+    (
+        lambda: RedisStore("memory://"),
+        "expected a URL such as redis://localhost:6379/0; got memory://. Use open_store(url)",
+    ),
+    (
+        lambda: RedisStore("redis://a", remap={"b": "c"}),
+        "remap: needs a URL that starts with redis+cluster:// or redis+sentinel://",
+    ),
+    (
+        lambda: open_store("redis+cluster://a?remap=b:1"),
+        "remap: expected HOST:PORT->HOST:PORT, for example 10.0.0.1:6379->localhost:7000 or *->localhost; got 'b:1->'",
+    ),
+    (
+        lambda: open_store("redis://:pass?word@h"),
+        (
+            "a redis:// URL has # ? ; = or @ within its login, its path or an option. Write them as %23, %3F, %3B, %3D and"
+            " %40, and / as %2F. Write & between options"
+        ),
+    ),
+    (
+        lambda: PostgresStore("postgresql://db/shop").check(limit_of("6000/hour", "sliding-window-log")),
+        (
+            "sliding-window-log keeps at most 5,000 entries per key on PostgreSQL; got '6000/hour'."
+            ' Use algorithm = "tiered-window"'
+        ),
+    ),
+    (
+        lambda: LmdbStore("/limits").check(limit_of("6000/hour", "sliding-window-log")),
+        (
+            "sliding-window-log keeps at most 5,000 entries per key on LMDB; got '6000/hour'."
+            ' Use algorithm = "tiered-window"'
+        ),
+    ),
+    (
+        lambda: open_store("memcached://cache:11211").list_keys("1|"),
+        "the store memcached://cache:11211 cannot list its keys. Inspect the key of one client instead",
+    ),
+    (
+        lambda: MemoryStore().list_keys("1|", "x"),
+        "cursor: expected the cursor of an earlier page; got 'x'",
+    ),
+    (
+        lambda: record_key("a b"),
+        "expected the name of a record, 1 to 100 printable ASCII characters without a space; got 'a b'",
+    ),
+    (
+        lambda: record_key("counts", bytes(MAX_RECORD + 1)),
+        "the record 'counts' would have 1,000,001 bytes. The most is 1,000,000",
+    ),
+    (
+        lambda: MemoryStore().save(),
+        "no snapshot path. Call save(path) or use memory://?snapshot=/path",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MESSAGES, ids=[message[:40] for _, message in MESSAGES])
+def test_the_whole_message(call: Callable[[], object], message: str) -> None:
+    """It names the place, the problem, what was given, and what to write instead."""
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert str(caught.value) == message
