@@ -65,15 +65,15 @@ MESSAGES: list[tuple[Callable[[Limiter], object], str]] = [
     (
         with_a_damaged_record,
         (
-            "store memory://: the record of overrides is damaged, or of another version. Workers keep the last overrides"
-            " they know. clear_overrides(), or the command `override clear`, removes all of them"
+            "store memory://: the record of overrides is damaged, or of another version. Workers keep the last"
+            " overrides they know. clear_overrides(), or the command `override clear`, removes all of them"
         ),
     ),
     (
         without_a_reply,
         (
-            "no reply. The change of the overrides may be in effect. To be sure, make the same change again, or list the"
-            " overrides"
+            "no reply. The change of the overrides may be in effect. To be sure, make the same change again, or list"
+            " the overrides"
         ),
     ),
     (

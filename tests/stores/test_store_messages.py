@@ -36,8 +36,8 @@ MESSAGES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: open_store("redis://:pass?word@h"),
         (
-            "a redis:// URL has # ? ; = or @ within its login, its path or an option. Write them as %23, %3F, %3B, %3D and"
-            " %40, and / as %2F. Write & between options"
+            "a redis:// URL has # ? ; = or @ within its login, its path or an option. Write them as %23, %3F, %3B, %3D"
+            " and %40, and / as %2F. Write & between options"
         ),
     ),
     (
