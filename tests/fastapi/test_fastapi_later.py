@@ -184,7 +184,7 @@ def test_a_feature_of_one_limit_is_missing_for_others() -> None:
     """Another rule by this feature would never apply, so it is a mistake at the start, as without the dependency."""
     given = RateLimit("1/minute", key=["tenant"], features={"tenant": current_user}, name="given")
     app = limited(app_of(given, RateLimit("1/minute", key=["tenant"], name="other")))
-    with pytest.raises(ConfigError, match=r"rule 'other': key: uses the feature 'tenant', but nothing provides it"):
+    with pytest.raises(ConfigError, match="rule 'other': key: uses the feature 'tenant'"):
         ask(app)
 
 

@@ -155,7 +155,7 @@ def test_your_function_names_the_class(site: Build) -> None:
 def test_a_reserve_without_a_source_of_classes_is_an_error(site: Build) -> None:
     """So is a header without a proxy that is trusted to write it."""
     expect_error(
-        "uses the feature 'priority', but nothing provides it. Set priorities.header",
+        "uses the feature 'priority'",
         lambda: site(Rule(**RESERVING)).start(),
     )
-    expect_error(r"priorities\.header: the header is read from trusted proxies only", lambda: site(HEADER).start())
+    expect_error(r"priorities\.header: .* trusted proxies", lambda: site(HEADER).start())

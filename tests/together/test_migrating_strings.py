@@ -137,7 +137,7 @@ def test_a_django_ratelimit_key_is_valid_here(key: Any, entries: Any) -> None:
 
 def test_key_aliases_are_not_features() -> None:
     """An alias of two features cannot be matched, listed or passed. An alias of one feature can."""
-    with pytest.raises(ConfigError, match=r"'user_or_ip' is not a feature. In a key it means 'user\|ip'"):
+    with pytest.raises(ConfigError, match="'user_or_ip' is not a feature"):
         Rule(limits="5/m", match={"user_or_ip": "ann"})
     assert Rule(limits="5/m", match={"get:q": "a"}).matches.needs == ("query:q",)
     assert checked_name("post:username") == "form:username"

@@ -121,7 +121,7 @@ def test_a_view_is_found_by_its_subdomain() -> None:
         *[200, 429, 200],
         *[200, 200, 200],
     ]
-    with pytest.raises(ConfigError, match=r"url_map: the rule '/' has the subdomain '<tenant>'\. Pass server_name="):
+    with pytest.raises(ConfigError, match=r"url_map: .* has the subdomain"):
         client(ALL, urls=urls, host="example.com")
 
 
