@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL, for threads or for one event loop: libpq as psycopg wraps it, with deadlines.
+"""Connections to PostgreSQL: libpq, as psycopg wraps it, behind the connections and channels of ``wire``.
 
-A ``Session`` sends statements without waiting for replies, and reads replies as they arrive. Only to connect blocks,
-so a thread of its own does it. A session that failed, or that did not reply in time, is closed: no reply is read late.
+A ``Link`` sends statements, and reads their replies as they arrive. Only to connect blocks, so a thread of its own does
+it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ import asyncio
 import os
 import select
 import socket
-from abc import abstractmethod
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -22,9 +19,9 @@ from psycopg import OperationalError
 from psycopg.pq import DiagnosticField, ExecStatus, abc
 
 from ..blocking import run_once
-from ..budget import LoopClock, ThreadClock
+from ..budget import LoopClock
 from ..ways import Threads, Way
-from ..wire import ReplyError
+from ..wire import MORE, BlockingConnection, LoopConnection, ReplyError
 
 LOST: Final = frozenset({b"22012", b"40001", b"40P01"})
 """The errors of a statement that another client has prevented: division by zero, which the statement causes then, a
@@ -88,167 +85,148 @@ def _with_addresses(parameters: Mapping[str, str]) -> dict[str, Any]:
     return {**parameters, **{name: ",".join(each) for name, each in zip(names, zip(*found, strict=True), strict=True)}}
 
 
-class Session:
-    """One connection. Replies come in the order of the statements, and resolve the futures of ``send``."""
+class Link:
+    """One connection, as the socket and the codec of a ``BlockingConnection``. Replies come in the order of statements.
 
-    def __init__(self, connection: Connection, statements: Mapping[str, str], create: Callable[[], Any]) -> None:
+    Args:
+        connection: The connection.
+        statements: The statements by their names. Each is prepared when it is first sent.
+    """
+
+    family = socket.AF_UNIX
+    """No error gets a hint about TLS: libpq knows the reason."""
+
+    def __init__(self, connection: Connection, statements: Mapping[str, str]) -> None:
         self._connection, self._opened = connection, (opened := connection.pgconn)
         opened.nonblocking = 1
         opened.enter_pipeline_mode()
+        self._number = opened.socket  # libpq forgets it when the connection is lost
         self._statements = dict(statements)  # those that are not prepared
-        self._create = create
-        self._calls: deque[Any] = deque()
         self._reply: abc.PGresult | None = None
         self._pid = os.getpid()
-        self.fd = opened.socket
-        self.is_usable = True
+        self._seconds = 0.0
+        self._poll = select.poll()
+        self._poll.register(self._number, select.POLLIN)
         self.is_sending = False
         """Whether the system has not taken all that was sent."""
 
-    def send(self, statement: tuple[str, Sequence[bytes]], _: int, deadline: float) -> Awaitable[list[Any]]:
-        """Send a statement: its name and its parameters. Return its result, to be awaited."""
-        call, (name, parameters) = self._create(), statement
+    def fileno(self) -> int:
+        return self._number
+
+    def settimeout(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def send(self, statement: tuple[str, Sequence[bytes]]) -> int:
+        """Send a statement: its name and its parameters."""
+        name, parameters = statement
         try:
             if text := self._statements.pop(name, None):
                 self._opened.send_prepare(name.encode(), text.encode())
             formats = [_BINARY] * len(parameters)
             self._opened.send_query_prepared(name.encode(), list(parameters), formats, result_format=_BINARY)
             self._opened.pipeline_sync()
-            self._calls.append(call)
-            self.flush()
+            self.is_sending = self._opened.flush() == 1
         except OperationalError as error:
-            self.close(error)
-            raise ConnectionError(f"the connection is lost: {error}") from error
-        return self._result(call, deadline)
+            raise ConnectionError(_message_of(str(error))) from error
+        return len(statement)
 
-    @abstractmethod
-    async def _result(self, call: Any, deadline: float) -> list[Any]:
-        """Return the result of a future."""
+    def recv(self, _: int) -> bytes:
+        """Wait until the server has sent something, and let libpq read it."""
+        if self.is_sending:
+            self._poll.modify(self.fileno(), select.POLLIN | select.POLLOUT)
+        if not self._poll.poll(self._seconds * 1000):
+            raise TimeoutError
+        if self.is_sending:
+            self._poll.modify(self.fileno(), select.POLLIN)
+        self.exchange()
+        return b"read"
 
-    def flush(self) -> None:
-        """Send what is left."""
-        self.is_sending = self._opened.flush() == 1
-
-    def read(self) -> None:
-        """Read what has arrived."""
+    def exchange(self) -> None:
+        """Send what is left, and read what has arrived."""
         try:
+            if self.is_sending:
+                self.is_sending = self._opened.flush() == 1
             self._opened.consume_input()
-            while self._calls and not self._opened.is_busy():
-                result = self._opened.get_result()
-                if result is None:
-                    if self._reply is None:
-                        break
-                elif result.status == ExecStatus.PIPELINE_SYNC:
-                    self._resolve()
-                elif self._reply is None or self._reply.status not in _ERRORS:
-                    self._reply = result
         except OperationalError as error:
-            self.close(error)
+            raise ConnectionError(_message_of(str(error))) from error
 
-    def _resolve(self) -> None:
-        """Resolve the oldest call with its reply. After an error that is no lost race, the connection is closed."""
-        call, reply, self._reply = self._calls.popleft(), self._reply, None
-        error = ServerError(reply) if reply is not None and reply.status in _ERRORS else None
-        if not call.done():
-            call.set_result([error or reply])
-        if error is not None and error.state not in LOST:
-            self.close(error)
+    def feed(self, _: bytes) -> None:
+        """Do nothing: libpq has the bytes."""
 
-    def close(self, error: object = "it was closed") -> None:
-        """Close the connection. All calls fail."""
-        if not self.is_usable:
-            return
-        self.is_usable = False
-        self._stop()
+    def gets(self) -> Any:
+        """Return the result of the oldest statement, or ``MORE``. An error that is no lost race is raised."""
+        while not self._opened.is_busy():
+            result = self._opened.get_result()
+            if result is None:
+                if self._reply is None:
+                    break
+            elif result.status == ExecStatus.PIPELINE_SYNC:
+                reply, self._reply = self._reply, None
+                error = ServerError(reply) if reply is not None and reply.status in _ERRORS else None
+                if error is not None and error.state not in LOST:
+                    raise error
+                return error or reply
+            elif self._reply is None or self._reply.status not in _ERRORS:
+                self._reply = result
+        return MORE
+
+    def close(self) -> None:
         if os.getpid() != self._pid:
             _OF_PARENTS.append(self._connection)
-            return
-        self._connection.close()
-        for call in self._calls:
-            if not call.done():
-                call.set_exception(ConnectionError(f"the connection is lost: {error}"))
-                call.exception()  # its caller may have left: asyncio would log the error
-
-    retire = close
-
-    def _stop(self) -> None:
-        """Stop to look for replies."""
+        else:
+            self._connection.close()
 
 
-class ThreadSession(Session):
-    """A session for one call at a time."""
-
-    def __init__(self, connection: Connection, statements: Mapping[str, str], clock: ThreadClock) -> None:
-        super().__init__(connection, statements, Future)
-        self._clock = clock
-        self._poll = select.poll()
-        self._poll.register(self.fd, select.POLLIN)
-
-    async def _result(self, call: Future[list[Any]], deadline: float) -> list[Any]:
-        self._clock.wait(partial(self._wait, call), deadline)
-        return call.result()
-
-    def _wait(self, call: Future[Any], seconds: float) -> None:
-        """Wait until the server has replied to a call; ``TimeoutError`` if it has not."""
-        if self.is_sending:
-            self._poll.modify(self.fd, select.POLLIN | select.POLLOUT)
-        if self._poll.poll(seconds * 1000):
-            if self.is_sending:
-                self.flush()
-                self._poll.modify(self.fd, select.POLLIN)
-            self.read()
-        if not call.done():
-            raise TimeoutError
-
-    def is_quiet(self) -> bool:
-        """Return whether the connection is open and has nothing to read."""
-        return self.is_usable and not self._poll.poll(0)
-
-
-class LoopSession(Session):
-    """The session of an event loop. Calls do not wait for each other's replies."""
+class LoopLink(Link):
+    """A connection of an event loop, as the transport and the codec of a ``LoopConnection``."""
 
     def __init__(self, connection: Connection, statements: Mapping[str, str], clock: LoopClock) -> None:
-        self._loop, self._clock = asyncio.get_running_loop(), clock
-        super().__init__(connection, statements, self._loop.create_future)
-        self._loop.add_reader(self.fd, self.read)
+        super().__init__(connection, statements)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.fileno(), self._continue)
+        self.calls = LoopConnection(self, clock)
+        self.calls.connection_made(self)
 
-    async def _result(self, call: asyncio.Future[list[Any]], deadline: float) -> list[Any]:
+    def get_extra_info(self, _: str) -> Link:
+        return self
+
+    def write(self, statement: tuple[str, Sequence[bytes]]) -> None:
         try:
-            return await self._clock.watch(call, deadline)
-        except TimeoutError:
-            self.close("no reply within the time budget")
-            raise
+            self.send(statement)
+        except ConnectionError as error:
+            self.calls.connection_lost(error)
+        else:
+            if self.is_sending:
+                self._loop.add_writer(self.fileno(), self._continue)
 
-    def flush(self) -> None:
+    def _continue(self) -> None:
         was_sending = self.is_sending
-        super().flush()
-        if self.is_sending:
-            self._loop.add_writer(self.fd, self._write)
-        elif was_sending:
-            self._loop.remove_writer(self.fd)
-
-    def _write(self) -> None:
         try:
-            self.flush()
-        except OperationalError as error:
-            self.close(error)
+            self.exchange()
+        except ConnectionError as error:
+            self.calls.connection_lost(error)
+            return
+        if was_sending and not self.is_sending:
+            self._loop.remove_writer(self.fileno())
+        self.calls.data_received(b"")
 
-    def _stop(self) -> None:
+    def abort(self) -> None:
         if not self._loop.is_closed():
-            self._loop.remove_reader(self.fd)
-            self._loop.remove_writer(self.fd)
+            self._loop.remove_reader(self.fileno())
+            self._loop.remove_writer(self.fileno())
+        self.close()
 
 
-async def open_session(
+async def open_connection(
     way: Way, connect: Callable[[], Connection], statements: Mapping[str, str], deadline: float
-) -> ThreadSession | LoopSession:
+) -> BlockingConnection | LoopConnection:
     """Connect in a thread, and wait until the deadline. On an event loop, the next call finds what connects late."""
     opening = run_once(object(), connect)
     try:
         if isinstance(way, Threads):
-            return ThreadSession(await way.result(opening, deadline), statements, way.clock)
-        return LoopSession(await asyncio.shield(asyncio.wrap_future(opening)), statements, way.clock)
+            link: Any = Link(await way.result(opening, deadline), statements)
+            return BlockingConnection(link, link, way.clock)
+        return LoopLink(await asyncio.shield(asyncio.wrap_future(opening)), statements, way.clock).calls
     except BaseException:
         opening.add_done_callback(_close_late)
         raise

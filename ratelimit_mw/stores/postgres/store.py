@@ -26,7 +26,7 @@ from ..bytestore import DAY, ByteStore, TimedCall, Write
 from ..url import parse_url_of, redacted_url
 from ..ways import Channel, Way
 from .address import PostgresAddress
-from .sessions import LOST, Connection, ServerError, connect, open_session
+from .sessions import LOST, Connection, ServerError, connect, open_connection
 
 _LONGEST_NAME: Final = 500  # bytes; an index takes a few more
 _HASHED: Final = b"\xff"
@@ -189,7 +189,7 @@ class PostgresStore(ByteStore):
         return PostgresCall(self, way, seconds)
 
     def _connect(self, way: Way) -> Channel:
-        return way.channel(partial(open_session, way, self._open_one, self._statements))
+        return way.channel(partial(open_connection, way, self._open_one, self._statements))
 
 
 def _set_up(statements: Mapping[str, str], connection: Connection) -> None:

@@ -21,6 +21,7 @@ from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.stores.bytestore import DAY, Write
 from ratelimit_mw.stores.postgres.sessions import connect
 from ratelimit_mw.stores.postgres.store import PostgresCall, PostgresStore
 from ratelimit_mw.testing.store_suite import limit_of
@@ -189,6 +190,24 @@ def test_an_event_loop_keeps_a_connection_that_came_late(
     with opened(postgres_server, timeout_us=50_000) as store:
         asyncio.run(scenario(store))
     assert len(opened_so_far) == 1
+
+
+def test_what_the_buffers_of_the_system_cannot_hold_is_sent_in_parts(store: PostgresStore) -> None:
+    """A thread and an event loop send the rest while they wait for the reply."""
+    data = bytes(20_000_000)
+
+    async def write(way: Any, key: str) -> None:
+        call = store._begin(way, 30.0)
+        await call.load([key])
+        assert await call.swap([Write(key, data, None, DAY)]) == ()
+        assert (await call.load([key]))[0] == [data]
+
+    async def scenario() -> None:
+        await write(store._loops.get(), "loop")
+        await store.aclose()
+
+    run_blocking(write(store._threads, "thread"))
+    asyncio.run(scenario())
 
 
 def test_a_host_that_no_name_server_knows_is_left_out(postgres_server: PostgresServer) -> None:
