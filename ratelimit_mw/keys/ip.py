@@ -218,11 +218,8 @@ def parse_address(text: str) -> IPAddress | None:
 @lru_cache(_KEPT)
 def counted_ip(text: str, ipv6_prefix: int) -> str:
     """Return the text that an IP address or the network of one client is counted under; ``ConfigError`` for others."""
-    return ip_key(text, ipv6_prefix) or _client_network(text, ipv6_prefix)
-
-
-def _client_network(text: str, ipv6_prefix: int) -> str:
-    """Return a network that is counted as one client; ``ConfigError`` for one of many clients, which no key has."""
+    if (client := ip_key(text, ipv6_prefix)) is not None:
+        return client
     network = parse_network(text)
     if network.num_addresses > 1 and (network.version == 4 or network.prefixlen != ipv6_prefix):
         raise ConfigError(f"expected an IP address, because {network} has many clients. lists.deny takes networks")

@@ -18,7 +18,7 @@ from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .named_rules import NamedRule
 from .overrides import OverrideTable
 from .places import DEFAULTS, place_of, steps_of
-from .priorities import DEFAULT_PRIORITIES, Priorities
+from .priorities import Priorities
 from .rule import Rule, parse_limits, require_tuning
 from .schedule import Schedule
 from .values import FeatureCost
@@ -38,9 +38,7 @@ MAX_FOUND: Final = 10_000
 class CompiledRule:
     """A rule with its limits and its key maker built."""
 
-    def __init__(
-        self, named: NamedRule, secret: Secret, warn: Callable[[], None], priorities: Priorities = DEFAULT_PRIORITIES
-    ) -> None:
+    def __init__(self, named: NamedRule, secret: Secret, warn: Callable[[], None], priorities: Priorities) -> None:
         rule = self.source = named.rule
         self.name, self.shown, self.places, self.priorities = named.name, named.shown, named.places, priorities
         self.check: Callable[[Limit], None] = lambda _: None
@@ -65,8 +63,7 @@ class CompiledRule:
         """Build all limits that are known, and the ways to find those of a client."""
         with self.located("reserve"):
             self._held = self.priorities.held(rule.reserve) if rule.reserve else {}
-        self.has_classes = bool(rule.reserve or rule.target_us)
-        self.choose = self._limits_of_class if self.has_classes else self.limits_of
+        self.choose = self._limits_of_class if rule.reserve or rule.target_us else self.limits_of
         """Returns the limits of a request."""
         self.limits = self._build(rule.quotas)
         self._found: dict[tuple[Quota, ...], Limits] = {}
@@ -171,7 +168,8 @@ class CompiledRule:
         """The ways to find the limits of a client, in their order."""
         if table is not None:
             self.choosers = (lambda _features, key, *_: table.find(key), *self._own_choosers)
-        self.limits_of_all = None if len(self.choosers) > 1 or self.lookup or self.has_classes else self.limits
+        varies = len(self.choosers) > 1 or self.lookup or self.source.reserve or self.source.target_us
+        self.limits_of_all = None if varies else self.limits
         """The limits of all clients; None where ``choose`` returns those of each client."""
 
     @property

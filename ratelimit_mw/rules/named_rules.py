@@ -119,11 +119,11 @@ def first_marks(marks: Iterable[Mark], start: int) -> tuple[list[Mark], dict[Mar
 
     A limit object on several views is one rule with one count. The first of the views gives it its name.
     """
-    marks, firsts = list(marks), dict[int, Mark]()
+    by_rule: dict[int, list[Mark]] = {}
     for mark in marks:
-        firsts[id(mark.rule)] = min(mark, firsts.get(id(mark.rule), mark), key=lambda mark: mark.order)
-    numbers = {rule: i for i, rule in enumerate(firsts, start)}
-    return list(firsts.values()), {mark: numbers[id(mark.rule)] for mark in marks}
+        by_rule.setdefault(id(mark.rule), []).append(mark)
+    firsts = [min(group, key=lambda mark: mark.order) for group in by_rule.values()]
+    return firsts, {mark: i for i, group in enumerate(by_rule.values(), start) for mark in group}
 
 
 def checked_rules(rules: Iterable[Rule]) -> list[Rule]:

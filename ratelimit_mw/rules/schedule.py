@@ -7,6 +7,7 @@ import re
 import zoneinfo
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Final
 
 from ..clock import SECOND
@@ -36,27 +37,23 @@ class Schedule:
         self.limits = limits
         self._zone = zone
         self._spans: dict[Day, list[tuple[int, int, str]]] = {}
-        self._latest: tuple[int, str | None] = -1, None
+        self._at_minute = lru_cache(1)(self._find)
         for text in limits:
             for day, start, end in _spans_of(text):
                 self._add(day, start, end, text)
 
     def at(self, now: int) -> str | None:
         """Return the range that a time is in, as its text; None for a time in no range, or after the year 9999."""
-        minute, text = self._latest
-        if minute != now // MINUTE:
-            text = self._find(now)
-            self._latest = now // MINUTE, text
-        return text
+        return self._at_minute(now // MINUTE)
 
-    def _find(self, now: int) -> str | None:
+    def _find(self, minute: int) -> str | None:
         try:
-            moment = datetime.fromtimestamp(now // MINUTE * 60, self._zone)
+            moment = datetime.fromtimestamp(minute * 60, self._zone)
         except (OverflowError, ValueError, OSError):
             return None
-        minute = moment.hour * 60 + moment.minute
+        time = moment.hour * 60 + moment.minute
         spans = (*self._spans.get(moment.date(), ()), *self._spans.get(moment.weekday(), ()))
-        return next((text for start, end, text in spans if start <= minute < end), None)
+        return next((text for start, end, text in spans if start <= time < end), None)
 
     def _add(self, day: Day, start: int, end: int, text: str) -> None:
         spans = self._spans.setdefault(day, [])
