@@ -7,9 +7,8 @@ from typing import Annotated, Any, Final
 from ..errors import ConfigError, FeatureTypeError, error_of, error_path
 from ..http.functions import types_in
 from ..keys.features import INVALID, checked_name
-from ..keys.parts import part_of
-from ..keys.values import Conversions, text_of
-from ..rules.marks import Mark
+from ..keys.parts import part_of, text_of
+from ..rules.marks import Conversions, Mark
 from ..rules.rule import Rule
 
 _PLACES: Final = {

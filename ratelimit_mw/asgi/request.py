@@ -13,8 +13,7 @@ from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
 from ..http.warnings import warn_of_user
-from ..keys.values import Conversions
-from ..rules.marks import Mark
+from ..rules.marks import Conversions, Mark
 from ..rules.plan import Plan
 from .body import ReadAhead
 from .rejections import http_error, respond

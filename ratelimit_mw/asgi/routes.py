@@ -10,7 +10,7 @@ from typing import Any, Final, Never
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start
-from ..keys.values import parameter
+from ..keys.parts import parameter
 from ..rules.marks import Destination, ViewMarks
 from ..rules.rule import with_defaults
 from .dependants import check_provided

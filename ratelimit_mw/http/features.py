@@ -14,8 +14,7 @@ from ..errors import ConfigError
 from ..keys.features import BUILT_IN, is_email
 from ..keys.forms import normalized_email, path_feature
 from ..keys.ip import MAX_ADDRESS
-from ..keys.parts import Part, part_of
-from ..keys.values import parameter
+from ..keys.parts import Part, parameter, part_of
 from ..rules.plan import REQUEST_START, Plan
 from ..rules.priorities import PRIORITY
 from ..settings import Settings

@@ -13,7 +13,7 @@ from wsgiref.headers import Headers
 
 from ..keys.features import INVALID, UNMATCHED
 from ..keys.forms import normalize_host
-from ..keys.values import NO_CONVERSIONS, Conversions
+from ..rules.marks import NO_CONVERSIONS, Conversions
 
 MAX_FIELDS: Final = 1000
 """The maximum number of fields that are read from one query or body."""

@@ -12,8 +12,7 @@ from typing import Any, Final
 from ..errors import ConfigError
 from ..keys.features import UNMATCHED
 from ..keys.parts import feature_of
-from ..keys.values import NO_CONVERSIONS, Conversions
-from ..rules.marks import Mark, ViewMarks, marks_of, view_of
+from ..rules.marks import NO_CONVERSIONS, Conversions, Mark, ViewMarks, marks_of, view_of
 from ..rules.match import METHODS, Match
 from ..rules.names import class_behind, printable
 from ..rules.paths import overlap

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..errors import ConfigError
 
 Features = Mapping[str, Any]
-"""Feature values by name: text, or values of the types in ``values.py``. Others are read by their attributes."""
+"""Feature values by name: text, or values of the types in ``parts.py``. Others are read by their attributes."""
 
 BUILT_IN: Final = (
     "ip",

@@ -1,4 +1,4 @@
-"""One part of a key: the feature, an attribute of it, and the form in which its values are compared."""
+"""One part of a key: the feature, an attribute of it, the text of its values, and the form that is compared. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import MAX_PREC, Context, Decimal
+from enum import Enum
 from functools import cache, partial
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 from urllib.parse import unquote
+from uuid import UUID
 
-from ..errors import ConfigError, error_path
+from ..errors import ConfigError, FeatureTypeError, error_path
 from .features import INVALID, UNKNOWN_IP, Features, checked_name, is_email
 from .forms import comparison_form, normalize_host, normalized_email, path_feature, region_form
 from .ip import MAX_ADDRESS, IPAddress, Networks, canonical_ip, counted_ip, widened
-from .values import CANONICAL, canonical, lacks_attribute, text_of
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
 LONGEST: Final = 64  # bytes; a longer value is replaced by its digest
@@ -35,6 +38,12 @@ _TEXT_ONLY: Final = ("ip", "email", "region", *_EXACT)
 _AS = re.compile(r"(.*?)\s+as\s+(.*)", re.DOTALL)
 _ATTRIBUTE = re.compile(r"([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
 _WIDE_IP = re.compile(r"ip/([1-9]\d{0,2})(?:/([1-9]\d{0,2}))?", re.ASCII)
+
+_WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0*)?")
+_TRUTHS: Final = {"true": "1", "false": "0"}
+"""The truth values of JSON, which are numbers in Python."""
+_UNROUNDED: Final = Context(prec=MAX_PREC)
+"""The context of the thread rounds to 28 digits, so that two long numbers would be one."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,8 @@ def inner(value: Any, feature: str, attribute: str) -> Any:
         return getattr(value, attribute)
     with suppress(TypeError, LookupError):  # rows of some databases have items only
         return value[attribute]
-    raise lacks_attribute(feature, type(value), attribute)
+    problem = f"the feature {feature!r} is of type {type(value).__name__}, which has no attribute {attribute!r}"
+    raise FeatureTypeError(f'{problem}. Name another one in the key: "{feature}.NAME"')
 
 
 @cache
@@ -235,3 +245,87 @@ def _client(text: str) -> str:
 
 def _client_within(ipv4_prefix: int, ipv6_prefix: int, text: str) -> str:
     return widened(text, ipv4_prefix, ipv6_prefix) if len(text) <= LONGEST else text
+
+
+def text_of(name: str, value: object) -> Any:
+    """Return the text of a value; ``INVALID`` for a number or bytes without one.
+
+    Raises ``FeatureTypeError`` for other types. Their text may change, and each text would have its own count.
+
+    >>> text_of("user", 7), text_of("user", True), text_of("user", b"ann"), text_of("user", Decimal("7.0"))
+    ('7', 'true', 'ann', '7')
+    """
+    if type(value) is str or value is INVALID:
+        return value
+    text = _TEXTS.get(type(value)) or next((text for kind, text in _TEXTS.items() if isinstance(value, kind)), None)
+    if text is None:
+        attribute = name if "." in name or ":" in name else f"{name}.id"
+        problem = f"the feature {name!r} is of type {type(value).__name__}, which has no stable text"
+        fix = f"Return a str, int, bool, UUID, Enum, Decimal or bytes, or name an attribute in the key: {attribute!r}"
+        raise FeatureTypeError(f"{problem}. {fix}")
+    try:
+        return text(value)
+    except (ValueError, ArithmeticError):  # more digits than Python writes
+        return INVALID
+
+
+def canonical(kind: str, text: str) -> Any:
+    """Return a text as the canonical text of a number or a UUID; ``INVALID`` where it is none.
+
+    >>> canonical("int", " 007.0 "), canonical("uuid", "{12345678123456781234567812345678}")
+    ('7', '12345678-1234-5678-1234-567812345678')
+    """
+    form = comparison_form(text)
+    try:
+        return INVALID if form is INVALID else CANONICAL[kind](form)
+    except ValueError:
+        return INVALID
+
+
+def parameter(value: Any) -> Any:
+    """Return the value of a route parameter. An object that a converter returns becomes its own text, if any."""
+    kind: Any = type(value)
+    has_text = kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
+    return str(value) if value is not None and has_text and not _is_known(value) else value
+
+
+def _is_known(value: object) -> bool:
+    return isinstance(value, tuple(_TEXTS))
+
+
+def _enum(member: Enum) -> Any:
+    return text_of("", member.value) if _is_known(member.value) else member.name
+
+
+def _bytes(value: bytes) -> str:
+    """UTF-8 is text. Other bytes, such as digests, are shown in hexadecimal."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+
+
+def _decimal(value: Decimal) -> Any:
+    return str(value.normalize(_UNROUNDED) or 0) if value.is_finite() else INVALID
+
+
+def _whole(text: str) -> str:
+    match = _WHOLE.fullmatch(_TRUTHS.get(text, text))
+    if match is None:
+        raise ValueError(text)
+    return str(int(match[1]))
+
+
+_TEXTS: Final[dict[type, Callable[[Any], Any]]] = {
+    Enum: _enum,
+    bool: lambda value: "true" if value else "false",
+    str: str.__str__,
+    int: int.__repr__,
+    UUID: str,
+    IPv4Address: str,
+    IPv6Address: str,
+    Decimal: _decimal,
+    bytes: _bytes,
+}
+CANONICAL: Final[dict[str, Callable[[str], str]]] = {"int": _whole, "uuid": lambda text: str(UUID(text))}
+"""The types that a key may name, with the canonical text of a value."""

@@ -30,7 +30,6 @@ from ..decision import (
 from ..errors import ConfigError, StateError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import Quota, parse_duration
-from ..rules.clients import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED, find_limits
 from ..rules.overrides import ClientOverride, ban_of
@@ -368,7 +367,7 @@ class Clients:
     def _client(self, name: str, features: Features) -> tuple[CompiledRule, str]:
         """Return a rule, and the part of its keys that names a client."""
         rule = self._reloads.rules.named(name)
-        return rule, client_key(rule, self._reloads.as_counted(features))
+        return rule, rule.client_key(self._reloads.as_counted(features))
 
     def _same_client(self, key: str) -> list[str]:
         """Return a key, and the keys of the same client under the other limits of its rule."""

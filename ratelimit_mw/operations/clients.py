@@ -13,7 +13,6 @@ from ..keys.features import Features
 from ..keys.parts import part_of
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
-from ..rules.clients import client_key
 from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call
@@ -123,7 +122,7 @@ async def named_client(call: Call, limiter: Limiter, name: str, given: Features)
     """
     rule, features = limiter.rules.named(name), counted(limiter, given)
     with error_path("features"):
-        client_key(rule, features, is_exact=True)
+        rule.client_key(features, is_exact=True)
     await call(limiter, "start")
     return rule, features
 

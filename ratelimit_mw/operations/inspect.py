@@ -10,8 +10,7 @@ from ..errors import ConfigError, StoreError
 from ..keys.features import Features
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
-from ..rules.clients import client_key, features_of, missing_in_key, similar_names, words_of_entries
-from ..rules.compiled import CompiledRule
+from ..rules.compiled import CompiledRule, similar_names, words_of_entries
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call
 from .answer import Answer, Cell, Table, decision_json, function_of, span_text, words_of_client
@@ -107,9 +106,9 @@ class _KeySearch:
 
     def _add(self, rule: CompiledRule) -> None:
         """Choose how the keys of a rule are found."""
-        entries, missing = rule.source.entries, missing_in_key(rule, self._features)
+        entries, missing = rule.source.entries, rule.missing_in_key(self._features)
         if not missing and (self._features or not (entries or self._prefix)):
-            client_key(rule, self._features)  # raises for an invalid value
+            rule.client_key(self._features)  # raises for an invalid value
             self._whole.append(rule)
         elif self._features and len(missing) == len(entries):
             self._skipped.append(rule)
@@ -177,7 +176,7 @@ class _KeySearch:
             (self.functions, "have limits from a function, so their keys are not listed. Name all features"),
         ):
             if rules:
-                needs = (f"{rule.name} ({words_of_entries(missing_in_key(rule, self._features))})" for rule in rules)
+                needs = (f"{rule.name} ({words_of_entries(rule.missing_in_key(self._features))})" for rule in rules)
                 yield f"some rules {reason}: {', '.join(needs)}"
         for rule in self.rules:
             if by := missing_in_tables(rule, self._features):
@@ -192,7 +191,7 @@ class _KeySearch:
 
 def check_used(rules: Collection[CompiledRule], features: Iterable[str], others: Collection[str] = ()) -> None:
     """Raise ``ConfigError`` for features that no rule uses, such as one with a typo, and that are not ``others``."""
-    used = {name for rule in rules for name in features_of(rule)}
+    used = {name for rule in rules for name in rule.used_features}
     if unused := [name for name in features if name not in used and name not in others]:
         similar = similar_names(unused, used.union(others))
         known = ", ".join(sorted(used)) or "no feature"

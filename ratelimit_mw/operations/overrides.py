@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from ..limiter.limiter import Limiter
-from ..rules.clients import client_key
 from ..rules.overrides import ClientOverride
 from ..stores.blocking import Call
 from .answer import Answer, Cell, Table, client_json, client_text, override_json, time_text, words_of
@@ -45,7 +44,10 @@ async def list_overrides(call: Call, limiter: Limiter, rule: AnyRule = None, fea
     """
     if rule is not None:
         limiter.rules.named(rule)
-    key = client_key(*await named_client(call, limiter, rule, features)) if rule and features else None
+    key = None
+    if rule and features:
+        named, given = await named_client(call, limiter, rule, features)
+        key = named.client_key(given)
     await call(limiter, "start")
     every = await call(limiter.clients, "overrides")
     shown = [each for each in every if rule in (None, each.rule) and key in (None, each.key)]

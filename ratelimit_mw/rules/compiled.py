@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -142,6 +143,41 @@ class CompiledRule:
         """Return the key of a client by its features; None without one."""
         return self.build_key(self.captures.add(features))
 
+    def client_key(self, features: Features, is_exact: bool = False) -> str:
+        """Return the part of the keys of this rule that names a client with these features.
+
+        Requests without an IP address count as ``unknown``. Here, the feature is missing. With ``is_exact``, a feature
+        without use is an error, because it may be misspelt.
+        """
+        if self.missing_in_key(features) or (is_exact and features.keys() - self.used_features):
+            raise self.no_key(features)
+        given = self.captures.add(features)
+        for names in self.source.entries:
+            part = next(part for part in map(part_of, names) if part.value(given) is not None)
+            if part.compared(given) is INVALID:
+                raise ConfigError(f"{part.text} of rule {self.name!r} cannot have this value")
+        return self.build_key(given) or ""
+
+    def no_key(self, features: Features) -> ConfigError:
+        """Return the error for features that make no key of this rule."""
+        if unused := [name for name in features if name not in self.used_features]:
+            entries = words_of_entries(self.source.entries) or "one limit for all clients"
+            hint = similar_names(unused, self.used_features)
+            problem = f"rule {self.name!r} does not use {' and '.join(unused)}.{hint} Its key is: {entries}"
+        else:
+            problem = f"the key of rule {self.name!r} needs {words_of_entries(self.missing_in_key(features))}"
+        return ConfigError(problem)
+
+    def missing_in_key(self, features: Features) -> list[tuple[str, ...]]:
+        """Return the entries of the key without a value, each with its alternatives."""
+        given = self.captures.add(features)
+        return [names for names in self.source.entries if all(part_of(name).value(given) is None for name in names)]
+
+    @property
+    def used_features(self) -> set[str]:
+        """The features that the rule uses, with those that have the parameters of its path patterns."""
+        return {*self.needs, *self.captures.names, *(["path"] if self.captures.names else [])}
+
     def parse(self, result: object) -> Limits:
         """Return the limits of an override, or of the result of a function: the same objects for the same quotas."""
         if result == UNLIMITED:
@@ -258,6 +294,18 @@ class CompiledRule:
         """Return those of the limits that reject every request, because its cost is above them."""
         every = self.all_limits() if limits is None else limits
         return [limit for limit in every if (self.fixed_cost or 0) > limit.of_lowest.limit]
+
+
+def similar_names(names: Iterable[str], known: Iterable[str]) -> str:
+    """Return a sentence with the known features that have a similar name; "" without any."""
+    known = list(known)
+    similar = (other for name in names for other in difflib.get_close_matches(name, known, 1, 0.75))
+    return f" Did you mean {' and '.join(found)}?" if (found := dict.fromkeys(similar)) else ""
+
+
+def words_of_entries(entries: Iterable[Sequence[str]]) -> str:
+    """Return entries of a key as text, such as "email and user|ip"."""
+    return " and ".join(map("|".join, entries))
 
 
 def _by_value(parts: Iterable[Part], table: Mapping[str, Limits]) -> Chooser:

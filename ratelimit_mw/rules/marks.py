@@ -16,7 +16,6 @@ from weakref import WeakSet
 
 from ..errors import MissingMiddlewareError
 from ..keys.features import UNMATCHED
-from ..keys.values import NO_CONVERSIONS, Conversions
 from ..testmode import testmode
 from .names import class_behind, holds_views, printable
 from .rule import Rule
@@ -83,6 +82,21 @@ class ViewMarks:
 
 OWN_PAGE: Final = ViewMarks(is_static=True)
 """The marks of a page of this package. Its users must not lock themselves out of it."""
+
+
+class Conversions:
+    """How a framework converts the texts of requests to a view, by feature. Frameworks without types convert none."""
+
+    def apply(self, feature: str, value: Any) -> Any:
+        """Return the value of a feature as the framework converts it; one that is missing or invalid as it is."""
+        return value
+
+    def declares(self, feature: str) -> bool:
+        """Return whether the view declares the type of a feature, which may be text."""
+        return False
+
+
+NO_CONVERSIONS: Final = Conversions()
 
 
 @dataclass(frozen=True, eq=False)

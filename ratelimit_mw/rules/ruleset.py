@@ -15,7 +15,6 @@ from ..keys.forms import normalize_host
 from ..keys.key import NO_SECRET, Secret, warn_of_unknown_ip
 from ..keys.parts import feature_of
 from .access_lists import AccessLists
-from .clients import no_key
 from .compiled import CompiledRule
 from .lookup import Found, LimitsCall
 from .marks import NOWHERE, Destination, Mark, ViewMarks
@@ -166,7 +165,7 @@ class RuleSet:
         features = rule.captures.add(features)
         key = rule.build_key(features)
         if key is None:
-            raise no_key(rule, features)
+            raise rule.no_key(features)
         return rule, key, features
 
     @property
