@@ -135,7 +135,7 @@ class KeyMaker:
         warn: Callable[[], None] = warn_of_unknown_ip,
     ) -> None:
         self._parts = tuple(tuple(map(part_of, names)) for names in entries)
-        compiled = [_entry(names, endpoint, secret) for names in entries]
+        compiled = [_entry(parts, endpoint, secret) for parts in self._parts]
         self._fallbacks = [fallback for _, fallback in compiled]
         personal = [i for i, parts in enumerate(self._parts) if any(map(_is_personal, parts))]
         if personal:
@@ -146,7 +146,7 @@ class KeyMaker:
         digests = [secret.digest(part.name, UNKNOWN_IP) for parts in self._parts for part in parts]
         self._of_many = (UNKNOWN_IP, *digests)
         self._warn = warn
-        only = part_of(entries[0][0]) if len(entries) == 1 == len(entries[0]) else None
+        only = self._parts[0][0] if [*map(len, self._parts)] == [1] else None
         self._only = only if only and only.shape and not secret.key else None
 
     def with_prefix(self, prefix: str) -> Callable[[Features], str | None]:
@@ -314,13 +314,12 @@ def _is_personal(part: Part) -> bool:
     return part.feature in ("ip", "user") or is_email(part.feature)
 
 
-def _entry(names: tuple[str, ...], endpoint: str, secret: Secret) -> tuple[tuple[_Compiled, ...], _Fallback | None]:
+def _entry(parts: tuple[Part, ...], endpoint: str, secret: Secret) -> tuple[tuple[_Compiled, ...], _Fallback | None]:
     """The alternatives, and the part to use when all are missing, which is never digested; None to skip the rule.
 
     An alternative is its name, feature, attribute, shape, form, and whether it is digested. The other part is its name,
     and its value.
     """
-    parts = [part_of(name) for name in names]
     values = {"endpoint": endpoint, "view": UNMATCHED, "ip": UNKNOWN_IP}
     fallbacks = ((part.name, values[part.feature]) for part in reversed(parts) if part.feature in values)
     compiled = tuple((p.name, p.feature, p.attribute, p.shape, p.form, secret.covers(p.feature)) for p in parts)

@@ -22,7 +22,7 @@ from .paths import Captures
 from .places import Location
 from .priorities import PRIORITY
 from .schedule import Schedule
-from .values import FeatureCost, Outcomes, checked_table, without_statuses
+from .values import FeatureCost, checked_table, counted_statuses
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
 _ATTRIBUTES: Final = {
@@ -178,7 +178,7 @@ class Rule:
         scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):
             self._keep(schedule=Schedule(scheduled, self.timezone) if scheduled else None)
-        self._keep(statuses=self._statuses(decoded["count_when"], decoded["count_unless"]))
+        self._keep(statuses=counted_statuses(decoded["count_when"], decoded["count_unless"]))
         self._keep(is_marked=decoded["count_when"] is not None and decoded["count_when"].is_marked)
         consistency, percent = self._share(decoded["consistency"], decoded["lease"])
         self._keep(consistency=consistency, lease_percent=percent)
@@ -186,13 +186,6 @@ class Rule:
         self._check_others()
         for quota in self._every_quota:
             require_tuning(self, quota)
-
-    def _statuses(self, counted: Outcomes | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
-        statuses = None if counted is None else counted.statuses
-        if excluded is None:
-            return statuses
-        with error_path("count_unless"):
-            return without_statuses(statuses, excluded)
 
     def _name_parts(self) -> None:
         """Set the parts and the features that the rule reads, in a stable order."""

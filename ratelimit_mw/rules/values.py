@@ -121,19 +121,19 @@ Statuses = int | str | Sequence[int | str]
 
 
 class Outcomes(NamedTuple):
-    """The statuses that count, None for all; and whether views mark the requests that count."""
+    """The statuses that count, and whether views mark the requests that count."""
 
-    statuses: frozenset[int] | None = None
-    is_marked: bool = False
+    statuses: frozenset[int]
+    is_marked: bool
 
 
 def items_of(statuses: Any) -> Collection[Any]:
     return statuses if isinstance(statuses, list | tuple | set | frozenset) else [statuses]
 
 
-def _parse_statuses(statuses: object) -> frozenset[int] | None:
-    """Return the statuses of codes and classes; None for "any"."""
-    return None if statuses == "any" else frozenset(status for item in items_of(statuses) for status in _codes(item))
+def _parse_statuses(statuses: object) -> frozenset[int]:
+    """Return the statuses of codes, of classes or of "any"."""
+    return _EVERY if statuses == "any" else frozenset(status for item in items_of(statuses) for status in _codes(item))
 
 
 def _codes(item: object) -> Iterator[int]:
@@ -168,24 +168,24 @@ def parse_count_when(table: Any) -> Outcomes:
     decoded = decode(CountWhen, table, _WHEN)
     if not (items_of(table.get("status", ())) or decoded["marked"]):
         raise ConfigError(f"expected {_WHEN}; got {table!r}")
-    return Outcomes(decoded["status"] if "status" in table else frozenset(), bool(decoded["marked"]))
+    return Outcomes(decoded["status"] or frozenset(), bool(decoded["marked"]))
 
 
 def parse_count_unless(table: Any) -> frozenset[int]:
     """Return the statuses that do not count."""
-    statuses = decode(CountUnless, table, _UNLESS)["status"]
-    if statuses == frozenset():
+    statuses: frozenset[int] = decode(CountUnless, table, _UNLESS)["status"]
+    if not statuses:
         raise ConfigError(f"expected {_UNLESS}; got {table!r}")
-    return _EVERY if statuses is None else statuses
+    return statuses
 
 
-def without_statuses(counted: frozenset[int] | None, excluded: frozenset[int]) -> frozenset[int]:
-    """Return the statuses that count, less those that do not."""
-    counted = _EVERY if counted is None else counted
-    left = counted - excluded
-    if counted and left.isdisjoint(_CODES):
-        raise ConfigError("no status is left to count", "status")
-    return left
+def counted_statuses(counted: Outcomes | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
+    """Return the statuses that count; None where every response counts."""
+    statuses = _EVERY if counted is None else counted.statuses
+    left = statuses - (excluded or frozenset())
+    if excluded and statuses and left.isdisjoint(_CODES):
+        raise ConfigError("no status is left to count", "count_unless.status")
+    return None if left == _EVERY else left
 
 
 REQUESTS: Final = "requests"
