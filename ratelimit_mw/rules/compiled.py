@@ -13,7 +13,7 @@ from ..decision import BanLimit, Hit, Limit, Tuning, make_hit
 from ..errors import ConfigError, join_path
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker, Secret
-from ..keys.parts import Part, part_of
+from ..keys.parts import part_of
 from ..quota import Quota, checked_cost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .named_rules import NamedRule
@@ -76,8 +76,8 @@ class CompiledRule:
         self.shown_limits = self.limits or (self._unknown_limit(),)
         """The limits of decisions without a client's own: one without a meaning, where a function returns them."""
         self.ban = None if rule.ban is None else BanLimit(rule.ban, self.shown_limits[0])
-        self.tables = self._build_tables()
-        self.ranges = {text: self._build(q) for text, q in rule.schedule.limits.items()} if rule.schedule else {}
+        self._tables = [self._build_table(table) for _, table in rule.tables]
+        self.ranges = self._build_table(rule.schedule.limits if rule.schedule else {})
         """The limits in the ranges of the schedule."""
         self._own_choosers = tuple(self._choosers())
         self.override(None)
@@ -118,12 +118,9 @@ class CompiledRule:
         for limit in limits:
             limit.show_as(self.shown)
             limit.values_of, limit.names_client = self.key.parse, self.key.names_client
-        if rule.ban is not None and limits:
-            ban = BanLimit(rule.ban, limits[0])
-            for limit in limits:
-                limit.ban = ban
+        ban = BanLimit(rule.ban, limits[0]) if rule.ban is not None and limits else None
         for limit in limits:
-            quota = limit.quota
+            limit.ban, quota = ban, limit.quota
             if quota.floor is not None:
                 by = "time" if limit.sheds else rule.tune or ""
                 limit.tuning = Tuning(by, quota.floor, quota.amount, quota.period_us, rule.target_us)
@@ -131,13 +128,8 @@ class CompiledRule:
             limit.by_class = {name: limit.leaving(percent) for name, percent in held.items()}
         return limits
 
-    def _build_tables(self) -> list[tuple[tuple[Part, ...], dict[str, Limits]]]:
-        """Build ``per_key`` and ``per``: each is the alternatives of a feature, and the limits of its values."""
-        rule = self.source
-        return [
-            (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._build(q) for v, q in table.items()})
-            for by, table in rule.tables
-        ]
+    def _build_table(self, table: Mapping[str, Iterable[Quota]]) -> dict[str, Limits]:
+        return {value: self._build(quotas) for value, quotas in table.items()}
 
     def key_of(self, features: Features) -> str | None:
         """Return the key of a client by its features; None without one."""
@@ -215,8 +207,8 @@ class CompiledRule:
         return self.limits[0] if is_only else None
 
     def _choosers(self) -> Iterator[Chooser]:
-        for parts, table in self.tables:
-            yield _by_value(parts, table)
+        for (by, _), table in zip(self.source.tables, self._tables, strict=True):
+            yield _by_value([by] if by else self.source.entries[0], table)
         if self.source.schedule is not None:
             yield _by_time(self.source.schedule, self.ranges)
         limits = self.limits
@@ -262,7 +254,7 @@ class CompiledRule:
 
     def all_limits(self, now: int | None = None) -> list[Limit]:
         """The limits of all clients, as far as they are known, and the ban. With a time, those of that time."""
-        groups = [self.limits, *(limits for _, table in self.tables for limits in table.values())]
+        groups = [self.limits, *(limits for table in self._tables for limits in table.values())]
         groups += self.overrides.limits if self.overrides else ()
         groups += self._found.values() if self.lookup else ()
         if now is None or self.source.schedule is None:
@@ -308,7 +300,9 @@ def words_of_entries(entries: Iterable[Sequence[str]]) -> str:
     return " and ".join(map("|".join, entries))
 
 
-def _by_value(parts: Iterable[Part], table: Mapping[str, Limits]) -> Chooser:
+def _by_value(names: Iterable[str], table: Mapping[str, Limits]) -> Chooser:
+    parts = tuple(map(part_of, names))
+
     def choose(features: Features, *_: object) -> Limits | list[Limits] | None:
         text = next((text for part in parts if (text := part.written(features)) is not None), "")
         return list(table.values()) if text is INVALID else table.get(text)
