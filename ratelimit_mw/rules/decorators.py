@@ -67,7 +67,7 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
 
     def mark(view: AnyView) -> AnyView:
         if added and _is_bound_for_request(view):
-            require_decided(added)
+            require_decided(added, is_one_enough=True)
             return view
         added.append(Mark(rule, _checked_name(view, name_of(view), place), place=place))
         marks_made.add(added[-1])

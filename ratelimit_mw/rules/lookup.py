@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -157,7 +157,7 @@ class LimitsCall:
     async def aresult(self) -> _Limits | None:
         """Async form of ``result``."""
         try:
-            return self.lookup.succeed(self, await _in_time(self.lookup.acall(self.values)))
+            return self.lookup.succeed(self, await asyncio.wait_for(self.lookup.acall(self.values), _LONGEST))
         except Exception as error:
             return self.lookup.fail(self, error)
 
@@ -212,15 +212,10 @@ async def find_limits(call: Call, find: Callable[[Found], Result | LimitsCall], 
     return result
 
 
-async def _in_time(result: Awaitable[Any]) -> Any:
-    async with asyncio.timeout(_LONGEST):
-        return await result
-
-
 def _run_alone(result: Any) -> Any:
     """Await a result in an event loop of its own."""
     if not _on_event_loop():
-        return asyncio.run(_in_time(result))
+        return asyncio.run(asyncio.wait_for(result, _LONGEST))
     if iscoroutine(result):
         result.close()
     raise ConfigError(_MUST_AWAIT)

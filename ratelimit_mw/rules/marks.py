@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -217,12 +217,12 @@ get_current: Final = current.get
 set_current: Final = current.set
 
 
-def require_decided(marks: Iterable[Mark]) -> None:
-    """Raise ``MissingMiddlewareError`` unless one of the marks is decided, for decorators that mark several views."""
-    marks = tuple(marks)
+def require_decided(marks: Collection[Mark], is_one_enough: bool = False) -> None:
+    """Raise ``MissingMiddlewareError`` unless the marks are decided. One is enough for marks on several views."""
     now = current.get()
-    if (now is None or set(now.marks).isdisjoint(marks)) and not testmode.off:
-        raise MissingMiddlewareError(marks[0].view, is_handled=now is not None)
+    undecided = [mark for mark in marks if now is None or mark not in now.marks]
+    if undecided and not testmode.off and not (is_one_enough and len(undecided) < len(marks)):
+        raise MissingMiddlewareError(undecided[0].view, is_handled=now is not None)
 
 
 def guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
@@ -230,11 +230,7 @@ def guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
     guarded: Any
 
     def require(args: tuple[Any, ...]) -> None:
-        marks: ViewMarks = getattr(marked_on(*args) if marked_on else guarded, ATTRIBUTE)
-        now = current.get()
-        undecided = marks.every if now is None else [mark for mark in marks.every if mark not in now.marks]
-        if undecided and not testmode.off:
-            raise MissingMiddlewareError(undecided[0].view, is_handled=now is not None)
+        require_decided(getattr(marked_on(*args) if marked_on else guarded, ATTRIBUTE).every)
 
     if inspect.iscoroutinefunction(view):
 
