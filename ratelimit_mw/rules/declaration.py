@@ -172,11 +172,10 @@ def check_type(value: Any, hint: Any, is_secret: bool = False) -> None:
     try:
         msgspec.convert(value, hint)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        item = _INDEX.search(str(error))
-        path = f"[{item[1]}]" if item else ""
-        if item:
-            lists = (kind for kind in kinds_of(hint) if get_origin(kind) is Sequence)
-            value, hint = list(value)[int(item[1])], get_args(next(lists))[0]
+        path = ""
+        if item := _INDEX.search(str(error)):
+            path, value = f"[{item[1]}]", list(value)[int(item[1])]
+            hint = next(get_args(kind)[0] for kind in kinds_of(hint) if get_origin(kind) is Sequence)
         got = "" if is_secret else f"; got {value!r}"
         got = "; got None. Set it, or leave it out" if value is None else got
         expected = type_text(hint)

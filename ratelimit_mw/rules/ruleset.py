@@ -119,8 +119,7 @@ class RuleSet:
         """
         key: Hashable = method  # short where it can be, because each request builds one
         if self._needs_place or (to is not None and to.marks is not None):
-            path, host = path if self.needs_path else "", host if self.needs_host else ""
-            key = to, method, path, host
+            key = to, method, path if self.needs_path else "", host if self.needs_host else ""
         try:
             return self._by_request[key]
         except KeyError:
@@ -238,6 +237,7 @@ class RuleSet:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
         by_request = self._by_request  # ``override`` replaces it, so no plan from before comes after
+        path, host = path if self.needs_path else "", host if self.needs_host else ""
         params = functools.partial(getattr, request, "path_params", {})
         found = self._patterns.match(path, to, params) if self.needs_path else set[int]()
         numbers = sorted(found.union(self._pathless))

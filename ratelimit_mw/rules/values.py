@@ -181,6 +181,8 @@ def parse_count_unless(table: Any) -> frozenset[int]:
 
 def counted_statuses(counted: Outcomes | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
     """Return the statuses that count; None where every response counts."""
+    if counted is None and excluded is None:
+        return None
     statuses = _EVERY if counted is None else counted.statuses
     left = statuses - (excluded or frozenset())
     if excluded and statuses and left.isdisjoint(_CODES):
