@@ -5,7 +5,7 @@ In ``INSTALLED_APPS``, which is optional, it adds system checks.
 
 from asgiref.sync import markcoroutinefunction
 
-from ..http.in_view import ask_rule, ask_rules, in_threads, on_loops, verdict_by
+from ..http.in_view import ask, ask_rule, ask_rules, in_threads, on_loops, verdict_by
 from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
 from .limits import limiter
@@ -25,7 +25,7 @@ __all__ = [
     "verdict",
 ]
 
-verdict = verdict_by(server_data)
+verdict = verdict_by(ask, server_data)
 check, usage = in_threads(ask_rule, ask_rules, data_of)
 acheck, ausage = on_loops(ask_rule, ask_rules, data_of, lambda work: work)
 for _call in (acheck, ausage):

@@ -92,6 +92,11 @@ def ask_rules(request: Any, /, *rules: str, **features: Any) -> Asked:
     return request, rules, features
 
 
+def ask(request: Any, /) -> Asked:
+    """The argument of ``verdict``, where it is the request."""
+    return request, (), {}
+
+
 def in_threads(
     rule: Callable[P, Asked], rules: Callable[Q, Asked], scope_of: ScopeOf
 ) -> tuple[Check[P, Verdict, None], InView[Q, Usages]]:
@@ -123,31 +128,26 @@ def _require_loop(work: Any) -> Any:
     return work
 
 
-def verdict_by(scope_of: ScopeOf) -> Callable[[Any], Verdict]:
-    """Return the function ``verdict``, which finds a request by its argument."""
-
-    def verdict(request: Any) -> Verdict:
-        """Return the verdict of the middleware on a request, with what your view has decided since.
-
-        Args:
-            request: The request of the framework.
-
-        Returns:
-            The verdict. It has no decisions when no rule applies, or while limits are off.
-
-        Raises:
-            MissingMiddlewareError: No middleware handles the request.
-
-        Example:
-            verdict(request)["tokens"].settle(150)
-        """
-        return verdict_of(scope_of(request))
-
-    return verdict
+def verdict_by(request: Callable[P, Asked], scope_of: ScopeOf) -> InView[P, Verdict]:
+    """Return the function ``verdict``, which waits for nothing."""
+    return InView(verdict, request, scope_of, blocking_call, run_blocking)
 
 
-def verdict_of(scope: Values) -> Verdict:
-    """Return the verdict on a request, by its ASGI scope or WSGI environ."""
+async def verdict(_call: Call, scope: Values, _rules: tuple[str, ...], _features: Values) -> Verdict:
+    """Return the verdict of the middleware on a request, with what your view has decided since.
+
+    Args:
+        request: The request of the framework. Flask finds it without this argument.
+
+    Returns:
+        The verdict. It has no decisions when no rule applies, or while limits are off.
+
+    Raises:
+        MissingMiddlewareError: No middleware handles the request.
+
+    Example:
+        verdict(request)["tokens"].settle(150)
+    """
     innermost: Admission | None = scope.get(ADMISSION)
     if innermost is None and not testmode.off:
         raise MissingMiddlewareError("verdict()", "returns the verdict of the middleware")

@@ -5,7 +5,7 @@ For Werkzeug: ``RateLimitMiddleware(app, url_map=url_map)``, ``limit`` and ``exe
 
 from typing import Any
 
-from ..http.in_view import ask_rule, ask_rules, in_threads, verdict_by
+from ..http.in_view import ask, ask_rule, ask_rules, in_threads, verdict_by
 from ..rules.decorators import exempt, limit
 from .middleware import RateLimitMiddleware
 
@@ -17,4 +17,4 @@ def _environ_of(request: Any) -> Any:
 
 
 check, _ = in_threads(ask_rule, ask_rules, _environ_of)
-verdict = verdict_by(_environ_of)
+verdict = verdict_by(ask, _environ_of)
