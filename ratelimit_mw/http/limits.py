@@ -71,7 +71,7 @@ class HttpLimits:
         here = RulesHere(every, has_routes, FeatureReader({}, *reading).knows if leaves else None)
         if "ip" not in functions.may_provide:  # it may be anything
             here.check_addresses(http.ipv6_prefix)
-        self.rules, self.left, self.has_names = here.rules, here.left, here.has_names
+        self.rules, self.left = here.rules, here.left
         self.reader = FeatureReader(here.needs, *reading, has_routes, here.passed)
         is_known = http_limiter.before_user or http_limiter.gives_user
         self.without_user = () if is_known else tuple(here.without_user())

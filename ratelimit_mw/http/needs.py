@@ -13,7 +13,7 @@ from ..rules.plan import OPTIONAL
 from ..rules.priorities import PRIORITY
 from ..rules.ruleset import RuleSet
 from ..rules.values import FeatureCost
-from ..settings.rules import DEFAULT_RULE, check_lists, check_rule
+from ..settings.rules import check_lists, check_rule
 
 _OF_USER: Final = frozenset({"user", "group", "plan"})
 """The features that are known inside authentication."""
@@ -63,8 +63,6 @@ class RulesHere:
         """The names of the rules that are left to the inner middleware, which knows the user and the route."""
         self.waits = any(rule.lookup or rule.source.wait_us for rule in all_rules)
         """Whether a decision may wait for a function of limits, or a slot."""
-        self.has_names = any(map(_has_name, all_rules))
-        """Whether code of the application may know a rule by its name, for ``check``."""
 
     def check_addresses(self, ipv6_prefix: int) -> None:
         """Raise ``ConfigError`` for an address that no client has."""
@@ -103,10 +101,6 @@ def requires_user(rule: CompiledRule) -> bool:
 def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
     """Return whether a middleware without the routes can decide a rule."""
     return not rule.source.matches.views and all(map(knows, rule.source.parts))
-
-
-def _has_name(rule: CompiledRule) -> bool:
-    return rule.source.matches.is_only_named or rule.source.name not in (None, DEFAULT_RULE)
 
 
 def _needs_of_rule(rule: CompiledRule) -> dict[str, Need]:

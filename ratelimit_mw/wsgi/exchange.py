@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..decision import RateLimitExceeded
 from ..http.admission import Admission
 from ..http.headers import TextHeader
-from ..http.limits import ADMISSION
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
-from ..rules.decorators import marks_made
 from ..rules.marks import ViewMarks, get_current, set_current
 from .body import read_body
 
@@ -127,17 +125,9 @@ class WSGIAdmission(Admission):
         return headers
 
     def ends_with(self, body: object) -> bool:
-        """Return whether the request lasts until its body is closed, because something is settled or decided then."""
-        if self.needs_settlement and (self.has_slots or self.status is None):
-            return True
-        if self.needs_settlement or self.limits.has_names or marks_made or self._has_open_inner:
-            return not _is_complete(body, self.native)
-        return False
-
-    @property
-    def _has_open_inner(self) -> bool:
-        """Whether an inner middleware waits for the body. Its code may name the rules of that one."""
-        return self.native.get(ADMISSION, self) is not self
+        """Return whether the request lasts until its body is closed: code in it may decide or settle something."""
+        is_open = self.needs_settlement and (self.has_slots or self.status is None)
+        return is_open or not _is_complete(body, self.native)
 
 
 class Exchange:

@@ -6,7 +6,6 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from weakref import WeakSet
 
 import pytest
 from calls import limiter
@@ -91,20 +90,12 @@ def test_the_iterable_of_the_application_is_returned() -> None:
         assert RateLimitMiddleware(app, limiter=limiter())(environ, lambda *_: None) is body  # type: ignore[arg-type, return-value]
 
 
-@pytest.fixture
-def _no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the decorators of other tests in this process."""
-    monkeypatch.setattr("ratelimit_mw.wsgi.exchange.marks_made", WeakSet())
-
-
-UNNAMED: list[dict[str, Any]] = [
+EVERY_KIND: list[dict[str, Any]] = [
     {"limits": "5/minute"},
     {"settings": {"rules": [{"limits": "5/minute"}]}},
     {"settings": {"rules": [{"match": {"path": "/nothing"}, "limits": "5 concurrent"}]}},
     {"settings": {"rules": [{"limits": "5/minute", "match": {"path": "/nothing"}, "count_when": {"status": 401}}]}},
     {"settings": {"lists": {"deny": {"ip": ["203.0.113.7"]}}}},
-]
-LASTING: list[dict[str, Any]] = [
     {"settings": {"rules": [{"name": "api", "limits": "5/minute"}]}},
     {"settings": {"rules": [{"match": {"view": ""}, "limits": "5/minute"}]}},
     {"settings": {"rules": [{"limits": "5 concurrent"}]}},
@@ -112,26 +103,19 @@ LASTING: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.usefixtures("_no_marks")
-@each(("options", "is_same"), [*((each, True) for each in UNNAMED), *((each, False) for each in LASTING)])
+@each("options", EVERY_KIND)
 @each("app", [start_late, lambda environ, start: start("200 OK", HEADERS) or Body([b"x"])])
-def test_a_stream_is_returned_where_its_request_is_over(app: Any, options: dict[str, Any], is_same: bool) -> None:
-    """Nothing is settled at its end, and its code knows no rule by its name."""
-    bodies: list[Any] = []
-
-    def remember(environ: Environ, start_response: Any) -> Any:
-        bodies.append(app(environ, start_response))
-        return bodies[0]
-
+def test_a_request_lasts_until_its_stream_ends(app: Any, options: dict[str, Any]) -> None:
+    """Code of the stream may check a rule, or settle its cost."""
     environ = environ_of()
-    returned = RateLimitMiddleware(remember, **options)(environ, lambda *_: None)  # type: ignore[arg-type, return-value]
-    assert (returned is bodies[0]) == is_same
-    assert (ADMISSION not in environ) == is_same
+    returned: Any = RateLimitMiddleware(app, **options)(environ, lambda *_: None)  # type: ignore[arg-type, return-value]
+    assert ADMISSION in environ
+    assert b"".join(returned) in (b"x", b"hello")
+    assert ADMISSION not in environ
 
 
-@pytest.mark.usefixtures("_no_marks")
 def test_a_stream_runs_in_the_request_of_an_inner_middleware() -> None:
-    """The rules of the outer middleware have no names, those of the inner one do."""
+    """It checks a rule of the inner middleware, which the outer one does not have."""
 
     def app(environ: Environ, start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", HEADERS)
