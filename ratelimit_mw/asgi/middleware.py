@@ -25,7 +25,6 @@ from .routes import Applications, BrokenApplications
 from .types import ASGIApp, Message, Receive, Scope, Send
 from .websocket import WebSocketAdmission
 
-_PERCENT: Final = ord("%")  # a number, because "in" is eight times as fast as with bytes
 _CLIENT_LEFT: Final = 499  # as in the logs of nginx
 _ENDS: Final = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
@@ -98,7 +97,9 @@ class RateLimitMiddleware:
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await self.http_limiter.alatest()
-        plan, before = _plan(limits, request, scope), get_current()
+        plan, before = limits.plan(request, request.match), get_current()
+        if ADMISSION in scope or limits.before_user:
+            plan = limits.undecided(plan, scope, limits.before_user)
         admission: ASGIAdmission | None = None
         try:
             if limits.decides_at_once:
@@ -153,21 +154,6 @@ class RateLimitMiddleware:
             await send(message)
 
         return send_in_time
-
-
-def _plan(limits: HttpLimits, request: ASGIRequest, scope: Scope) -> Plan:
-    """Return the rules that no outer middleware of this limiter has decided."""
-    match, native = request.match, request.native
-    rules, path = limits.rules, ""
-    if rules.needs_path:
-        path = native["path"]
-        encoded = not match.is_exact and _PERCENT in (native.get("raw_path") or b"")
-        if encoded or not path or native.get("root_path"):
-            path = request.sent_path
-    plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
-    if ADMISSION in scope or limits.before_user:
-        return limits.undecided(plan, scope, limits.before_user)
-    return plan
 
 
 async def _decide(
