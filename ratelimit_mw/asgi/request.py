@@ -111,8 +111,8 @@ class ASGIRequest(Request):
                 text = b"%b, %b" % (text, value) if text else value
         return text.decode("latin-1")
 
-    def header_names(self) -> list[str]:
-        return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
+    def header_pairs(self) -> list[tuple[str, str]]:
+        return [(key.decode("latin-1").lower(), value.decode("latin-1")) for key, value in self.native["headers"]]
 
     @property
     def has_body(self) -> bool:

@@ -119,8 +119,8 @@ class DjangoRequest(WSGIRequest):
             return super().header_lines(name)
         return ASGIRequest(self._scope).header_lines(name)
 
-    def header_names(self) -> list[str]:
-        return super().header_names() if self._scope is None else ASGIRequest(self._scope).header_names()
+    def header_pairs(self) -> list[tuple[str, str]]:
+        return super().header_pairs() if self._scope is None else ASGIRequest(self._scope).header_pairs()
 
     resolve = staticmethod(resolve)
 

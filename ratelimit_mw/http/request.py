@@ -94,8 +94,8 @@ class Request(ABC):
         return self.header_lines(name)
 
     @abstractmethod
-    def header_names(self) -> list[str]:
-        """Return the names of all headers in lower case, each once."""
+    def header_pairs(self) -> list[tuple[str, str]]:
+        """Return the names, in lower case, and the values of all headers in the order they arrived."""
 
     def resolve(self, value: Any) -> Any:
         """Return the value of a function for a caller that cannot await it. Most frameworks have no such caller."""
@@ -108,10 +108,10 @@ class Request(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} reads no bodies")
 
-    @property
+    @cached_property
     def headers(self) -> Headers:
         """The headers by name, in any case. Several lines of one name are joined with commas."""
-        return Headers([(name, ", ".join(self.header_lines(name))) for name in self.header_names()])
+        return Headers([(name, ", ".join(lines)) for name, lines in group_values(self.header_pairs()).items()])
 
     @property
     @abstractmethod

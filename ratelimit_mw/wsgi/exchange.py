@@ -78,9 +78,9 @@ class WSGIRequest(Request):
         value = self.native.get(environ_key(name))
         return [] if value is None else [value]
 
-    def header_names(self) -> list[str]:
+    def header_pairs(self) -> list[tuple[str, str]]:
         keys = (key for key in self.native if key.startswith("HTTP_") or key in _WITHOUT_PREFIX)
-        return [key.removeprefix("HTTP_").lower().replace("_", "-") for key in keys]
+        return [(key.removeprefix("HTTP_").lower().replace("_", "-"), self.native[key]) for key in keys]
 
     def body(self, limit: int) -> object:
         return read_body(self.native, limit, self.is_late)

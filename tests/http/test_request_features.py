@@ -113,6 +113,14 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
     assert fields.keys() == ["x-a", "content-type", "content-length"]
 
 
+def test_headers_are_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may send a thousand of them, so they are not searched once for each name."""
+    monkeypatch.setattr(ASGIRequest, "header_lines", None)
+    monkeypatch.setattr(WSGIRequest, "header_lines", None)
+    assert asgi(headers=[(b"x-%d" % number, b"1") for number in range(1000)]).headers["X-999"] == "1"
+    assert wsgi(HTTP_X_A="1").headers["X-A"] == "1"
+
+
 @each(
     ("lines", "host"),
     [
