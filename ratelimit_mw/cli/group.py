@@ -15,7 +15,7 @@ from .explain import explain
 from .forecast import forecast
 from .init import init
 from .operate import commands
-from .output import Failure, command, folded, print_answer, print_json, wants_json
+from .output import Failure, command, folded, print_answer, print_json
 from .replay.command import replay
 from .replay.diff import diff
 from .serve.command import serve
@@ -37,7 +37,7 @@ class CommandGroup(click.Group):
         try:
             answer = super().invoke(ctx)
             if isinstance(answer, Answer):
-                print_answer(answer, wants_json())
+                print_answer(answer, as_json)
             sys.stdout.flush()  # a closed pipe raises here, where click ends quietly, and not at exit
             if isinstance(answer, Answer) and answer.found_wrong:
                 ctx.exit(1)

@@ -26,7 +26,6 @@ AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _QUOTED: Final = re.compile(r"[^\w-]", re.ASCII)
 """A character for which a key of TOML needs quotes."""
-_AS_JSON: Final = "ratelimit_mw.json"
 _UNBOUNDED: Final = 10_000
 """The width of a file, in which no line is folded."""
 _MOST_LINES: Final = 5
@@ -35,18 +34,8 @@ _GAP: Final = 2
 """The spaces between two columns."""
 
 
-def _set_json(ctx: click.Context, _param: click.Parameter, is_set: bool) -> None:
-    ctx.meta[_AS_JSON] = is_set
-
-
-json_flag = click.option("--json", is_flag=True, expose_value=False, callback=_set_json,
-                         help="Print JSON, even for errors.")  # fmt: skip
-"""The option ``--json`` of a command that returns an ``Answer``."""
-
-
-def wants_json() -> bool:
-    """Return whether the current command prints JSON."""
-    return bool(click.get_current_context().meta.get(_AS_JSON))
+json_flag = click.option("--json", is_flag=True, expose_value=False, help="Print JSON, even for errors.")
+"""The option ``--json`` of a command that returns an ``Answer``. The group of all commands reads it."""
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from .access_log import LogEntry
 from .log_formats import LineParser
 from .logs import RequestLog, format_option, format_text, logs_argument
 from .operate import open_log
-from .output import command, count_text, json_flag, parsed, wants_json
+from .output import command, count_text, json_flag, parsed
 from .replay.simulation import LogClients
 
 _WIDTH: Final = 50
@@ -108,9 +108,9 @@ def _clients(log: TrafficLog, event: str, start: float, end: float, top: int) ->
 
 
 def _curve(log: TrafficLog, event: str, start: float, end: float, has_bars: bool) -> Answer:
-    curve = log.curve(event, start, end, _POINTS_OF_JSON if wants_json() else _POINTS)
+    curve, fine = log.curve(event, start, end, _POINTS), log.curve(event, start, end, _POINTS_OF_JSON)
     total, highest = sum(curve.counts), max(1, *curve.counts)
-    figures = {"total": total, "start": curve.start, "end": curve.end, "step": curve.step, "counts": curve.counts}
+    figures = {"total": sum(fine.counts), "start": fine.start, "end": fine.end, "step": fine.step}
     rows: list[dict[str, Cell]] = [
         {
             "time": minute_text(curve.start + i * curve.step),
@@ -125,7 +125,7 @@ def _curve(log: TrafficLog, event: str, start: float, end: float, has_bars: bool
         hint = suggestion(event, known) if known and event not in known else ""
         notes.append(f"no record of {event!r} in this time{hint}")
     title = f"{event}: {total:,} from {_period(curve.start, curve.end)}"
-    return Answer({"event": event, **figures}, [Table(title, rows)], notes)
+    return Answer({"event": event, **figures, "counts": fine.counts}, [Table(title, rows)], notes)
 
 
 def _period(start: float, end: float) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...asgi import RateLimitMiddleware
+from ...asgi.body import ReadAhead
 from ...asgi.request import ASGIRequest
 from ...asgi.types import ASGIApp, Receive, Scope, Send
 from ...clock import monotonic
@@ -116,7 +117,8 @@ class DecisionService:
             raise ProblemError(405, f"{request.path} takes {route.method}; got {request.method[:100]!r}")
         if route.needs_token and not has_token(request, self._token, "bearer"):
             raise ProblemError(401, f"{request.path} needs the header Authorization: Bearer TOKEN")
-        body = await _json_body(request, receive) if route.method == "POST" else b""
+        timeout = self.limiter.settings.body_timeout
+        body = await _json_body(request, receive, timeout) if route.method == "POST" else b""
         return await route.respond(self.rules, **route.parse(request.query_string, body))
 
 
@@ -126,18 +128,16 @@ async def _allow(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _json_body(request: ASGIRequest, receive: Receive) -> bytes:
+async def _json_body(request: ASGIRequest, receive: Receive, timeout_us: int) -> bytes:
     """Return the body. A web page cannot send this content type to another host without a preflight."""
     content_type = str(request.header("content-type")).partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise ProblemError(415, "expected the header Content-Type: application/json")
-    body, has_more = b"", True
-    while has_more:
-        message = await receive()
-        body += message.get("body", b"")
-        has_more = message.get("more_body", False)
-        if len(body) > _MAX_BODY:
-            raise ProblemError(413, f"expected a body of at most {_MAX_BODY:,} bytes")
+    ahead = ReadAhead(receive, _MAX_BODY, timeout_us)
+    body = await ahead.read(request)
+    ahead.close()
+    if not isinstance(body, bytes):
+        raise ProblemError(413, f"expected a whole body of at most {_MAX_BODY:,} bytes")
     return body
 
 
