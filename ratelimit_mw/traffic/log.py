@@ -10,7 +10,6 @@ from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
 from ..stores.url import redacted_url
 from .counts import Curve, EventCounts, TopClients, add_counts, merged
-from .retention import Run
 from .store import open_counts, parse_log_url, without_retention
 from .writer import CountWriter, name_of
 
@@ -209,10 +208,10 @@ class TrafficLog(CountWriter):
         client = None if by is None else name_of("by", by)
         retention = self._retention if client is None else self._of_clients
         step, run = retention.curve(*self._range(start, end), points)
-        found = self._counts(run._replace(step=step), sorted(set(names.values())), client) if names else {}
+        found = self._counts(range(run.start, run.stop, step), sorted(set(names.values())), client) if names else {}
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
-    def _counts(self, run: Run, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
+    def _counts(self, run: range, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
         """Return the counts of each event, or of a client of each, by the start of the bucket."""
         if client is None:
             return self._store.totals(run, events)
@@ -237,13 +236,13 @@ class TrafficLog(CountWriter):
         self._require_same_log()
         return int(start), math.ceil(end), self._now()
 
-    def _runs(self, start: float, end: float, of_clients: bool = False) -> list[Run]:
+    def _runs(self, start: float, end: float, of_clients: bool = False) -> list[range]:
         return (self._of_clients if of_clients else self._retention).runs(*self._range(start, end))
 
 
-def _add_up(found: Mapping[int, int], run: Run) -> list[int]:
+def _add_up(found: Mapping[int, int], run: range) -> list[int]:
     """Return the counts of the steps of a run, from those of buckets."""
-    counts = [0] * ((run.end - run.start) // run.step)
+    counts = [0] * len(run)
     for at, number in found.items():
         counts[(at - run.start) // run.step] += number
     return counts

@@ -21,7 +21,7 @@ from ..errors import StoreError
 from ..stores.redis.address import Address
 from ..stores.redis.errors import as_store_error
 from .counts import MOST_EVENTS, Batch, EventCounts, add_counts, clients_of, fit_events
-from .retention import Resolution, Retention, Run
+from .retention import Resolution, Retention
 from .store import CountStore
 
 _TIMEOUT: Final = 5.0
@@ -61,14 +61,14 @@ class RedisCounts(CountStore):
                 return retention
         return None
 
-    def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+    def totals(self, run: range, events: Sequence[str]) -> dict[str, dict[int, int]]:
         rows = self._of_run(run, "hmget", "", events, parse=lambda row: [int(each or 0) for each in row])
         return {event: {start: row[i] for start, row in rows.items() if row[i]} for i, event in enumerate(events)}
 
-    def clients(self, run: Run, event: str) -> dict[int, EventCounts]:
+    def clients(self, run: range, event: str) -> dict[int, EventCounts]:
         return self._of_run(run, "get", f":{event}", parse=clients_of)
 
-    def events(self, run: Run) -> dict[str, int]:
+    def events(self, run: range) -> dict[str, int]:
         found: dict[str, int] = {}
         for counts in self._of_run(run, "hgetall", "", parse=_counts).values():
             add_counts(found, counts)
@@ -121,13 +121,12 @@ class RedisCounts(CountStore):
         return f"{self._prefix}:{resolution.step}:{start}"
 
     def _of_run(
-        self, run: Run, command: str, suffix: str, *arguments: object, parse: Callable[[Any], _Value]
+        self, run: range, command: str, suffix: str, *arguments: object, parse: Callable[[Any], _Value]
     ) -> dict[int, _Value]:
         """Return the value of a key of each bucket, by its start. Missing ones are left out."""
-        starts = range(run.start, run.end, run.step)
-        calls = [(command, f"{self._prefix}:{run.step}:{start}{suffix}", *arguments) for start in starts]
+        calls = [(command, f"{self._prefix}:{run.step}:{start}{suffix}", *arguments) for start in run]
         replies = self._read(calls, lambda reply: parse(reply) if reply else None)
-        return {start: reply for start, reply in zip(starts, replies, strict=True) if reply is not None}
+        return {start: reply for start, reply in zip(run, replies, strict=True) if reply is not None}
 
     def _read(self, calls: Sequence[tuple[Any, ...]], parse: Callable[[Any], _Value]) -> list[_Value]:
         """Return the reply to each call, many in one round trip."""

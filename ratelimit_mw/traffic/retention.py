@@ -1,6 +1,6 @@
 """``Retention``: the resolutions of a traffic log, and how long each is kept. The syntax and the rules are Graphite's.
 
-Times are whole seconds since 1970. Pure, no I/O.
+Times are whole seconds since 1970. A run of buckets is the ``range`` of their starts. Pure, no I/O.
 """
 
 from __future__ import annotations
@@ -34,14 +34,6 @@ class Resolution(NamedTuple):
         return start + 2 * self.step + self.kept
 
 
-class Run(NamedTuple):
-    """The buckets of one resolution from ``start`` up to ``end``, which are multiples of ``step``."""
-
-    step: int
-    start: int
-    end: int
-
-
 class Retention:
     """Resolutions, the finest first.
 
@@ -68,7 +60,7 @@ class Retention:
         """Return the resolutions that still have the bucket of ``start``, the finest first: at least the longest."""
         return tuple(each for each in self.resolutions if now - start <= each.kept) or (self.longest,)
 
-    def curve(self, start: int, end: int, now: int, points: int) -> tuple[int, Run]:
+    def curve(self, start: int, end: int, now: int, points: int) -> tuple[int, range]:
         """Return the step of the buckets of a curve, and its own steps: at most ``points`` of them.
 
         The steps are the finest that the log still has, and the buckets are the coarsest that such a step consists of.
@@ -79,9 +71,9 @@ class Retention:
             run = _curve_of(step, start, end, points)
             if run.start + step > now - kept:
                 return max(each.step for each in self.resolutions if run.step % each.step == 0), run
-        return step, run._replace(start=min(run.start + run.step, run.end - run.step))
+        return step, run[1:] or run
 
-    def runs(self, start: int, end: int, now: int) -> list[Run]:
+    def runs(self, start: int, end: int, now: int) -> list[range]:
         """Return the fewest buckets that together have a range, widened to whole buckets of the finest resolution."""
         start = self.clamp(start, end, now)
         resolutions = self.covering(start, now)
@@ -92,18 +84,18 @@ class Retention:
         return max(start, min(end, now - self.longest.kept))
 
 
-def run_of(step: int, start: int, end: int) -> Run:
+def run_of(step: int, start: int, end: int) -> range:
     """Return the buckets that a range touches: one for a range of no length."""
     first = start // step * step
-    return Run(step, first, max(-(-end // step) * step, first + step))
+    return range(first, max(-(-end // step) * step, first + step), step)
 
 
-def _curve_of(step: int, start: int, end: int, points: int) -> Run:
+def _curve_of(step: int, start: int, end: int, points: int) -> range:
     """Return at most ``points`` steps. One longer than ``step`` is a multiple of it, and round if ``step`` is."""
     must_be_round, shortest = _is_round(step), max(1, (end - start) // (points * step)) * step
     longer = (each for each in count(shortest, step) if _is_round(each) or not must_be_round)
     runs = (run_of(each, start, end) for each in longer)
-    return next(run for run in runs if run.end - run.start <= points * run.step)
+    return next(run for run in runs if len(run) <= points)
 
 
 def _is_round(step: int) -> bool:
@@ -111,20 +103,20 @@ def _is_round(step: int) -> bool:
     return not (HOUR % step and (step % HOUR or DAY % step) and step % DAY)
 
 
-def _fewest(resolutions: Sequence[Resolution], run: Run) -> Iterator[Run]:
+def _fewest(resolutions: Sequence[Resolution], run: range) -> Iterator[range]:
     """Divide a run of the finest resolution: coarse buckets in its middle, and finer ones on both sides."""
     *finer, (step, _) = resolutions
-    first, last = -(-run.start // step) * step, run.end // step * step
+    first, last = -(-run.start // step) * step, run.stop // step * step
     if not finer:
         yield run
     elif first >= last:
         yield from _fewest(finer, run)
     else:
         if run.start < first:
-            yield from _fewest(finer, run._replace(end=first))
-        yield Run(step, first, last)
-        if last < run.end:
-            yield from _fewest(finer, run._replace(start=last))
+            yield from _fewest(finer, range(run.start, first, run.step))
+        yield range(first, last, step)
+        if last < run.stop:
+            yield from _fewest(finer, range(last, run.stop, run.step))
 
 
 def _parse(part: str, text: str) -> Resolution:

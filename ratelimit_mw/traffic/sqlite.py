@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from ..errors import ConfigError, StoreError
 from .counts import MOST_EVENTS, Batch, EventCounts, Events, clients_of, fit_events
-from .retention import Retention, Run
+from .retention import Retention
 from .store import CountStore
 
 _BUSY: Final = 10.0
@@ -93,25 +93,25 @@ class SqliteCounts(CountStore):
             for statement in _EXPIRE:
                 db.execute(statement, {"step": resolution.step, "last": now - resolution.end_of(0)})
 
-    def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+    def totals(self, run: range, events: Sequence[str]) -> dict[str, dict[int, int]]:
         return {event: dict(rows) for event, rows in zip(events, self._rows(_TOTALS, run, events), strict=True)}
 
-    def clients(self, run: Run, event: str) -> dict[int, EventCounts]:
+    def clients(self, run: range, event: str) -> dict[int, EventCounts]:
         (rows,) = self._rows(_CLIENTS, run, [event])
         with self._errors():
             return {start: clients_of(data) for start, data in rows}
 
-    def events(self, run: Run) -> dict[str, int]:
-        (rows,) = self._read([(_EVENTS, run._asdict())])
+    def events(self, run: range) -> dict[str, int]:
+        (rows,) = self._read([(_EVENTS, _limits(run))])
         return dict(rows)
 
     def retention(self) -> str | None:
         (rows,) = self._read([("SELECT retention FROM log", {})])
         return rows[0][0] if rows else None
 
-    def _rows(self, statement: str, run: Run, events: Sequence[str]) -> list[list[Any]]:
+    def _rows(self, statement: str, run: range, events: Sequence[str]) -> list[list[Any]]:
         """Return the start and the value of each bucket of events."""
-        return self._read([(statement, {**run._asdict(), "event": event}) for event in events])
+        return self._read([(statement, {**_limits(run), "event": event}) for event in events])
 
     def _read(self, calls: Iterable[tuple[str, Mapping[str, object]]]) -> list[list[Any]]:
         """Return the rows of statements, each with its values, in one state of the file: none when there is no log."""
@@ -152,6 +152,10 @@ class SqliteCounts(CountStore):
         if application or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise StoreError(f"{self.path} is a database of another program. Name another file for the traffic log")
         return False
+
+
+def _limits(run: range) -> dict[str, object]:
+    return {"step": run.step, "start": run.start, "end": run.stop}
 
 
 def _add(db: sqlite3.Connection, step: int, start: int, events: Events) -> None:

@@ -14,7 +14,7 @@ from ..errors import ConfigError, MissingExtraError, suggestion
 from ..forksafe import create_lock
 from ..stores import check_store_url
 from .counts import Batch, EventCounts, Events, add_counts, add_events, drop_expired, merged
-from .retention import DEFAULT, Retention, Run
+from .retention import DEFAULT, Retention
 
 _EXAMPLE: Final = "sqlite:///traffic.db, or sqlite:////var/lib/app/traffic.db for an absolute path"
 _REDIS: Final = ("redis", "rediss", "valkey", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster")
@@ -43,15 +43,15 @@ class CountStore(ABC):
         """
 
     @abstractmethod
-    def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+    def totals(self, run: range, events: Sequence[str]) -> dict[str, dict[int, int]]:
         """Return the counts of each event by the start of the bucket, without zeros."""
 
     @abstractmethod
-    def clients(self, run: Run, event: str) -> dict[int, EventCounts]:
+    def clients(self, run: range, event: str) -> dict[int, EventCounts]:
         """Return the clients of an event by the start of the bucket."""
 
     @abstractmethod
-    def events(self, run: Run) -> dict[str, int]:
+    def events(self, run: range) -> dict[str, int]:
         """Return the counts of all events."""
 
     @abstractmethod
@@ -76,16 +76,16 @@ class MemoryCounts(CountStore):
                 add_events(self._buckets.setdefault(bucket, {}), events)
             drop_expired(self._buckets, now)
 
-    def totals(self, run: Run, events: Sequence[str]) -> dict[str, dict[int, int]]:
+    def totals(self, run: range, events: Sequence[str]) -> dict[str, dict[int, int]]:
         with self._lock:
             found = self._in(run).items()
             return {event: {start: each[event].total for start, each in found if event in each} for event in events}
 
-    def clients(self, run: Run, event: str) -> dict[int, EventCounts]:
+    def clients(self, run: range, event: str) -> dict[int, EventCounts]:
         with self._lock:
             return {start: merged([each[event]]) for start, each in self._in(run).items() if event in each}
 
-    def events(self, run: Run) -> dict[str, int]:
+    def events(self, run: range) -> dict[str, int]:
         found: dict[str, int] = {}
         with self._lock:
             for each in self._in(run).values():
@@ -95,10 +95,9 @@ class MemoryCounts(CountStore):
     def retention(self) -> str:
         return str(self._retention)
 
-    def _in(self, run: Run) -> dict[int, Events]:
+    def _in(self, run: range) -> dict[int, Events]:
         """Return the buckets of a run by their start. The caller holds the lock."""
-        of_step = (each for each in self._buckets.items() if each[0][0].step == run.step)
-        return {start: events for (_, start), events in of_step if run.start <= start < run.end}
+        return {start: events for (of, start), events in self._buckets.items() if of.step == run.step and start in run}
 
 
 class LogAddress(NamedTuple):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from tables import each, expect_error
 
-from ratelimit_mw.traffic.retention import DAY, DEFAULT, Resolution, Retention, Run
+from ratelimit_mw.traffic.retention import DAY, DEFAULT, Resolution, Retention
 
 NOW = 1_767_268_820
 FAR = 100 * 365 * DAY
@@ -73,20 +73,20 @@ def test_a_range_is_covered_by_the_resolutions_that_keep_its_start(back: int, st
 @each(
     ("start", "end", "run"),
     [
-        (NOW, NOW, Run(60, 1_767_268_800, 1_767_268_860)),  # no length: one bucket
-        (1_767_268_800, 1_767_268_800, Run(60, 1_767_268_800, 1_767_268_860)),
-        (1_767_268_800, 1_767_268_860, Run(60, 1_767_268_800, 1_767_268_860)),  # whole buckets are not widened
-        (1_767_268_799, 1_767_268_861, Run(60, 1_767_268_740, 1_767_268_920)),  # one second more is
+        (NOW, NOW, range(1_767_268_800, 1_767_268_860, 60)),  # no length: one bucket
+        (1_767_268_800, 1_767_268_800, range(1_767_268_800, 1_767_268_860, 60)),
+        (1_767_268_800, 1_767_268_860, range(1_767_268_800, 1_767_268_860, 60)),  # whole buckets are not widened
+        (1_767_268_799, 1_767_268_861, range(1_767_268_740, 1_767_268_920, 60)),  # one second more is
     ],
 )
-def test_a_range_is_widened_to_the_buckets_that_it_touches(start: int, end: int, run: Run) -> None:
+def test_a_range_is_widened_to_the_buckets_that_it_touches(start: int, end: int, run: range) -> None:
     """The first and the last bucket are whole."""
     assert Retention("1m:1d,5m:7d").curve(start, end, NOW, 300) == (60, run)
 
 
 def test_a_range_before_the_log_has_one_bucket() -> None:
     """It is the bucket of the end of the range, which the log no longer has."""
-    assert Retention("1m:1d,5m:7d").curve(0, 1, NOW, 300) == (300, Run(300, 0, 300))
+    assert Retention("1m:1d,5m:7d").curve(0, 1, NOW, 300) == (300, range(0, 300, 300))
 
 
 def test_a_range_that_starts_before_the_log_starts_with_its_oldest_bucket() -> None:
@@ -115,9 +115,9 @@ def test_a_curve_has_at_most_its_points(seconds: int, points: int, step: int) ->
     own, run = Retention(DEFAULT).curve(NOW - seconds, NOW, NOW, points)
     assert run.step == step
     assert run.step % own == 0
-    assert (run.end - run.start) // run.step <= points
+    assert len(run) <= points
     assert run.start <= NOW - seconds + 14 * DAY
-    assert run.end >= NOW
+    assert run.stop >= NOW
     (kept,) = (each.kept for each in Retention(DEFAULT).resolutions if each.step == own)
     assert run.start + own > NOW - kept
 
@@ -138,6 +138,6 @@ def test_a_range_has_the_fewest_buckets() -> None:
     start, end = NOW - DAY // 2 - 400, NOW
     runs = Retention("1m:1d,5m:7d,1h:90d").runs(start, end, NOW)
     assert [run.step for run in runs] == [60, 300, 3600, 60]
-    assert all(left.end == right.start for left, right in pairwise(runs))
-    assert (runs[0].start, runs[-1].end) == (start // 60 * 60, -(-end // 60) * 60)
-    assert sum((run.end - run.start) // run.step for run in runs) < 40
+    assert all(left.stop == right.start for left, right in pairwise(runs))
+    assert (runs[0].start, runs[-1].stop) == (start // 60 * 60, -(-end // 60) * 60)
+    assert sum(len(run) for run in runs) < 40

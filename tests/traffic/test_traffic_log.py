@@ -47,11 +47,11 @@ def test_counts_agree_with_a_brute_force_count(log: TrafficLog) -> None:
         assert curve.counts == [brute.total(*edge) for edge in pairwise(edges)]
         steps.add(curve.step)
         runs = kept.runs(int(start), ceil(end), NOW)
-        assert log.total("login é", start, end) == brute.total(runs[0].start, runs[-1].end)
-        totals = {event: each.total(runs[0].start, runs[-1].end) for event, each in every.items()}
+        assert log.total("login é", start, end) == brute.total(runs[0].start, runs[-1].stop)
+        totals = {event: each.total(runs[0].start, runs[-1].stop) for event, each in every.items()}
         assert log.events(start, end) == {event: total for event, total in totals.items() if total}
         runs = kept.of_clients().runs(int(start), ceil(end), NOW)
-        whole = runs[0].start, runs[-1].end
+        whole = runs[0].start, runs[-1].stop
         assert log.total("login é", start, end, by="192.0.2.2") == of_client.total(*whole)
         clients = brute.clients(*whole)
         assert log.top("login é", start, end) == clients[:10]
