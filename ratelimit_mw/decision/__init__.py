@@ -41,5 +41,6 @@ from .verdict import combine_verdicts as combine_verdicts
 from .verdict import decide_all as decide_all
 from .verdict import decide_without_store as decide_without_store
 from .verdict import rejection_of as rejection_of
+from .verdict import settle_now as settle_now
 from .verdict import state_cost as state_cost
 from .verdict import withdraw as withdraw

@@ -308,8 +308,13 @@ class RuleVerdict:
 
     def _settle(self) -> None:
         for verdict in self._verdicts:
-            if verdict.settler is not None and not verdict.settler.settles_at_end:
-                verdict.settler.settlement.settle_stated(verdict)
+            settle_now(verdict)
+
+
+def settle_now(verdict: Verdict) -> None:
+    """Apply the stated costs of a verdict, unless a middleware does so at the end of the response."""
+    if verdict.settler is not None and not verdict.settler.settles_at_end:
+        verdict.settler.settlement.settle_stated(verdict)
 
 
 def state_cost(parts: Sequence[Verdict], rule: str, cost: int) -> None:

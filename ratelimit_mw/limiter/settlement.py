@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from ..decision import REFUND, PendingCorrection, Receipt, Verdict, prefix_of, state_cost
+from ..decision import REFUND, PendingCorrection, Receipt, Verdict, prefix_of, settle_now, state_cost
 from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -190,8 +190,7 @@ class Settlement:
         for part in verdict.parts:
             settler = part.settler
             if part is not verdict and settler is not None and settler.settlement is not self:
-                if not settler.settles_at_end:
-                    settler.settlement.settle_stated(part)
+                settle_now(part)
             elif pending := part.receipt.corrections(part.receipt.due):
                 recorded.append((part.receipt, pending))
         return recorded
