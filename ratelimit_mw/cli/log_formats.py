@@ -74,7 +74,7 @@ _TEXT: Final = {
     "daphne": rf'{_PEER} - - \[(?P<time>\d\d/\w{{3}}/\d{{4}}:[\d:]{{8}})\] "(?P<method>\w+) (?P<target>.+)" {_STATUS}'
     r" (?:\d+|-)",
     "granian": rf"\[(?P<time>{_DATE})\] (?P<client>\S+) - {_UNTIL_STATUS} [\d.]+",
-    "uvicorn": rf'(?:\[?(?P<time>{_DATE}))?[^"]{{0,200}}?(?:INFO:? +)?{_PEER} - {_UNTIL_STATUS}'
+    "uvicorn": rf'(?:\[?(?P<time>{_DATE}))?[^"]{{0,200}}?(?<!\S){_PEER} - {_UNTIL_STATUS}'
     r"(?: [A-Z][\w '-]*)?",
     "haproxy": rf'{_PEER} \[(?P<time>[^]]+)\] \S+ \S+ [-+\d/]+ {_STATUS} \+?\d+ [^"]*"(?P<request>[^"]*)'
     r'(?:"(?: \S+ \S+)?)?',
@@ -139,7 +139,7 @@ class LineParser:
 
     def _parse(self, line: _Line) -> LogEntry:
         if line.text.startswith(_DOCKER):
-            with suppress(msgspec.DecodeError):
+            with suppress(msgspec.DecodeError, RecursionError):
                 wrapped = msgspec.json.decode(line.text, type=_Docker)
                 inner = self._without_prefix(wrapped.log)
                 line = inner._replace(label=f"{inner.label} in a log of Docker", time=inner.time or wrapped.time)

@@ -388,7 +388,16 @@ def test_features_have_fields_of_their_names() -> None:
 
 @each(
     "line",
-    [b"{", b"{}x", b'{"a":' * 20_000, b'{"time": NaN}', b'{"path": "\\ud800"}', b"{" + b"x" * 70_000, b"{1: 2}"],
+    [
+        b"{",
+        b"{}x",
+        b'{"a":' * 20_000,
+        b'{"log":' * 9_000,
+        b'{"time": NaN}',
+        b'{"path": "\\ud800"}',
+        b"{" + b"x" * 70_000,
+        b"{1: 2}",
+    ],
 )
 def test_hostile_json_is_invalid(line: bytes) -> None:
     """A line that is not JSON is invalid, however deep or long it is."""

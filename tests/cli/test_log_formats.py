@@ -102,7 +102,14 @@ def test_quotes_that_a_server_does_not_escape(text: str, path: str, query: str) 
     assert (entry.client, entry.target.path, entry.target.query, entry.status) == (CLIENT, path, query, 200)
 
 
-@each("text", [HYPERCORN.replace("curl/8", 'x 1.1" 404 - "-" "-'), HYPERCORN.replace('"curl/8"', '" "' * 20_000 + "x")])
+@each(
+    "text",
+    [
+        HYPERCORN.replace("curl/8", 'x 1.1" 404 - "-" "-'),
+        HYPERCORN.replace('"curl/8"', '" "' * 20_000 + "x"),
+        LINES["uvicorn"].replace(" OK", '" HTTP/1.1" 200' * 4_000 + "-"),
+    ],
+)
 def test_a_client_cannot_choose_its_status(text: str) -> None:
     """Nor does a hostile line take long."""
     with pytest.raises(InvalidLineError):
