@@ -97,7 +97,10 @@ class RateLimitMiddleware:
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await self.http_limiter.alatest()
-        plan, before = limits.plan(request, request.match), get_current()
+        rules, before = limits.rules, get_current()
+        path = request.sent_path if rules.needs_path else ""  # ``plan_for`` without its call
+        host = request.host if rules.needs_host else ""
+        plan = rules.plan(request.native["method"], path, host, request.match, request)
         if ADMISSION in scope or limits.before_user:
             plan = limits.undecided(plan, scope, limits.before_user)
         admission: ASGIAdmission | None = None
