@@ -68,7 +68,7 @@ class Aimd:
 
     def amount(self, now: int) -> int:
         """Return the amount at a time in microseconds. It changes at the end of a window."""
-        if now - self._began >= _WINDOW:
+        if self._ended and now - self._began >= _WINDOW:
             if self._slow * 10 > max(self._ended, _SAMPLES):
                 self.limit = max(float(self._tuning.floor), self.limit * _DECREASE)
                 self.reason = "dropped" if self._dropped * 2 > self._slow else "slow"
@@ -81,20 +81,20 @@ class Aimd:
                 self._begin(now)
         return int(self.limit)
 
-    def room(self, now: int, most: int, held: int) -> int:
-        """Return how many more requests of a class may pass. It has ``most``, and leaves ``held`` percent to others."""
-        running = len(self.flights)
-        if running * 2 >= most and held > self._kept_out and now < self._kept_until:
-            return 0
-        return max(0, most - running)
+    def claim(self, now: int, most: int, held: int, begins: bool = True) -> int:
+        """Return how many more requests of a class may pass, and note that one ``begins``.
 
-    def claim(self, now: int, most: int, held: int) -> int:
-        """Return the room for a request that begins, and note that it has come."""
-        room = self.room(now, most, held)
-        if room <= 1 and (held <= self._kept_out or now >= self._kept_until):
-            self._kept_out, self._kept_until = held, now + _APART
-        if not room or len(self.flights) + 1 >= self.limit * _IN_USE:
-            self._is_used = True
+        The class has ``most`` of the limit, and leaves ``held`` percent to others.
+        """
+        running = len(self.flights)
+        room, is_below = most - running, now < self._kept_until and held > self._kept_out
+        if room < 0 or (is_below and running * 2 >= most):
+            room = 0
+        if begins:
+            if room <= 1 and not is_below:
+                self._kept_out, self._kept_until = held, now + _APART
+            if not room or running + 1 >= self.limit * _IN_USE:
+                self._is_used = True
         return room
 
     def note(self, _: int, is_used: bool) -> None:

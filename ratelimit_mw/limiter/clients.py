@@ -384,7 +384,8 @@ class Clients:
         for _ in range(_MOST_CALLS):
             keys, following = await call(self._store, "list_keys", prefix, cursor)
             if not cursor:
-                keys = [*filter(lambda key: key.startswith(prefix), self._gates.sheds()), *keys]
+                own = (key for key, tuning in self._gates.states() if tuning.by == "time")
+                keys = [*(key for key in own if key.startswith(prefix)), *keys]
             found += await self._decide_counted(call, keys, rejected, only)
             if following is None or len(found) >= _MOST:
                 return KeyStates(found, following)
@@ -459,7 +460,7 @@ class Clients:
     async def _apply(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
         """Return what the store decides now. Consume nothing."""
         now = self._clocks.now()
-        here, others = self._gates.look(hits)
+        here, others = self._gates.look(hits, is_here=False)
         return [*here.decisions, *(await call(self._store, "apply", others, now, False) if others else ())]
 
     def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:

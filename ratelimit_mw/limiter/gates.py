@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Container, Iterable
 from functools import lru_cache
 from random import Random
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from ..clock import SECOND, Clock, machine, now_us
 from ..decision import SHED, Decision, Hit, Limit, Tuning, Verdict, build_verdict, rule_of
@@ -40,10 +40,12 @@ class Flight:
 
     __slots__ = ("__weakref__", "_gates", "_has_responded", "_states", "began")
 
-    def __init__(self, gates: Gates, began: int) -> None:
+    def __init__(self, gates: Gates, began: int, states: Iterable[Aimd]) -> None:
         self._gates, self.began = gates, began
         self._states: list[Aimd] = []
         self._has_responded = False
+        for state in states:
+            self.enter(state)
 
     def enter(self, state: Aimd) -> None:
         """Count the request at a limit until it ends."""
@@ -110,34 +112,41 @@ class Gates:
         self._states: dict[tuple[str, Tuning], Any] = {}
         self._older: dict[tuple[str, Tuning], Any] = {}
         self._history: dict[int, dict[str, Level]] = {}
-        self._step = -1
+        self._sample_at = 0
         self._chance = Random(CHANCE.random()).random  # noqa: S311 - a wait is no secret
 
-    def enter(self, hits: Iterable[tuple[Limit, str, int]], features: Features) -> Verdict:
-        """Decide limits of requests in flight. A request that none of them rejects is in flight from now on."""
-        now, verdict = self._clock(), Verdict()
+    def enter(self, hits: Iterable[Any], features: Features) -> tuple[Verdict, list[Hit]]:
+        """Decide limits of requests in flight. A request that none of them rejects is in flight from now on.
+
+        The other hits are returned for the store. Rates have their current amounts.
+        """
+        now, allowed, flight = self._clock(), True, None
         decisions: list[Decision] = []
+        others: list[Hit] = []
         states: list[Aimd] = []
         with self._lock:
-            for limit, key, cost in hits:
-                state = self._find(key, limit, now)
+            for hit in hits:
+                limit, key, cost = hit
+                if (tuning := limit.tuning) is None:
+                    others.append(hit)
+                    continue
+                state = self._states.get((key, tuning)) or self._find(key, tuning, now)
                 here = _at(limit, state.amount(now), state.reason)
-                room = state.claim(now, here.limit, here.held_percent)
+                if not limit.sheds:
+                    others.append(Hit(here, key, cost))
+                    continue
                 states.append(state)
-                if room:
+                if room := state.claim(now, here.limit, here.held_percent):
                     decisions.append(Decision(True, room - 1, 0, 0, now, 0, (here, key, cost)))
                 else:
-                    verdict.allowed = verdict.allowed and limit.shadow
-                    wait = SECOND + int(self._chance() * _LONGEST_RETRY) * SECOND
+                    allowed = allowed and limit.shadow
+                    wait = int(1 + self._chance() * _LONGEST_RETRY) * SECOND
                     decisions.append(Decision(False, 0, wait, 0, now, 0, (here, key, cost), SHED))
-            if verdict.allowed:
-                verdict.flight = flight = Flight(self, now - self._waited(features))
-                for state in states:
-                    flight.enter(state)
-        verdict.decisions = decisions
-        if now // EVERY != self._step:
+            if allowed:
+                flight = Flight(self, now - self._waited(features), states)
+        if now >= self._sample_at:
             self._sample(now)
-        return verdict
+        return Verdict(decisions, allowed, None, None, flight), others
 
     def _waited(self, features: Features) -> int:
         """Return how long a request has waited in a proxy and for the event loop, in microseconds."""
@@ -147,19 +156,6 @@ class Gates:
             waited += queued if 0 < queued < _LONGEST_QUEUE else 0
         return waited
 
-    def tuned(self, hits: Iterable[Hit]) -> list[Hit]:
-        """Return the hits that the store decides. Rates have their current amounts."""
-        now, found = self._clock(), []
-        with self._lock:
-            for hit in hits:
-                limit = hit.limit
-                if limit.tuning is None:
-                    found.append(hit)
-                elif not limit.sheds:
-                    state = self._find(hit.key, limit, now)
-                    found.append(hit._replace(limit=_at(limit, state.amount(now), state.reason)))
-        return found
-
     def note(self, verdict: Verdict, flight: Flight) -> None:
         """Note a verdict of the store on a request, for the rates that follow the load. A delay is no sign of it."""
         now = self._clock()
@@ -168,7 +164,7 @@ class Gates:
                 limit, key, _ = decision.hit
                 if limit.tuning is None or decision.why:
                     continue
-                rate = self._find(key, limit, now)
+                rate = self._find(key, limit.tuning, now)
                 rate.note(now, not (decision.allowed and decision.remaining))
                 if verdict.allowed and type(rate) is Aimd:
                     flight.enter(rate)
@@ -185,31 +181,34 @@ class Gates:
             for state in states:
                 state.respond(now, now - began, status)
 
-    def look(self, hits: Iterable[Hit]) -> tuple[Verdict, list[Hit]]:
-        """Return a verdict on known limits of requests in flight, and the other hits, with known amounts."""
+    def look(self, hits: Iterable[Hit], is_here: bool) -> tuple[Verdict, list[Hit]]:
+        """Return the verdict on limits of requests in flight, and the other hits as ``enter`` does. Consume nothing.
+
+        Unless the client ``is_here``, limits are known only if its requests have reached this process.
+        """
         now, states = self._clock(), self.states()
         decisions, others = list[Decision](), list[Hit]()
         for hit in hits:
             limit, key, cost = hit
-            state = states.get((key, cast(Tuning, limit.tuning)))
-            here = limit if state is None else _at(limit, int(state.limit), state.reason)
+            if limit.tuning is None:
+                others.append(hit)
+                continue
+            state: Any = states.get((key, limit.tuning)) or (start(limit.tuning, now) if is_here else None)
+            if state is not None:
+                with self._lock:
+                    hit = hit._replace(limit=_at(limit, state.amount(now), state.reason))
             if not limit.sheds:
-                others.append(Hit(here, key, cost))
+                others.append(hit)
             elif state is not None:
-                room = state.room(now, here.limit, here.held_percent)
-                allowed = room > 0 or not cost
-                wait, why = (0, "") if allowed else (SECOND, SHED)
-                decisions.append(Decision(allowed, room, wait, 0, now, 0, (here, key, cost), why))
+                room = state.claim(now, hit.limit.limit, limit.held_percent, begins=False)
+                wait, why = (0, "") if room or not cost else (SECOND, SHED)
+                decisions.append(Decision(not wait, room, wait, 0, now, 0, hit, why))
         return build_verdict(decisions, consumed=False), others
 
     def states(self) -> dict[tuple[str, Tuning], Any]:
         """Return the limits by their keys."""
         with self._lock:
             return {**self._older, **self._states}
-
-    def sheds(self) -> list[str]:
-        """Return the keys of the limits of requests in flight."""
-        return [key for key, tuning in self.states() if tuning.by == "time"]
 
     def levels(self) -> dict[str, Level]:
         """Return the level of each current rule: of several keys, that of the one with the lowest limit."""
@@ -230,20 +229,21 @@ class Gates:
 
     def _sample(self, now: int) -> None:
         """Add the levels to the history, for the curves of an operator."""
-        self._step = now // EVERY
-        self._history[self._step] = self.levels()
+        step = now // EVERY
+        self._sample_at = (step + 1) * EVERY
+        self._history[step] = self.levels()
         if len(self._history) > _STEPS:
             del self._history[min(self._history)]
 
-    def _find(self, key: str, limit: Limit, now: int) -> Any:
+    def _find(self, key: str, tuning: Tuning, now: int) -> Any:
         """Return the limit of a key. Clients may choose their keys, so those that are not used are forgotten.
 
         A limit with requests in flight is used: it would start over without them.
         """
-        known = key, cast(Tuning, limit.tuning)
+        known = key, tuning
         if (state := self._states.get(known)) is None:
             if len(self._states) >= _MAX_KEYS:
                 used = {each: state for each, state in self._older.items() if state.flights}
                 self._states, self._older = used, self._states
-            state = self._states[known] = self._older.pop(known, None) or start(known[1], now)
+            state = self._states[known] = self._older.pop(known, None) or start(tuning, now)
         return state

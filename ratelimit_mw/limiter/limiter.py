@@ -367,22 +367,12 @@ class Limiter:
 
     async def _pass_gates(self, call: Call, plan: Plan, hits: list[Hit], features: Features, consume: bool) -> Verdict:
         """Decide the limits that follow the load of this process, and then ask the store about the others."""
-        if consume:
-            held = self.gates.enter([hit for hit in hits if hit.limit.sheds], features)
-        else:
-            held, _ = self.gates.look(hits)
-        others = self.gates.tuned(hits)
-        if not (held.allowed and others):
+        held, others = self.gates.enter(hits, features) if consume else self.gates.look(hits, is_here=True)
+        if not held.allowed:
             return held
-        flight = held.flight
-        try:
-            verdict = await self._ask(call, plan, others, consume)
-        except BaseException:
-            if flight is not None:
-                flight.leave()
-            raise
-        if flight is not None:
-            self.gates.note(verdict, flight)
+        verdict = await self._ask(call, plan, others, consume)
+        if consume:
+            self.gates.note(verdict, held.flight)
         order = {hit.limit.rule: number for number, hit in enumerate(hits)}  # the decisions of a rule follow each other
         every = [*held.decisions, *verdict.decisions]
         verdict.decisions = sorted(every, key=lambda decision: order[decision.hit[0].rule])

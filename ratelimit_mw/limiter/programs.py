@@ -63,7 +63,7 @@ class Programs:
             if (key := key_of(features)) is None:
                 return Verdict()
             used = own_cost if cost is None else cost
-            return enter([(by_class[class_of(features)], key, used)], features)
+            return enter([(by_class[class_of(features)], key, used)], features)[0]
 
         return decide
 

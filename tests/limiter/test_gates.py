@@ -105,10 +105,10 @@ def test_a_place_ends_with_its_request(way: Any, store: Store) -> None:
 
 
 def test_a_peek_shows_that_a_request_would_be_shed(way: Any, store: Store) -> None:
-    """It takes no place. A limit that no request has reached is not known."""
+    """It takes no place."""
     limits = limiter(store, [LIMIT, "1000/minute"])
     call = way(limits)
-    assert [decision.limit for decision in call.peek(WHO).decisions] == [1000]
+    assert [(d.limit, d.remaining) for d in call.peek(WHO).decisions] == [(18, 18), (1000, 999)]
     held = fill(limits)
     for _ in range(2):
         verdict = call.peek(WHO)
@@ -327,6 +327,21 @@ def test_the_lag_of_an_event_loop_counts(
     monkeypatch.setattr(gates.asyncio, "_get_running_loop", lambda: None)
     limits.conclude(limits.hit(WHO), 200)
     assert [took > 1_000 * SECOND for took, _ in responses] == [False, False, True, False, True, False, False]
+
+
+def test_a_lag_of_the_past_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, responses: list[tuple[int, int | None]]
+) -> None:
+    """After a quiet time, it says nothing about the next request."""
+    loop: Any = FakeLoop()
+    monkeypatch.setattr(gates.asyncio, "_get_running_loop", lambda: loop)
+    limits = Limiter([Rule(name="api", limits=LIMIT, target=1_000, key=[])])
+    for quiet in (0.0, 0.9, 1.0):
+        limits.conclude(limits.hit(WHO), 200)
+        loop.run(5_000.0)
+        loop.now += quiet
+    limits.conclude(limits.hit(WHO), 200)
+    assert [took > 1_000 * SECOND for took, _ in responses] == [False, True, True, False]
 
 
 def test_a_forked_child_has_none_of_the_requests_of_its_parent() -> None:
