@@ -138,7 +138,8 @@ class _Queue:
             return
         calls = calls_of(taken) if len(taken) > 1 else taken
         try:
-            connection.post(frame_of(calls), Flight(len(calls), taken[-1].deadline, partial(self._end, taken, calls)))
+            frame = calls[0].frame if len(calls) == 1 else frame_of(calls)
+            connection.post(frame, Flight(len(calls), taken[-1].deadline, partial(self._end, taken, calls)))
         except Exception as error:  # an argument that cannot be packed, or a connection that has just failed
             self._fail(taken, error)
 
