@@ -48,6 +48,18 @@ def test_adaptive_limits_have_a_curve_of_this_process() -> None:
     assert "the last change: start" in html
 
 
+def test_the_curve_of_an_adaptive_limit_has_the_last_hour() -> None:
+    """Earlier levels are forgotten."""
+    limiter = limiter_of([Rule(name="api", limits="adaptive 5..200 concurrent", target=1, key=[])])
+    clock: Any = limiter.clocks.own
+    for _ in range(400):
+        clock.advance(10)
+        limiter.conclude(limiter.hit({}), 200)
+    (row,) = data(limiter)["load"]["curves"]
+    assert (len(row["lines"]["limit"]), len(row["lines"]["in_flight"])) == (360, 360)
+    assert row["start"] == "2026-01-01T12:07:20+00:00"
+
+
 def test_rules_have_the_place_that_they_come_from(tmp_path: Path) -> None:
     """A rule of a file has its line, and one that changes the rule of a decorator does not move the others."""
     file = tmp_path / "ratelimit.toml"

@@ -111,6 +111,8 @@ def test_adaptive_limits_are_those_of_this_process(way: Any) -> None:
         other = Limiter(rules, store, ManualClock(1_000_000.0))
         found = way(other.clients).inspect().decisions
         assert {(d.rule, d.quota.amount) for d in found} == {("load", 9), ("rate", 8)}
+        found = way(other.clients).inspect("load", {"ip": "192.0.2.7"}).decisions
+        assert [d.quota.amount for d in found] == [9]
 
 
 def test_a_listed_key_has_the_lowest_limit_of_its_rule() -> None:
