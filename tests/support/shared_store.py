@@ -13,12 +13,13 @@ from ratelimit_mw.stores import MemoryStore, Store
 class SharedStore(Store):
     """A store with real states and decisions. ``down`` makes every call fail, and ``calls`` counts all calls.
 
-    With ``mute``, corrections are applied and their replies are lost.
+    ``corrections`` counts those of ``correct``. With ``mute``, corrections are applied and their replies are lost.
     """
 
     def __init__(self) -> None:
         self.states = MemoryStore()
         self.calls = 0
+        self.corrections = 0
         self.down = False
         self.mute = False
 
@@ -33,6 +34,7 @@ class SharedStore(Store):
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         self.count_call()
+        self.corrections += 1
         times = self.states.correct(changes, now)
         if self.mute:
             raise StoreError("it is not heard")
