@@ -196,17 +196,17 @@ def test_what_the_buffers_of_the_system_cannot_hold_is_sent_in_parts(store: Post
     """A thread and an event loop send the rest while they wait for the reply."""
     data = bytes(20_000_000)
 
-    async def write(way: Any, key: str) -> None:
-        call = store._begin(way, 30.0)
+    async def write(key: str) -> None:
+        call = PostgresCall(store, way_of(store), 30.0)
         await call.load([key])
         assert await call.swap([Write(key, data, None, DAY)]) == ()
         assert (await call.load([key]))[0] == [data]
 
     async def scenario() -> None:
-        await write(store._loops.get(), "loop")
+        await write("loop")
         await store.aclose()
 
-    run_blocking(write(store._threads, "thread"))
+    run_blocking(write("thread"))
     asyncio.run(scenario())
 
 
