@@ -39,7 +39,7 @@ class Verdict(msgspec.Struct, eq=False):
         allowed: Whether the request may continue; ``bool(verdict)`` is the same.
         open_receipt: The record of the consumed cost, once it is needed. Internal; see ``receipt``.
         settler: Settles the verdict. Internal; the limiter or the middleware sets it.
-        flight: The running request at its adaptive limits. Internal.
+        running: The running request at its adaptive limits. Internal.
 
     Example:
         >>> verdict = Verdict()
@@ -51,7 +51,7 @@ class Verdict(msgspec.Struct, eq=False):
     allowed: bool = True
     open_receipt: Receipt | None = None
     settler: Settler | None = None
-    flight: Any = None
+    running: Any = None
 
     __iter__: ClassVar[None] = None
 
@@ -134,8 +134,8 @@ class Verdict(msgspec.Struct, eq=False):
             status: The HTTP status of the response. None is a request that the service has dropped.
         """
         for part in self.parts:
-            if part.flight is not None:
-                part.flight.respond(status)
+            if part.running is not None:
+                part.running.respond(status)
 
     def after(self, status: int) -> Verdict:
         """Return this verdict as it is after the outcome; a rejection as it is. Internal; headers show it.

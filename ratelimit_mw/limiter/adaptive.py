@@ -40,11 +40,11 @@ class Aimd:
     Attributes:
         limit: The amount, with fractions.
         reason: Why it has changed last: ``"start"``, ``"grew"``, ``"slow"`` or ``"dropped"``.
-        flights: The requests in flight. One that is gone has ended.
+        requests: The requests in flight. One that is gone has ended.
     """
 
     __slots__ = ("_began", "_doubles", "_dropped", "_drops", "_ended", "_is_used", "_kept_out", "_kept_until", "_slow",
-                 "_step", "_tuning", "flights", "limit", "reason")  # fmt: skip
+                 "_step", "_tuning", "limit", "reason", "requests")  # fmt: skip
     drops: ClassVar = frozenset({503, 504, None})
     """The statuses of requests that the service has dropped. None is a request that it has cancelled."""
     errors: ClassVar = frozenset({None, *range(500, 600)})
@@ -56,7 +56,7 @@ class Aimd:
         self._step = max(1.0, tuning.ceiling / 100) if is_rate else 1.0
         self.limit = float(min(max(tuning.floor, _START), tuning.ceiling))
         self.reason = "start"
-        self.flights: WeakSet[Any] = WeakSet()
+        self.requests: WeakSet[Any] = WeakSet()
         self._doubles = True
         self._kept_out = self._kept_until = 0  # the percent that a full class leaves, and until when it counts
         self._begin(now)
@@ -86,7 +86,7 @@ class Aimd:
 
         The class has ``most`` of the limit, and leaves ``held`` percent to others.
         """
-        running = len(self.flights)
+        running = len(self.requests)
         room, is_below = most - running, now < self._kept_until and held > self._kept_out
         if room < 0 or (is_below and running * 2 >= most):
             room = 0
@@ -123,7 +123,7 @@ class Demand:
     """
 
     __slots__ = ("_began", "_drained", "_last", "_tuning", "limit", "reason")
-    flights: ClassVar = frozenset[Any]()
+    requests: ClassVar = frozenset[Any]()
     """It does not depend on the requests in flight."""
 
     def __init__(self, tuning: Tuning, now: int) -> None:

@@ -31,7 +31,7 @@ _LOOK_EVERY: Final = 0.05  # seconds between two looks at the lag of an event lo
 _at: Final = lru_cache(5_000)(Limit.at)
 
 
-class Flight:
+class RunningRequest:
     """A request in flight at adaptive limits. One whose verdict was dropped ends with this object.
 
     Attributes:
@@ -50,7 +50,7 @@ class Flight:
     def enter(self, state: Aimd) -> None:
         """Count the request at a limit until it ends."""
         self._states.append(state)
-        state.flights.add(self)
+        state.requests.add(self)
 
     def respond(self, status: int | None) -> None:
         """Note the status of the response, once."""
@@ -63,7 +63,7 @@ class Flight:
         """End the request. A status that is not noted yet is noted now."""
         self.respond(status)
         for state in self._states:
-            state.flights.discard(self)
+            state.requests.discard(self)
 
 
 class Lag(threading.local):
@@ -120,7 +120,7 @@ class Gates:
 
         The other hits are returned for the store. Rates have their current amounts.
         """
-        now, allowed, flight = self._clock(), True, None
+        now, allowed, running = self._clock(), True, None
         decisions: list[Decision] = []
         others: list[Hit] = []
         states: list[Aimd] = []
@@ -143,10 +143,10 @@ class Gates:
                     wait = int(1 + self._chance() * _LONGEST_RETRY) * SECOND
                     decisions.append(Decision(False, 0, wait, 0, now, 0, (here, key, cost), SHED))
             if allowed:
-                flight = Flight(self, now - self._waited(features), states)
+                running = RunningRequest(self, now - self._waited(features), states)
         if now >= self._sample_at:
             self._sample(now)
-        return Verdict(decisions, allowed, None, None, flight), others
+        return Verdict(decisions, allowed, None, None, running), others
 
     def _waited(self, features: Features) -> int:
         """Return how long a request has waited in a proxy and for the event loop, in microseconds."""
@@ -156,7 +156,7 @@ class Gates:
             waited += queued if 0 < queued < _LONGEST_QUEUE else 0
         return waited
 
-    def note(self, verdict: Verdict, flight: Flight) -> None:
+    def note(self, verdict: Verdict, running: RunningRequest) -> None:
         """Note a verdict of the store on a request, for the rates that follow the load. A delay is no sign of it."""
         now = self._clock()
         with self._lock:
@@ -167,12 +167,12 @@ class Gates:
                 rate = self._find(key, limit.tuning, now)
                 rate.note(now, not (decision.allowed and decision.remaining))
                 if verdict.allowed and type(rate) is Aimd:
-                    flight.enter(rate)
+                    running.enter(rate)
         if verdict.allowed:
-            verdict.flight = flight
-            flight.began += round(verdict.delay * SECOND)
+            verdict.running = running
+            running.began += round(verdict.delay * SECOND)
         else:
-            flight.leave()
+            running.leave()
 
     def respond(self, states: Iterable[Aimd], began: int, status: int | None) -> None:
         """Give limits the time of a request and its status."""
@@ -215,7 +215,7 @@ class Gates:
         lowest: dict[str, Level] = {}
         names = self._names()
         for (key, _), state in self.states().items():
-            rule, level = rule_of(key), Level(int(state.limit), len(state.flights), state.reason)
+            rule, level = rule_of(key), Level(int(state.limit), len(state.requests), state.reason)
             if rule in names:
                 lowest[rule] = min(lowest.get(rule, level), level)
         return lowest
@@ -243,7 +243,7 @@ class Gates:
         known = key, tuning
         if (state := self._states.get(known)) is None:
             if len(self._states) >= _MAX_KEYS:
-                used = {each: state for each, state in self._older.items() if state.flights}
+                used = {each: state for each, state in self._older.items() if state.requests}
                 self._states, self._older = used, self._states
             state = self._states[known] = self._older.pop(known, None) or start(tuning, now)
         return state

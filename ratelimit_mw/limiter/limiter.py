@@ -372,7 +372,7 @@ class Limiter:
             return held
         verdict = await self._ask(call, plan, others, consume)
         if consume:
-            self.gates.note(verdict, held.flight)
+            self.gates.note(verdict, held.running)
         order = {hit.limit.rule: number for number, hit in enumerate(hits)}  # the decisions of a rule follow each other
         every = [*held.decisions, *verdict.decisions]
         verdict.decisions = sorted(every, key=lambda decision: order[decision.hit[0].rule])

@@ -42,8 +42,8 @@ class Settlement:
         """
         for part in verdict.parts:
             self._slots.release(part)
-            if part.flight is not None:
-                part.flight.leave()
+            if part.running is not None:
+                part.running.leave()
             for rule in part.rules:
                 part.receipt.stated[rule] = REFUND
         await self._correct(call, verdict)
@@ -89,8 +89,8 @@ class Settlement:
         """
         is_due = False
         for part in verdict.parts:
-            if part.flight is not None:
-                part.flight.leave(status)
+            if part.running is not None:
+                part.running.leave(status)
             if part.open_receipt is not None or any(decision.hit[0].settles for decision in part.decisions):
                 self._slots.release(part)
                 part.receipt.has_ended, part.receipt.status, is_due = True, status, True

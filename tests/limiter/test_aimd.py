@@ -26,7 +26,7 @@ def allows(limit: Aimd, now: int, share: int = 100) -> bool:
 
 def enter(limit: Aimd, now: int, share: int = 100) -> Running:
     assert allows(limit, now, share)
-    limit.flights.add(running := Running())
+    limit.requests.add(running := Running())
     return running
 
 
@@ -119,7 +119,7 @@ def test_a_service_that_always_times_out_has_the_floor_within_60_s() -> None:
             limit.respond(now, 2 * SECOND, None)
         while allows(limit, now):
             request = Running()
-            limit.flights.add(request)
+            limit.requests.add(request)
             running.append((now, request))
         if now >= 60 * SECOND:
             assert limit.limit == 5

@@ -92,16 +92,16 @@ def test_a_place_ends_with_its_request(way: Any, store: Store) -> None:
     call = way(limits)
     verdicts = [call.hit(WHO) for _ in range(6)]
     assert [bool(verdict) for verdict in verdicts] == [True] * 5 + [False]
-    assert (verdicts[-1].status, len(state(limits).flights)) == (429, 5)
+    assert (verdicts[-1].status, len(state(limits).requests)) == (429, 5)
     call.peek(WHO)
     for _ in range(2):
         call.conclude(verdicts[0], 200)
         call.refund(verdicts[1])
-    assert len(state(limits).flights) == 3
+    assert len(state(limits).requests) == 3
     del verdicts
     gc.collect()
     verdict = call.hit(WHO)
-    assert len(state(limits).flights) == len(verdict.rules) == 1
+    assert len(state(limits).requests) == len(verdict.rules) == 1
 
 
 def test_a_peek_shows_that_a_request_would_be_shed(way: Any, store: Store) -> None:
@@ -125,7 +125,7 @@ def test_an_error_ends_the_place(shared: SharedStore) -> None:
     shared.apply = lambda *_: 1 // 0  # type: ignore[assignment, method-assign]
     with pytest.raises(ZeroDivisionError):
         limits.hit(WHO)
-    assert len(state(limits).flights) == 0
+    assert len(state(limits).requests) == 0
 
 
 def test_a_rule_that_waits_for_slots_and_an_adaptive_one_apply_together() -> None:
@@ -138,7 +138,7 @@ def test_a_rule_that_waits_for_slots_and_an_adaptive_one_apply_together() -> Non
         verdict = asyncio.run(limits.ahit(WHO))
         assert verdict.rules == ("api", "jobs")
         limits.conclude(verdict, 200)
-        assert len(state(limits).flights) == 0
+        assert len(state(limits).requests) == 0
 
 
 def test_the_time_of_a_response_decides() -> None:
@@ -201,7 +201,7 @@ def test_a_slot_tells_whether_its_block_was_dropped(responses: list[tuple[int, i
         with pytest.raises(error), limits.slot(WHO):
             raise error
     assert [status in Aimd.drops for _, status in responses] == [False, False, True, True]
-    assert len(state(limits).flights) == 0
+    assert len(state(limits).requests) == 0
 
 
 def test_shadow_mode_counts_what_would_be_shed() -> None:
@@ -214,10 +214,10 @@ def test_shadow_mode_counts_what_would_be_shed() -> None:
     fill(limiter(observers=[seen.append]))
     assert (seen[-1].outcome, seen[-1].outcomes, seen[-1].local) == ("shed", {"api": "shed"}, False)
     assert (seen[-1].is_rejected, seen[-1].decisions[0].limit) == (True, 18)
-    assert len(state(limits).flights) == 25
+    assert len(state(limits).requests) == 25
     for verdict in verdicts:
         limits.conclude(verdict, 200)
-    assert len(state(limits).flights) == 0
+    assert len(state(limits).requests) == 0
 
 
 def test_each_decision_of_a_rule_follows_the_others() -> None:
@@ -232,7 +232,7 @@ def test_each_decision_of_a_rule_follows_the_others() -> None:
     assert [(verdict.status, verdict.shed) for verdict in verdicts] == [(200, False), (200, False), (429, False)]
     for verdict in verdicts:
         limits.conclude(verdict, 200)
-    assert [len(state.flights) for state in limits.gates.states().values()] == [0, 0]
+    assert [len(state.requests) for state in limits.gates.states().values()] == [0, 0]
 
 
 def test_a_slow_endpoint_does_not_choose_the_limit_of_another() -> None:
