@@ -85,10 +85,10 @@ def test_health_does_not_grow_by_requests_that_still_run() -> None:
     for window in range(5):
         for _ in range(100):
             running.append(flight := Running())
-            rate.flights.add(flight)
+            rate.requests.add(flight)
             rate.note(window * SECOND, False)
             rate.respond(window * SECOND, 1)
-    assert (rate.amount(6 * SECOND), len(rate.flights)) == (20, 500)
+    assert (rate.amount(6 * SECOND), len(rate.requests)) == (20, 500)
 
 
 def limiter(store: Any = None, tune: str = "demand", clock: Any = None, limits: Any = RATE, **options: Any) -> Limiter:
