@@ -10,6 +10,8 @@ from ..errors import ConfigError
 from ..keys.features import BUILT_IN, UNKNOWN_IP, Features
 from ..keys.parts import part_of
 from ..operations import Answer, Cell, Table, read_features
+from ..operations.answer import words_of_client
+from ..operations.clients import ALL_CLIENTS
 from ..operations.inspect import check_used
 from ..operations.overview import (
     algorithm_of,
@@ -62,7 +64,7 @@ def _parse_path(text: str) -> tuple[RequestTarget, str]:
                    " features.")  # fmt: skip
 @json_flag
 def explain(source: Source, method: str, path: tuple[RequestTarget, str], features: dict[str, Any]) -> Answer:
-    """Show which rules apply to a request for METHOD and PATH, with the key of each rule.
+    """Show which rules apply to a request, with the key of each.
 
     PATH is as in a request line: percent-encoded, with an optional query. The exit code is 1 when no rule applies.
     Features come from --feature; functions of the application are not called.
@@ -171,7 +173,7 @@ def _row(rule: CompiledRule, explanation: dict[str, Any]) -> dict[str, Cell]:
     others += [ban_text(rule.source.ban)] if rule.source.ban else []
     return {
         "rule": rule.name,
-        "key": f"rejected: {rejects}" if rejects else key or "(one for all clients)",
+        "key": f"rejected: {rejects}" if rejects else words_of_client(rule, key or "") or ALL_CLIENTS,
         "limits": [limit["limit"] for limit in explanation["limits"]] + others,
         "algorithm": explanation["algorithm"],
         "mode": modes_of(rule),

@@ -43,10 +43,11 @@ _PER_MINUTE_FROM: Final = 600
 @click.option("--rule", help="Count the requests that this rule applied to.")
 @json_flag
 def forecast(url: str, event: str | None, rule: str | None) -> Answer:
-    """Forecast the requests of the next week, and print the lowest limit for all requests that leaves them room.
+    """Forecast the requests of the next week, and print a limit.
 
-    URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. The forecast is by the hour. If
-    the log covers less than three weeks, the forecast is for the next day only.
+    It is the lowest limit for all requests that leaves them room. URL is the setting `traffic_log` of your application,
+    such as sqlite:///traffic.db. The forecast is by the hour. If the log covers less than three weeks, the forecast is
+    for the next day only.
 
     To measure its error, each model forecasts the last week of the log from the earlier data. One model is STL with
     exponential smoothing, and the other repeats the last week. The model with the lower error makes the forecast.

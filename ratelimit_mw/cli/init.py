@@ -51,10 +51,10 @@ def _toml_name(_ctx: click.Context, _param: click.Parameter, path: Path) -> Path
 @command("ratelimit-mw init", "ratelimit-mw init settings/ratelimit.toml")
 @click.argument("file", default="ratelimit.toml", type=click.Path(path_type=Path), callback=_toml_name)
 def init(file: Path) -> None:
-    """Write a settings file with comments to FILE, by default ratelimit.toml.
+    """Write a settings file with comments to FILE.
 
-    The file contains one rule for all requests, more rules as comments, and each setting with its default or an
-    example. An existing file is never changed: the exit code is then 2.
+    The default of FILE is ratelimit.toml. The file contains one rule for all requests, more rules as comments, and each
+    setting with its default or an example. An existing file is never changed: the exit code is then 2.
     """
     file.write_text(starter(file.as_posix()), encoding="utf-8")
     print_text(f"Wrote {file}. Next: ratelimit-mw check {file}")

@@ -106,7 +106,7 @@ def next_request(decision: Decision) -> str:
     verb = "would be rejected" if decision.shadow else "banned" if decision.banned else "rejected"
     if decision.retry_after is None:
         return f"{verb}: its cost never fits"
-    return f"{verb} until {time_text(decision.at, decision.retry_after)} ({span_text(decision.retry_after)})"
+    return f"{verb} for {span_text(decision.retry_after)}"
 
 
 def counted(limiter: Limiter, features: Features) -> Features:
@@ -144,7 +144,7 @@ async def reset(
     *,
     key: Annotated[str | None, _KEY] = None,
 ) -> Answer:
-    """Reset the counts of one client under all limits of RULE, and lift its ban.
+    """Reset the counts of one client for RULE, and lift its ban.
 
     NAME=VALUE are the features of the key of the rule, such as ip=192.0.2.7. The command shows what it has reset. The
     exit code is 1 when nothing was counted for the client: then look for a mistake in a value.
@@ -237,7 +237,7 @@ def _of_ban(rule: str | None, features: Features, words: str) -> str:
     "unban", "/v1/unban", "FILE login ip=192.0.2.7", "FILE ip=192.0.2.7", "APP login ip=192.0.2.7 --json", writes=True
 )
 async def unban(call: Call, limiter: Limiter, rule: RuleOrAll, features: Client) -> Answer:
-    """Lift the ban of one client from RULE, or its ban from all rules. Its counts stay: see reset.
+    """Lift the ban of one client from RULE, or from all rules. Its counts stay: see reset.
 
     The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
     """

@@ -58,7 +58,7 @@ async def inspect(
     rejected: Annotated[bool, _REJECTED] = False,
     limit: Most = 100,
 ) -> Answer:
-    """Show the clients in the store of your application, and how much of each limit remains.
+    """Show the clients in the store, and the rest of each limit.
 
     The command shows all clients that have counts, or the one that you name. It consumes nothing. To reset a client,
     pass its rule and its values to `reset`. The exit code is 1 when no client matches.

@@ -22,9 +22,9 @@ from .clients import ALL_CLIENTS, SPELLING, named_client, notes_on_interval, pla
 async def set_override(
     call: Call, limiter: Limiter, rule: RuleName, features: Client, limits: Limits, *, for_: Length = None
 ) -> Answer:
-    """Change the limits of one client: LIMITS replace all limits that RULE has for it.
+    """Replace all limits that RULE has for one client by LIMITS.
 
-    NAME=VALUE are the features of the key of the rule, such as user=acme. LIMITS are one word, such as 1000/minute,
+    NAME=VALUE are the features of the key of the rule, such as user=acme. LIMITS is one argument, such as 1000/minute,
     "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
     """
     _, features = await named_client(call, limiter, rule, features)
@@ -38,7 +38,7 @@ async def set_override(
 
 @operation("override list", "/v1/overrides", "FILE", "FILE api user=acme", "APP --json")
 async def list_overrides(call: Call, limiter: Limiter, rule: AnyRule = None, features: AnyClient = None) -> Answer:
-    """Show all overrides, the overrides of RULE, or the override of one client.
+    """Show all overrides, those of RULE, or that of one client.
 
     Overrides that have ended are not shown.
     """
@@ -60,7 +60,7 @@ async def list_overrides(call: Call, limiter: Limiter, rule: AnyRule = None, fea
 
 @operation("override remove", "/v1/override/remove", "FILE api user=acme", "APP login ip=192.0.2.7 --json", writes=True)
 async def remove_override(call: Call, limiter: Limiter, rule: RuleName, features: Client) -> Answer:
-    """Remove the override of one client, so that it has the limits of RULE again.
+    """Remove the override of one client for RULE.
 
     NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
     """
@@ -74,7 +74,10 @@ async def remove_override(call: Call, limiter: Limiter, rule: RuleName, features
 
 @operation("override clear", "", "FILE", "APP", writes=True)
 async def clear_overrides(call: Call, limiter: Limiter) -> Answer:
-    """Remove all overrides and all bans from all rules, even when their record in the store is damaged."""
+    """Remove all overrides, and all bans from all rules.
+
+    It works even when their record in the store is damaged.
+    """
     await call(limiter, "start")
     await call(limiter.clients, "clear_overrides")
     return Answer({"cleared": True}, notes=["all overrides removed", *notes_on_interval(limiter)])

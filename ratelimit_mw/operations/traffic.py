@@ -30,7 +30,9 @@ _EVERY: Final = 10**9
 
 @operation("report", "/v1/report", "FILE", "FILE --last 7d", "FILE --last 1h --json", "APP", reads_log=True)
 async def report(call: Call, limiter: Limiter, *, last: Last = "24h") -> Answer:
-    """Show how many requests each rule allowed and rejected, or would have rejected in shadow mode.
+    """Show how many requests each rule allowed and rejected.
+
+    For a rule in shadow mode, it shows those that the rule would have rejected.
 
     The numbers are those of the traffic log, so they include all workers, which write every 15 seconds. The start is
     rounded down as the log keeps its counts: to the minute for the last day.
@@ -39,14 +41,17 @@ async def report(call: Call, limiter: Limiter, *, last: Last = "24h") -> Answer:
     json = await run_beside(call, report_json, log, start, end, limiter.rules)
     rows = json["rules"]
     parts = [part for part in _PARTS if any(row[part] for row in rows)]
-    title = f"{log.name}: requests from {minute_text(start)} to {minute_text(end)} UTC"
+    first, last_minute = (minute_text(time // 60 * 60) for time in (start, end))
+    title = f"{log.name}: requests from {first} to {last_minute} UTC"
     notes = [] if any(row["total"] for row in rows) else ["no request is recorded in this time"]
     return Answer(json, [Table(title, [_cells(row, parts) for row in rows])], notes)
 
 
 @operation("top", "/v1/top", "FILE", "FILE --rule login --last 1h", "FILE --limit 100 --json", "APP", reads_log=True)
 async def top(call: Call, limiter: Limiter, *, last: Last = "24h", rule: OnlyRule = None, limit: Most = 10) -> Answer:
-    """Show the clients that were rejected most, including those that rules in shadow mode would have rejected.
+    """Show the clients that were rejected most.
+
+    They include those that rules in shadow mode would have rejected.
 
     The numbers are those of the traffic log, so they include all workers. They need the setting traffic_clients = true.
     In each hour, the log keeps the clients of a rule with the highest counts. If it has dropped some, a note has the

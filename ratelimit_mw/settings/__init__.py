@@ -214,9 +214,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     with error_path("region_database"):
         options["region_database"] = database_file(folder, options["region_database"])
     check_lists(options["lists"], options["ipv6_prefix"])
-    rules, options["amendments"] = parse_rules(
-        options["rules"], options["ipv6_prefix"], options["defaults"], source, options["priorities"]
-    )
+    rules, options["amendments"] = parse_rules(options["rules"], options, source)
     limits = options.pop("limits")
     options["rules"] = with_limits(rules, limits, options["defaults"], source)
     options["secret"] = secret_of(options["secret"], options.pop("keyed"))

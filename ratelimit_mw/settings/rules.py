@@ -14,7 +14,7 @@ from ..rules.named_rules import Amendment
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
-from ..rules.priorities import Priorities, check_classes
+from ..rules.priorities import check_classes
 from ..rules.rule import Rule, build_rule, check_options
 from ..rules.ruleset import RuleSet
 from .files import read, with_variables
@@ -64,10 +64,10 @@ def _with_file(rule: Any, folder: Path) -> Any:
     return {**rule, "per_key": limits}
 
 
-def parse_rules(
-    tables: Any, ipv6_prefix: int, defaults: RuleDefaults, source: str, priorities: Priorities
-) -> tuple[tuple[Rule, ...], dict[str, Amendment]]:
-    """The rules, and the rules that override options of a decorator's rule."""
+def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[tuple[Rule, ...], dict[str, Amendment]]:
+    """The rules, and the rules that override options of a decorator's rule. ``settings`` are the others of the file."""
+    ipv6_prefix, priorities = settings["ipv6_prefix"], settings["priorities"]
+    fields = options_of(RuleSettings)
     if not isinstance(tables, list | tuple):
         raise ConfigError(f"expected a list of tables, [[rules]] in TOML; got {tables!r}", "rules")
     rules: list[Rule] = []
@@ -76,14 +76,16 @@ def parse_rules(
         with error_path(path := f"rules[{i}]"):
             if not isinstance(table, Mapping):
                 raise ConfigError(f'expected a table such as {{limits = "5/minute"}}; got {table!r}')
-            check_names(table, options_of(RuleSettings), "field")
+            if name := next((name for name in table if name in settings and name not in fields), None):
+                raise ConfigError("a setting of the whole file. Write it above the first [[rules]]", name)
+            check_names(table, fields, "field")
             options = dict(table)
             if (overridden := options.pop("overrides", None)) is not None:
                 # The decorator's key is not known here. With the key "user" any value of per_key is possible.
                 rule = check_options(options)
                 amendments[_amended(overridden, options, amendments)] = Amendment(i, options)
             elif "limits" in options:
-                rules.append(rule := build_rule(options, defaults, Location(source, path)))
+                rules.append(rule := build_rule(options, settings["defaults"], Location(source, path)))
             else:
                 raise ConfigError("a rule needs limits, unless it has overrides", "limits")
             check_rule(rule, ipv6_prefix)

@@ -282,6 +282,14 @@ def test_nothing_is_cut_at_80_columns(name: str, files: dict[str, str], monkeypa
     ] == []
 
 
+@pytest.mark.parametrize("group", ["", "override", "traffic"])
+def test_the_summary_of_each_command_is_whole_at_80_columns(group: str) -> None:
+    """The list of commands has a whole sentence for each."""
+    summaries = run(*group.split(), "--help", terminal_width=80).stdout.partition("Commands:\n")[2]
+    assert summaries
+    assert [line for line in summaries.splitlines() if not line.endswith(".")] == []
+
+
 def test_a_terminal_too_narrow_for_whole_words_gets_a_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,4 +231,4 @@ def test_an_application_has_the_limits_of_its_decorators(tmp_path: Path) -> None
     assert client.get("/items").headers["Retry-After"] == "3600"
     assert command("override", "set", "items", "ip=192.0.2.7", "9/hour").exit_code == 0
     assert "192.0.2.7" in command("override", "list", "--json").stdout
-    assert "Change the limits of one client" in command("override", "set", "--help").stdout
+    assert "Replace all limits that RULE has for one client" in command("override", "set", "--help").stdout

@@ -116,7 +116,7 @@ def test_any_rule_has_a_suggestion(rules: Write, log: Write, caplog: pytest.LogC
 def test_the_lines_can_be_copied(rules: Write, log: Write, tmp_path: Path) -> None:
     """The lines below the title are TOML that a rule takes."""
     lines = lines_of(answer_of("replay", rules(SITE), log(LOG), "--suggest", "1%"))
-    start = lines.index("Suggested limits, which reject about 1% of the requests of a rule at most")
+    start = lines.index("Suggested limits that reject about 1% of the requests of a rule at most")
     comment, limits, *rest = lines[start + 1 :]
     text = f'[[rules]]\nname = "site"\n{comment}\n{limits}\n'
     settings = load_settings(Files(tmp_path).settings(text, "copied.toml"))

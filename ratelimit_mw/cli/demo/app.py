@@ -1,5 +1,4 @@
 """The application of the demo: pages and a login, with limits."""
-# mypy: disallow-untyped-defs=False
 
 from pathlib import Path
 

@@ -57,10 +57,10 @@ _KINDS: Final = (
 
 @command("ratelimit-mw demo")
 def demo() -> None:
-    """Start a server, send 600 requests to it, and show which clients were rejected and why.
+    """Start a server, send requests, and show which are rejected.
 
-    The clients are readers who log in, a crawler, and an attack on passwords. The counts are in the memory of the
-    server. It runs on this machine only, on a free port, and stops when the command ends.
+    The clients of the 600 requests are readers who log in, a crawler, and an attack on passwords. The counts are in the
+    memory of the server. It runs on this machine only, on a free port, and stops when the command ends.
     """
     if not all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
         raise MissingExtraError("the demo", "demo")

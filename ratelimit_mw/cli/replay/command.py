@@ -50,7 +50,7 @@ def _parse_share(text: str) -> float:
 def replay(
     source: Source, access_logs: tuple[str, ...], name: str | None, share: float | None, plot: Path | None, limit: int
 ) -> Answer:
-    """Apply the rules in FILE to access logs, and show which clients they would have rejected.
+    """Apply the rules in FILE to access logs, and show rejections.
 
     ACCESS_LOG is a log in one of the formats of --format, or JSON lines of Caddy, Traefik, Envoy, nginx and others,
     plain or compressed (gz, bz2, xz, zst). Several logs are read as one, by time, in any order. "-" reads stdin. Each
@@ -122,7 +122,7 @@ def _rule_row(rule: dict[str, Any], column: str, added: Sequence[str]) -> dict[s
 
 def _show_suggested(share: float, limits: Mapping[str, list[str] | None]) -> Iterator[Line | str]:
     """Show each suggestion as a line of the settings, below a comment with its rule."""
-    yield Line(f"Suggested limits, which reject about {share * 100:g}% of the requests of a rule at most", "bold")
+    yield Line(f"Suggested limits that reject about {share * 100:g}% of the requests of a rule at most", "bold")
     for name, quotas in limits.items():
         if quotas is None:
             yield f"# {name}: no suggestion, because no limit of this rule decides a request of the log"

@@ -37,7 +37,9 @@ _SETTINGS: Final = "(settings)"
 @limit_option
 @json_flag
 def diff(old: Path, new: Path, access_logs: tuple[str, ...], name: str | None, limit: int) -> Answer:
-    """Show the rules and settings that differ between the files OLD and NEW, and the lines in which they do.
+    """Show what differs between the settings files OLD and NEW.
+
+    Rules and settings are shown with their lines.
 
     With access logs, both rule sets decide the requests of the logs. The command shows the requests that
     NEW rejects and OLD allows, and those that NEW allows and OLD rejects, by rule and by client. For logs and their

@@ -56,11 +56,12 @@ def serve(
     gateway: str | None,
     token_file: Path | None,
 ) -> None:
-    """Serve decisions to a gateway, and to programs in other languages.
+    """Serve decisions to gateways, and to other programs.
 
-    Programs send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its store. The
-    admin API and the dashboard show, reset and ban clients, and change their limits. Programs and admins need the
-    token of --admin-token-file. If there is no file, they need the token that the service prints when it starts.
+    Programs in any language send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its
+    store. The admin API and the dashboard show, reset and ban clients, and change their limits. Programs and admins
+    need the token of --admin-token-file. If there is no file, they need the token that the service prints when it
+    starts.
 
     The service follows changes of FILE. On SIGTERM it finishes the requests that it has begun.
     """
