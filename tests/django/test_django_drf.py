@@ -247,7 +247,7 @@ def test_explain_agrees_with_the_throttle() -> None:
         result, lines = command("explain", "GET", "/"), run("explain", "POST", "/")
     assert (result.exit_code, "no rule limits this request" in result.stderr) == (1, True)
     assert "uploads the view is exempt" in " ".join(result.stdout.split())
-    assert "uploads {ip=unknown} 2/minute sliding-window enforce 1" in lines
+    assert "uploads ip=unknown 2/minute sliding-window enforce 1" in lines
 
 
 # -- check in views --------------------------------------------------------------------------------------------
