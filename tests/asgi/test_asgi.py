@@ -153,14 +153,10 @@ def test_an_error_of_send_reaches_the_application() -> None:
 @each(
     ("arguments", "message"),
     [
-        ({}, "either limits="),
-        ({"limiter": limiter(), "settings": {}}, "either settings"),
-        ({"limiter": "memory://"}, "limiter: expected a Limiter; got 'memory://'"),
         ({"limiter": limiter(), "rejection": "429"}, "rejection: expected a function"),
         ({"limiter": limiter(), "features": {"ip": "x"}}, "features\\['ip'\\]: expected a function"),
         ({"limiter": limiter(), "features": {"user": lambda: "x"}}, "of the request; got <lambda>..: too many"),
         ({"limiter": limiter(), "rejection": lambda request: None}, "of the request and the verdict; got <lambda>"),
-        ({"settings": limiter()}, "settings: expected the path of a file, a dictionary or Settings; got <"),
         ({"limiter": limiter(), "features": {"user-id": str}}, "features\\['user-id'\\]: expected a feature"),
         (
             {"limiter": limiter(), "trusted_proxy": []},
@@ -169,8 +165,8 @@ def test_an_error_of_send_reaches_the_application() -> None:
         ({"setting": {}}, "setting: unknown argument. Did you mean 'settings'"),
         ({"limiter": limiter(), "trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies\\[0\\]: "),
         ({"limiter": limiter(), "headers": ["x-rate-limit"]}, "headers\\[0\\]: "),
+        ({"settings": {"rules": [{"overrides": "view", "limits": "1/s"}]}}, "no decorator has a rule named 'view'"),
         ({"settings": {"rules": [{"limits": "5/fortnight"}]}}, "rules\\[0\\]: limits: cannot parse"),
-        ({"limiter": limiter(key=["tenant"])}, "uses the feature 'tenant', but nothing provides it"),
     ],
 )
 def test_an_invalid_argument_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
@@ -180,9 +176,6 @@ def test_an_invalid_argument_is_rejected_when_built(arguments: dict[str, Any], m
 
 
 # -- the end of a request --------------------------------------------------------------------------------------
-
-
-NAMED = {"view": ""}
 
 
 class Stop(BaseException):

@@ -33,7 +33,6 @@ from django.template.response import SimpleTemplateResponse
 from django.test import Client
 from django_calls import raise_own
 
-FIELDS = {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"}
 both = each("is_async", [False, True])
 
 

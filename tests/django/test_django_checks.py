@@ -14,10 +14,10 @@ from django.apps import apps
 from django.conf.urls.i18n import i18n_patterns
 from django.http import HttpResponse
 from django.test import Client
-from django.urls import include, path, re_path
+from django.urls import path
 from django.utils.translation import override
 from django.views import View
-from django_calls import MIDDLEWARE, SESSIONS, command, hello, one_rule, project, run, still, urls
+from django_calls import MIDDLEWARE, SESSIONS, command, hello, project, run, still
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -139,12 +139,6 @@ class Items(View):
     @limit("3/minute", name="post")
     def post(self, request: Any) -> HttpResponse:
         return HttpResponse()
-
-
-def shop() -> Any:
-    """Open a project with limits and routes."""
-    inner = urls(path("<int:pk>/", Items.as_view()), re_path(r"^health/$", exempt(hello)))
-    return project(one_rule(key=["user|ip"]), path("items/", include(inner)))
 
 
 def test_a_client_is_found_and_unlocked(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from calls import ask
 from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request, Response
-from fastapi_apps import limited, statuses
+from fastapi_apps import limited
 from libraries import load_without
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -81,21 +81,6 @@ def test_parameters_are_validated_as_before() -> None:
     operation = app.openapi()["paths"]["/sync/{id}"]["get"]
     assert (operation["summary"], operation["description"]) == ("Sync Item", "An item.")
     assert [parameter["name"] for parameter in operation["parameters"]] == ["id", "q", "x-user"]
-
-
-def test_a_rejected_request_runs_no_dependency() -> None:
-    """A rejected request calls neither its view nor its dependencies."""
-    called: list[str] = []
-    app = FastAPI(dependencies=[Depends(lambda: called.append("dependency"))])
-
-    @app.get("/")
-    @limit("1/minute")
-    async def view() -> None:
-        called.append("view")
-
-    limited(app)
-    assert statuses(app, "/", "/", "/") == [200, 429, 429]
-    assert called == ["dependency", "view"]
 
 
 @each("kind", [HTTPException, StarletteHTTPException])

@@ -10,7 +10,7 @@ from flask import Blueprint, Flask
 from flask_calls import app_of, hello, one_rule, statuses
 from tables import each
 
-from ratelimit_mw.flask import RateLimiter, exempt, limit
+from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.flask.hooks import FlaskRequest
 from ratelimit_mw.keys.features import UNMATCHED
 from ratelimit_mw.wsgi.url_map import route_template
@@ -52,21 +52,6 @@ def test_explain_shows_the_route_of_a_405() -> None:
     app = app_of(one_rule(key=["endpoint"]), {"/items/<int:number>": hello})
     result = json.loads(run(app, "explain", "DELETE", "/items/7", "--json").stdout)
     assert (result["features"]["endpoint"], result["rules"][0]["applies"]) == ("/items/{number}", True)
-
-
-def test_explain_reports_an_unlimited_request() -> None:
-    """explain exits with 1 when no rule applies to the request, and with 2 when it is misused."""
-    result = run(app_of(), "explain", "GET", "/")
-    assert (result.exit_code, result.stderr) == (1, "no rule limits this request\n")
-    result = run(app_of(), "explain", "GET")
-    assert (result.exit_code, "Missing argument 'PATH'" in result.stderr) == (2, True)
-
-
-def test_the_commands_report_mistakes() -> None:
-    """The commands print a mistake in a decorator without a traceback."""
-    result = run(app_of(views={"/": exempt("missing")(hello)}), "check")
-    where = f"@exempt on {hello.__module__}.hello"
-    assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'missing'. There is none\n")
 
 
 # -- OPTIONS ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import flask
@@ -57,12 +56,6 @@ def test_a_view_needs_no_request_argument() -> None:
 
     assert (item.__name__, item.__doc__) == ("item", "An item.")
     assert ask(app_of(views={"/items/<int:number>": item}), "/items/7").text == "/items/77"
-
-
-def test_a_limit_on_a_partial_is_an_error() -> None:
-    """Only functions, classes and blueprints can be limited."""
-    with pytest.raises(ConfigError, match="expected a view"):
-        limit("1/minute")(functools.partial(hello))
 
 
 # -- parameters ------------------------------------------------------------------------------------------------

@@ -180,7 +180,9 @@ def test_a_denied_value_is_denied(site: Build, feature: str) -> None:
     doubled = [("mallory", "ann"), ("ann", "mallory"), ("mallory", "")] if feature in DENIED[:-1] else []
     served = site({"lists": {"deny": {feature: ["Mallory"]}}})
     for values in [("Mallory",), *spellings, *doubled]:
-        assert served.call(**sent(feature, *values)).status_code == 403, values
+        denied = served.call(**sent(feature, *values))
+        assert (denied.status_code, denied.json()["title"]) == (403, "Forbidden"), values
+        assert denied.json()["violated-policies"] == []
     assert served.call(**sent(feature, "ann")).status_code == 200
 
 

@@ -43,14 +43,6 @@ def test_functions_with_the_same_name_do_not_share_a_limit(site: Build) -> None:
     assert policy(served.call(path="/b")) == of_view.format(name, "#3", "#4")
 
 
-def test_a_view_reads_the_verdict_of_all_rules(site: Build) -> None:
-    async def view(call: Call) -> str:
-        return str({each.rule: each.remaining for each in call.verdict.decisions})
-
-    served = site(Rule(name="all", limits="9/minute"), limited(view, "3/minute", name="own"))
-    assert served.call().text == "{'all': 8, 'own': 2}"
-
-
 def test_the_settings_override_a_decorator(site: Build) -> None:
     """A rule with ``overrides`` changes the fields that it sets and keeps the others of the decorator."""
     view = limited(200, "1/minute", name="home", key=[])
@@ -101,15 +93,3 @@ def test_a_mistake_in_a_decorator_stops_the_application(site: Build, settings: A
     """It is an error at the start, or of each request."""
     with pytest.raises(ConfigError, match=message):
         site(settings, view).start()
-
-
-@each("target", [3, "view"])
-def test_a_limit_on_another_object_is_an_error(site: Build, target: Any) -> None:
-    """Only functions, classes and what holds routes can be limited, and a view cannot have a path of its own."""
-    decorate = site([]).of.limit
-    with pytest.raises(ConfigError, match="expected a"):
-        decorate("1/minute")(target)
-    with pytest.raises(ConfigError, match="the path of its route"):
-        decorate("1/minute", match={"path": "/"})(lambda: None)
-    with pytest.raises(ConfigError, match=r"@limit at .*test_decorators\.py:\d+: limits"):
-        decorate("1/minit")

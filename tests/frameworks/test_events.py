@@ -69,13 +69,6 @@ def test_slots_are_returned_before_the_event(site: Build) -> None:
     assert left == [2, 2]
 
 
-def test_a_deny_list_has_an_event(site: Build) -> None:
-    events: list[Event] = []
-    served = site({"lists": {"deny": {"ip": [CLIENT]}}}, observers=[events.append])
-    assert served.statuses(1) == [403]
-    assert outcomes(events) == ["denied"]
-
-
 @each("delay", [0.0, 0.01])
 def test_an_observer_that_raises_or_blocks_fails_no_request(site: Build, delay: float) -> None:
     def broken(event: Event) -> None:

@@ -16,7 +16,6 @@ from tables import each
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.settings import Settings
 
-FAILURES: Any = {"count_when": {"status": [401, 500]}}
 IN_VIEWS: Any = {"view": ""}
 QUEUE: Any = {"algorithm": {"name": "leaky-bucket", "mode": "queue"}}
 

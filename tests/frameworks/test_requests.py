@@ -99,11 +99,6 @@ def test_a_request_that_matches_no_rule_has_an_empty_verdict(site: Build, path: 
     assert verdicts[0] is not verdicts[1]
 
 
-def test_a_shadow_rule_adds_no_header(site: Build) -> None:
-    served = site(Rule(name="api", limits="1/minute", mode="shadow"))
-    assert [(each.status_code, limit_fields(each)) for each in (served.call(), served.call())] == [(200, [])] * 2
-
-
 def test_rate_limit_fields_of_the_view_are_replaced(site: Build) -> None:
     """In any spelling. Its Retry-After stays."""
     own = [("x-ratelimit-limit", "999"), ("RATELIMIT", "no"), ("RateLimit-Policy", "y"), ("retry-after", "3")]

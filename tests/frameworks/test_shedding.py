@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from sites import Build, Call, Reply, act
-from tables import expect_error
 
 from ratelimit_mw import Rule
 from ratelimit_mw.limiter.adaptive import Aimd
@@ -150,12 +149,3 @@ def test_your_function_names_the_class(site: Build) -> None:
     """It takes precedence over the header."""
     served = site(HEADER, trusted_proxies=["127.0.0.0/8"], features={"priority": lambda request: "critical"})
     assert allowed(served, 12) == 10
-
-
-def test_a_reserve_without_a_source_of_classes_is_an_error(site: Build) -> None:
-    """So is a header without a proxy that is trusted to write it."""
-    expect_error(
-        "uses the feature 'priority'",
-        lambda: site(Rule(**RESERVING)).start(),
-    )
-    expect_error(r"priorities\.header: .* trusted proxies", lambda: site(HEADER).start())

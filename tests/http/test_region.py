@@ -12,11 +12,10 @@ from calls import OK, http_scope, send_bare
 from command_line import run
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
-from sites import ASGISite, WSGISite
 from tables import each, expect_error
 from wsgi_calls import environ_of
 
-from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw import load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.errors import MissingExtraError
@@ -222,26 +221,3 @@ def test_a_country_header_without_a_trusted_proxy_stops_the_start() -> None:
     expect_error(r"region_header: .*Set trusted_proxies", RateLimitMiddleware, OK, settings=settings)
     RateLimitMiddleware(OK, settings=settings, trusted_proxies=PROXY)
     expect_error("region_header: ", load_settings, {"region_header": "no header"})
-
-
-# -- rules -------------------------------------------------------------------------------------------------
-
-
-def test_a_rule_by_region_needs_a_source_of_regions() -> None:
-    """Without a database, a header or a function of your own, the error names the first two."""
-    limiter = Limiter([Rule(limits="1/minute", key="region")])
-    expect_error("'region', but nothing provides it. Set region_database", RateLimitMiddleware, OK, limiter=limiter)
-    RateLimitMiddleware(OK, limiter=limiter, features={"region": lambda request: "DE"})
-
-
-@each("kind", [ASGISite, WSGISite])
-def test_a_region_works_in_keys_matches_and_tables(database: str, kind: Any) -> None:
-    """A region works as the key, as a match and as a table of limits."""
-    rules = [
-        {"name": "by-region", "key": ["region"], "limits": "2/minute", "per": {"region": {"AT": "1/minute"}}},
-        {"name": "in-italy", "key": [], "limits": "1/minute", "match": {"region": ["IT"]}},
-    ]
-    peers = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.1", "198.51.100.2", "2001:db8:1:2:3::1"] * 2
-    with kind({"rules": rules, "region_database": database}) as site:
-        statuses = [site.call(client=peer).status_code for peer in peers]
-    assert statuses == [200, 200, 429, 200, 429, 200, 429, 429, 429, 429, 429, 429]

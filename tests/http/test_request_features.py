@@ -196,8 +196,6 @@ def test_a_feature_function_replaces_a_built_in_feature() -> None:
     assert sent == [200, 429, 200]
 
 
-ALL = ["ip", "method|ip", "path", "host|ip", "header:x-a|ip", "cookie:c|ip", "query:q|ip", "user|endpoint"]
-anything = st.text(st.characters(max_codepoint=0x2FFF), max_size=90)
 latin = st.text(st.characters(max_codepoint=255), max_size=90)
 names = st.sampled_from(["host", "x-a", "X-A", "cookie", "x-forwarded-for", "accept", "x"])
 

@@ -6,20 +6,11 @@ from typing import Any
 
 import pytest
 from ban_kit import BAN, START, WHO, ban_client, rule_of
-from tables import each, expect_error
 
-from ratelimit_mw import INVALID, ConfigError, Limiter, StoreError, load_settings
-from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw import ConfigError, Limiter, load_settings
+from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testing.clock import limits_timed_by
-
-
-def test_a_ban_by_hand_needs_room(clock: ManualClock, way: Any) -> None:
-    """The store then has no place for it, and would not say so."""
-    limiter = Limiter([rule_of()], MemoryStore(max_keys=1), clock)
-    limiter.hit({"ip": "192.0.2.1"})
-    with pytest.raises(StoreError, match="nearly full"):
-        way(limiter.clients).ban("login", WHO)
 
 
 def test_a_client_without_limits_cannot_be_banned(clock: ManualClock) -> None:
@@ -75,19 +66,3 @@ def test_a_client_on_the_allow_list_cannot_be_banned() -> None:
             limiter.clients.ban("login", {"ip": ip})
     limiter.clients.ban("login", {"ip": "192.0.2.8"})
     assert limiter.hit({"ip": "192.0.2.8"}).banned
-
-
-@each(
-    ("rule", "features", "seconds", "message"),
-    [
-        ("api", WHO, None, "rule 'api' has no ban option"),
-        ("login", {"ip": "unknown"}, None, "many clients share the key"),
-        ("mail", {"email": INVALID}, None, "email of rule 'mail' cannot have this value"),
-        ("login", WHO, 0, "duration: expected more than 0"),
-        ("login", WHO, -1, "duration: expected a duration"),
-    ],
-)
-def test_a_mistake_in_a_ban_by_hand_is_named(rule: str, features: Any, seconds: Any, message: str) -> None:
-    """A rule or a feature that is unknown, and a duration that is too long, are those of overrides, too."""
-    limiter = Limiter([rule_of(), rule_of("api", ban=None), rule_of("mail", key=["email"])])
-    expect_error(message, limiter.clients.ban, rule, features, seconds)

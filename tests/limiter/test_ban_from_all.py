@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tables import each, expect_error
 
-from ratelimit_mw import INVALID, Limiter, RateLimitExceeded, Rule, load_settings
+from ratelimit_mw import Limiter, RateLimitExceeded, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.testing import ManualClock
 
@@ -106,22 +106,6 @@ def test_the_allow_list_comes_first_and_exempt_paths_last() -> None:
     expect_error("allow list", limiter.clients.ban, None, WHO)
     limiter.clients.ban(None, OTHER)
     assert limiter.hit({**OTHER, "path": "/health"}).banned
-
-
-@each(
-    ("features", "duration", "message"),
-    [
-        ({"plan": "free"}, None, "features: no rule and no list uses plan"),
-        ({"path": "/api"}, None, "features: no rule and no list uses path"),
-        ({}, None, "features: no client is named"),
-        ({"ip": INVALID}, None, "features: ip cannot have this value"),
-        (WHO, 0, "duration: expected more than 0"),
-    ],
-)
-def test_a_client_that_no_request_has_is_an_error(features: Any, duration: Any, message: str) -> None:
-    limiter = limiter_of(API)
-    expect_error(message, limiter.clients.ban, None, features, duration)
-    assert bans_of(limiter) == []
 
 
 def test_a_ban_by_a_feature_of_other_rules_is_not_active(caplog: pytest.LogCaptureFixture) -> None:

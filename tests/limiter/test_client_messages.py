@@ -9,7 +9,7 @@ from unittest.mock import Mock, patch
 import pytest
 from ban_kit import WHO, rule_of
 
-from ratelimit_mw import Limiter, Rule, StoreError, load_settings
+from ratelimit_mw import INVALID, Limiter, Rule, StoreError, load_settings
 from ratelimit_mw.errors import RateLimitError
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
@@ -38,11 +38,6 @@ def with_a_damaged_record(limiter: Limiter) -> None:
 
 def without_a_reply(limiter: Limiter) -> None:
     with patch.object(limiter.store, "write_record", Mock(side_effect=StoreError("no reply"))):
-        limiter.clients.override("login", WHO, "7/minute")
-
-
-def beside_other_changes(limiter: Limiter) -> None:
-    with patch.object(limiter.store, "write_record", Mock(return_value=False)):
         limiter.clients.override("login", WHO, "7/minute")
 
 
@@ -77,10 +72,6 @@ MESSAGES: list[tuple[Callable[[Limiter], object], str]] = [
         ),
     ),
     (
-        beside_other_changes,
-        "other processes kept changing the overrides. Try again",
-    ),
-    (
         lambda limiter: limiter.clients.ban("plain", WHO),
         (
             "rule 'plain' has no ban option, so a ban would have no effect. Add ban = {after = 10, within = \"10m\","
@@ -94,6 +85,14 @@ MESSAGES: list[tuple[Callable[[Limiter], object], str]] = [
     (
         lambda limiter: limiter.clients.ban(None, {"plan": "free"}),
         "features: no rule and no list uses plan. A ban from all rules needs one of ip",
+    ),
+    (
+        lambda limiter: limiter.clients.ban(None, {"path": "/api"}),
+        "features: no rule and no list uses path. A ban from all rules needs one of ip",
+    ),
+    (
+        lambda limiter: limiter.clients.ban(None, {"ip": INVALID}),
+        "features: ip cannot have this value",
     ),
     (
         lambda limiter: limiter.clients.ban(None, {}),
@@ -131,7 +130,7 @@ def test_the_whole_message(
     """It names the place, the problem, and what to do instead."""
     monkeypatch.setattr("ratelimit_mw.limiter.overrides.MAX_RECORD", 2_000)
     store = MemoryStore(max_keys=1 if call is in_a_full_store else 100)
-    rules = [rule_of(), Rule(name="plain", limits="9/minute")]
+    rules = [rule_of(), Rule(name="plain", limits="9/minute", match={"path": "/api"})]
     limiter = Limiter(rules, store, ManualClock(1_000_000.0), settings)
     limiter.hit({"ip": "192.0.2.1"})
     with pytest.raises(RateLimitError) as caught:

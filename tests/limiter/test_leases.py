@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from shared_store import SharedStore
-from tables import each, expect_error
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Hit
@@ -327,12 +327,3 @@ def test_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(2):
             limiter.hit(features)
     assert [left(limiter, features) for features in keys] == [998] * 50 + [979] * 100
-
-
-def test_an_invalid_lease_is_an_error() -> None:
-    """A lease is 1% to 50%, of a rule that enforces and counts every outcome."""
-    for lease in ("0%", "51%", "2", 2):
-        expect_error("lease", Rule, limits="100/minute", lease=lease)
-    queue = {"name": "leaky-bucket", "mode": "queue"}
-    for options in ({"mode": "shadow"}, {"count_when": {"status": 401}}, {"algorithm": queue}):
-        expect_error("lease", Rule, limits="100/minute", lease="2%", **options)

@@ -232,7 +232,6 @@ def test_a_clock_in_seconds_is_an_error() -> None:
             r"^clock: expected a function that returns whole microseconds; got 5\. Use lambda: .*ManualClock$",
         ),
         ({"store": "nothing://x"}, "store: unknown scheme 'nothing' of a store URL"),
-        ({"store": "memory://?size=1"}, "store: memory:// has no option 'size'"),
         ({"store": 7}, "store: expected a store URL or a Store; got int$"),
         ({"store": MemoryStore}, "store: expected a store URL or a Store; got the class MemoryStore"),
         ({"store": redis.Redis(password="hunter2")}, r"got a Redis client\. Write RedisStore\(client=\.\.\.\)$"),

@@ -226,10 +226,6 @@ def test_an_observer_that_cannot_work_is_an_error(observers: Any, message: str) 
     expect_error("^" + re.escape(message), Limiter, observers=observers)
 
 
-def test_a_name_in_event_features_that_is_no_feature_is_an_error() -> None:
-    expect_error(r"event_features\[0\]: expected a feature", load_settings, {"event_features": ["no-feature!"]})
-
-
 def test_a_reload_does_not_change_the_keys_of_earlier_decisions() -> None:
     """The key of a rule may have other features in the new settings, as the verdict of a request that has begun."""
     table: Any = {"event_features": ["path"], "rules": [{"name": "api", "limits": "9/day", "key": ["path", "ip"]}]}

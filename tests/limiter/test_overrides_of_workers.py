@@ -86,17 +86,13 @@ def test_a_store_without_records_is_not_asked() -> None:
 
 
 def test_a_change_that_fails_at_the_store_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that is none is named, and can be cleared. A write without a reply may be in effect."""
+    """A record that is none is named, and can be cleared."""
     limiter = limiter_of(store=Recording())
     error = StateError("it is a list", ["record|overrides"])
     monkeypatch.setattr(limiter.store, "read_record", Mock(side_effect=[error, error, None]))
     with pytest.raises(StoreError, match=r"it is a list.*clear_overrides\(\)"):
         limiter.clients.override("api", ACME, "7/minute")
     limiter.clients.clear_overrides()
-    monkeypatch.undo()
-    monkeypatch.setattr(limiter.store, "write_record", Mock(side_effect=StoreError("no reply")))
-    with pytest.raises(StoreError, match=r"no reply\. .* may be in effect"):
-        limiter.clients.override("api", ACME, "7/minute")
 
 
 def test_a_key_of_another_type_is_named_and_can_be_cleared(redis_server: Server, way: Any) -> None:
@@ -116,18 +112,8 @@ def test_a_change_that_always_loses_is_an_error(monkeypatch: pytest.MonkeyPatch)
     limiter = limiter_of()
     monkeypatch.setattr(limiter.store, "write_record", lambda *_: False)
     for change in (lambda: limiter.clients.override("api", ACME, "7/minute"), limiter.clients.clear_overrides):
-        with pytest.raises(StoreError, match="other processes kept changing the overrides"):
+        with pytest.raises(StoreError, match=r"^other processes kept changing the overrides\. Try again$"):
             change()
-
-
-def test_too_many_overrides_are_an_error_that_names_the_alternative() -> None:
-    limiter = limiter_of()
-    many = [ClientOverride("api", f"{{user={i:060}}}", "7/minute") for i in range(20_000)]
-    one, two = len(dump_overrides(many[:1])), len(dump_overrides(many[:2]))
-    most = 1 + (1_000_000 - one) // (two - one)
-    assert limiter.store.write_record("overrides", dump_overrides(many[:most]), None)
-    with pytest.raises(ConfigError, match=rf"record is full \({most:,} overrides\)"):
-        limiter.clients.override("api", {"user": "x" * 64}, "7/minute")
 
 
 def test_two_processes_agree_on_the_record() -> None:

@@ -265,7 +265,8 @@ def test_reset_forgets_the_counts_of_the_limits_that_the_function_returns() -> N
 def test_a_decorator_takes_a_function_with_a_key() -> None:
     """Without options it is the view of a decorator without parentheses."""
     limit(Plans(), key=["user"])
-    expect_error(r'expected @limit\("5/minute"\), with its limits, or @limit\(function, key=', limit, Plans.__call__)
+    message = r'^@limit on .*: expected @limit\("5/minute"\), with its limits, or @limit\(function, key='
+    expect_error(message, limit, Plans.__call__)
 
 
 def test_messages_take_no_slots_from_a_function(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("limit", lambda: limit("5/minute", key=["user-agent"]), r"key\[0\]: expected a feature"),
     ("limit", lambda: limit("5/minute", match={"path": "/x"}), r"match\.path: a decorated view has the path of its"),
     ("limit", lambda: limit("5/minute")(3), NO_VIEW),
+    ("limit", lambda: limit("5/minute")(partial(len)), "expected a view, .*; got functools.partial"),
     ("exempt", lambda: exempt("5/minute")(3), NO_VIEW),
     ("exempt", lambda: exempt(5), "expected names of rules; got "),
     ("exempt", lambda: exempt("api", None), "expected names of rules; got "),

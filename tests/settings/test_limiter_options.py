@@ -255,6 +255,8 @@ def test_a_rule_has_the_default_consistency_unless_it_states_one() -> None:
         ({"lease": "5%"}, ("leased", 5), ("leased", 5)),
         (exact, ("exact", 0), ("exact", 0)),
         ({**exact, "lease": "5%"}, ("exact", 0), ("exact", 0)),
+        ({**exact, "lease": "5%", "mode": "shadow"}, ("exact", 0), ("exact", 0)),
+        ({"limits": ["100/s", "2 concurrent"]}, ("exact", 0), ("leased", 2)),
         ({"limits": "2 concurrent"}, ("exact", 0), ("exact", 0)),
         ({"count_when": {"status": 401}}, ("exact", 0), ("exact", 0)),
         ({"mode": "shadow"}, ("exact", 0), ("exact", 0)),

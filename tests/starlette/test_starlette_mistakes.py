@@ -19,22 +19,6 @@ from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit
 
 
-@each(
-    ("limits", "options", "message"),
-    [
-        ("5/fortnight", {}, r"@limit at .*test_starlette_mistakes\.py:\d+: limits: cannot parse"),
-        ("5/minute", {"key": ["user-agent"]}, r"key\[0\]: expected a feature"),
-        ("5/minute", {"match": {"path": "/x"}}, "a decorated view has the path of its route"),
-        ("5/minute", {"per_route": True}, r"@limit at .*py:\d+: per_route: unknown option. Did you mean 'per_key'"),
-        (hello, {}, r'@limit on .*hello: expected @limit\("5/minute"\)'),
-    ],
-)
-def test_an_invalid_limit_is_an_error_at_its_decorator(limits: Any, options: Any, message: str) -> None:
-    """A module with an invalid limit cannot be imported."""
-    with pytest.raises(ConfigError, match=message):
-        limit(limits, **options)
-
-
 @exempt("missing")
 async def mistyped(request: Any) -> Response:
     return PlainTextResponse("never")

@@ -230,6 +230,10 @@ def test_an_error_of_close_reaches_the_server(rule: dict[str, Any]) -> None:
     with pytest.raises(OSError, match="stuck"):
         Served(RateLimitMiddleware(app, limiter=rate))
     assert rate.peek({}, cost=0).decisions[0].remaining == (2 if rule else 1)
+    slots = limiter("1 concurrent", key=[])
+    with pytest.raises(OSError, match="stuck"):
+        Served(RateLimitMiddleware(app, limiter=slots), chunks=0)  # the client has left
+    assert slots.peek({}, cost=0).decisions[0].remaining == 1
 
 
 def test_an_error_after_the_first_bytes_cannot_replace_the_response() -> None:

@@ -87,27 +87,6 @@ def test_a_complete_body_keeps_its_slot_until_it_is_closed(in_view: bool) -> Non
     rate.close()
 
 
-def test_a_body_that_fails_to_close_returns_its_slot() -> None:
-    """Its client has left before the end, so nothing else ends the request."""
-
-    class Stuck:
-        def __iter__(self) -> Iterator[bytes]:
-            return iter([b"x"])
-
-        def close(self) -> None:
-            raise OSError("stuck")
-
-    def app(environ: Environ, start_response: Any) -> Stuck:
-        start_response("200 OK", HEADERS)
-        return Stuck()
-
-    rate = limiter("1 concurrent", key=[])
-    body, _ = answer(app, rate)
-    with pytest.raises(OSError, match="stuck"):
-        body.close()
-    assert rate.peek({}, cost=0).decisions[0].remaining == 1
-
-
 @each(("rule", "remaining"), [({"status": 401}, [10, 10]), ({"marked": True}, [9, 10])])
 def test_a_stream_is_settled_before_its_first_bytes_are_sent(rule: dict[str, Any], remaining: list[int]) -> None:
     """The first bytes make the status final. A mark may follow until the end."""

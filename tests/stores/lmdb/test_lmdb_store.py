@@ -71,7 +71,6 @@ def test_longer_logs_are_an_error(path: Path) -> None:
     """A hit writes the whole log. The error names another algorithm, or another precision."""
     precise = {"name": "tiered-window", "precision": "1s"}
     for quota, algorithm, advice in (
-        ("5001/hour", "sliding-window-log", 'at most 5,000 entries per key on LMDB; got .*Use algorithm = "tiered'),
         ("10001/day", precise, "tiered-window keeps at most 10,000 entries.*larger precision"),
     ):
         with pytest.raises(ConfigError, match=advice):

@@ -7,7 +7,6 @@ import itertools
 import sys
 import threading
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -54,19 +53,6 @@ def test_threads_on_one_key_get_exactly_the_limit() -> None:
         rate = limiter(limits, algorithm=algorithm)
         passed = together(lambda rate=rate: sum(hit(rate, "one") for _ in range(200)))
         assert sum(passed) == 500, (algorithm, limits)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_all_or_nothing_holds_under_threads() -> None:
-    """A rejection by the smaller limit consumes nothing from the larger limit."""
-    rules = [Rule(name="wide", key=[], limits="10000/hour"), Rule(name="narrow", key=["user"], limits="50/hour")]
-    rate = Limiter(rules, clock=ManualClock(1_000_000.0))
-    users = Counter[str]()
-    for passed in together(lambda: [user for user in "abcd" * 100 if hit(rate, user)]):
-        users.update(passed)
-    assert users == dict.fromkeys("abcd", 50)
-    wide = rate.peek({"user": "a"}, cost=0).decisions[0]
-    assert wide.remaining == 10_000 - 200
 
 
 @pytest.mark.usefixtures("impatient")

@@ -142,15 +142,6 @@ def test_states_are_readable(store: RedisStore, server: redis.Redis) -> None:
     assert server.zrange(key, 0, -1, withscores=True) == [(b"0:3", NOW), (b"3:1", NOW + 5)]
 
 
-def test_the_prefix_is_an_option(own_server: Server, server: redis.Redis) -> None:
-    """Two applications on one server keep apart by their prefixes."""
-    limit = limit_of("1/minute")
-    for prefix in ("shop:", "blog:"):
-        with opened(own_server, f"?prefix={prefix}") as store:
-            assert store.apply([hit(limit)])[0].allowed
-    assert {key.split(b"1|")[0] for key in server.scan_iter()} == {b"shop:", b"blog:"}
-
-
 def test_a_key_of_another_kind_is_an_error_of_its_own(store: RedisStore, server: redis.Redis) -> None:
     """A list of another application under a key: ``StoreError``, no change, and no effect on other requests."""
     compact, log = limit_of("5/hour", "gcra"), limit_of("5/hour", "sliding-window-log")
