@@ -72,6 +72,13 @@ def test_many_processes_never_exceed_the_limit(limits: str, lease: str, processe
         clock.advance(120)
 
 
+def test_a_share_is_at_most_half_of_the_rest() -> None:
+    """Near the limit, other processes find units in the store."""
+    (limiter,), _, _ = setup()
+    rests = dict.fromkeys(left(limiter) for _ in range(98) if limiter.hit(WHO))
+    assert list(rests) == [99, 49, 25, 13, 7, 4, 2]
+
+
 def test_several_limits_are_served_from_leases(way: Any) -> None:
     """With leases of all limits no call is made; a peek makes one."""
     (limiter,), store, _ = setup("100/minute; 1000/hour")
