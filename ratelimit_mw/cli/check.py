@@ -7,20 +7,17 @@ from typing import Any, Final
 
 import click
 
-from ..decision import Limit
 from ..errors import ConfigError, error_path
 from ..http.client_ip import UNIX
 from ..http.features import HINTS, FeatureReader
 from ..http.functions import CheckedFunctions
 from ..http.routes import fitting_routes
 from ..http.warnings import NO_RULES, NOT_ENABLED
-from ..keys.features import OF_ALL_CLIENTS
 from ..keys.ip import parse_network
 from ..keys.key import PERSONAL
 from ..keys.parts import feature_of, part_of
 from ..operations import Answer, Line, Table
 from ..operations.overview import describe_amendments
-from ..rules.compiled import CompiledRule
 from ..stores import open_store
 from ..stores.url import redacted_url
 from .connect import FACT, NOTE, PROBLEM, examine
@@ -133,15 +130,14 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     counted = {feature_of(part) for rule in rules for parts in rule.source.entries for part in parts}
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):
         yield f"keyed lists {name}, but no key of these rules uses it"
-    for rule in rules:
-        for limit in rule.limits:
-            yield from _ineffective_limits(rule, limit)
     if any(rule.name is None for rule in settings.rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
     yield from source.notes()
     yield from _notes_on_numbers(source)
-    yield from _notes_on_bans(source)
-    yield from _notes_on_deployment(source)
+    if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in rules):
+        yield "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address, and a ban of it"
+    if redacted_url(settings.store).startswith("memory:"):
+        yield "memory:// counts in each process separately, so N worker processes allow up to N times the limit"
 
 
 def _notes_on_numbers(source: Source) -> Iterator[str]:
@@ -155,33 +151,3 @@ def _notes_on_numbers(source: Source) -> Iterator[str]:
                     f"{rule.name}: {part.name} is compared as text. If it is a number, its spellings 7, 07 and +7 have"
                     f' a count each. Then write "{part.name} as int"'
                 )
-
-
-def _notes_on_bans(source: Source) -> Iterator[str]:
-    """Yield a note on bans by an IP address that may be that of a proxy, or unknown."""
-    names = [rule.name for rule in source.rules.rules if rule.ban and not _names_client_without_ip(rule)]
-    if names and not source.settings.trusted_proxies:
-        effect = "Behind a proxy, one client bans all others; behind a Unix socket, no client is banned"
-        yield f"{', '.join(names)}: the ban is by ip, and trusted_proxies is empty. {effect}"
-
-
-def _names_client_without_ip(rule: CompiledRule) -> bool:
-    return any({"ip", *OF_ALL_CLIENTS}.isdisjoint(map(feature_of, names)) for names in rule.source.entries)
-
-
-def _notes_on_deployment(source: Source) -> Iterator[str]:
-    """Yield notes on the proxies and the processes of the application."""
-    settings = source.settings
-    if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in source.rules.rules):
-        yield "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address"
-    if redacted_url(settings.store).startswith("memory:"):
-        yield "memory:// counts in each process separately, so N worker processes allow up to N times the limit"
-
-
-def _ineffective_limits(rule: CompiledRule, limit: Limit) -> Iterator[str]:
-    """Find a stricter limit of the same rule that always rejects first."""
-    for other in rule.limits:
-        slower = other.quota.amount * limit.quota.period_us <= limit.quota.amount * other.quota.period_us
-        if other is not limit and limit.quota.floor is None and slower and other.limit <= limit.limit:
-            yield f"{rule.name}: {limit.quota} hardly ever rejects, because {other.quota} rejects first"
-            return

@@ -3,8 +3,8 @@
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from ..clock import SECOND
 from ..decision import Decision, Hit
@@ -23,11 +23,26 @@ FACT, NOTE, PROBLEM = "facts", "notes", "problems"
 _PROBES: Final = 9
 _SKEW: Final = 3
 """Seconds between two clocks that are a risk: more than a reply may take. Memcached has the time in whole seconds."""
-_MIB: Final = 1 << 20
 _NEARLY_FULL: Final = 3 / 4
 """The share of used pages of LMDB that is too much. At seven eighths, new keys fail."""
 _REFUSED: Final = re.compile("NOPERM|permission denied|must be owner|insufficient privilege")
 """A part of the error of a server whose user lacks a right."""
+_INFO: Final = (
+    *("valkey_version", "redis_version", "role", "used_memory_human"),
+    *("maxmemory_human", "maxmemory_policy", "evicted_keys"),
+)
+_SHOWN: Final = {
+    "redis": _INFO,
+    "replica": _INFO,
+    "sentinel": ("ip", "port", "flags", "num-other-sentinels"),
+    "cluster": ("cluster_state", "cluster_slots_ok", "cluster_size", "cluster_known_nodes"),
+    "memcached": ("version", "bytes", "limit_maxbytes", "curr_items", "evictions"),
+    "lmdb": ("used", "size", "entries", "readers", "max_readers", "free"),
+    "postgresql": ("version", "size", "connections", "max_connections"),
+}
+"""The values that are shown, by the kind of the facts. Other kinds are those of your own stores."""
+_SPARE: Final = ("replica", "sentinel")
+"""The servers without which the store works."""
 Finding = tuple[str, str]
 """A fact, a note or a problem, and its text. That of a note or a problem ends with what to do."""
 
@@ -96,127 +111,51 @@ def _workers(fleet: Decision, settings: Settings) -> Finding:
     return NOTE, f"workers: no running process of your application is known to the store. {fix}"
 
 
-class _Part(NamedTuple):
-    """How a part of a store is judged: by its values, or by a missing reply. ``right`` is needed to see the values."""
-
-    title: str
-    judge: Callable[[Mapping[str, Any]], Iterator[Finding]]
-    silent: str = PROBLEM
-    fix: str = "Start it, or check the network and the login"
-    right: str = ""
-
-
 def examine_part(facts: Facts) -> Iterator[Finding]:
-    """Judge a server, or the files of a store."""
-    part = _PARTS.get(facts.kind, _Part(facts.kind, _own, fix="Examine the store"))
-    name = f"{part.title} {facts.name}".rstrip()
+    """Show a server, or the files of a store, under the names of its values, and judge them."""
+    name, values = f"{facts.kind} {facts.name}".rstrip(), facts.values
     if not facts.problem:
-        yield from ((kind, f"{name}: {text}") for kind, text in part.judge(facts.values))
-    elif facts.replies and part.right:
-        right = f"Give the user of the store the right {part.right}"
-        yield NOTE, f"{name}: its state is not known ({facts.problem}). {right}"
-    elif part.silent:
-        yield part.silent, f"{name}: does not reply ({facts.problem}). {part.fix}"
+        shown = (f"{each} {_text(values[each])}" for each in _SHOWN.get(facts.kind, values) if each in values)
+        yield FACT, f"{name}: {', '.join(shown)}"
+        if facts.kind in _SHOWN:
+            yield from ((kind, f"{name}: {text}") for kind, text in _judge(facts.kind, values))
+    elif facts.replies:
+        yield NOTE, f"{name}: its state is not known ({facts.problem}). Give the user of the store this right"
+    else:
+        fix = "Start it, or check the network and the login"
+        yield NOTE if facts.kind in _SPARE else PROBLEM, f"{name}: does not reply ({facts.problem}). {fix}"
 
 
-def _own(values: Mapping[str, Any]) -> Iterator[Finding]:
-    yield FACT, ", ".join(f"{name} {value}" for name, value in values.items())
+def _text(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _primary(info: Mapping[str, Any]) -> Iterator[Finding]:
-    yield from _redis(info)
-    if info.get("role") == "slave":
+def _judge(kind: str, values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what is wrong with a part. No two kinds give a name to different values."""
+    policy = values.get("maxmemory_policy", "noeviction")
+    evicted = int(values.get("evicted_keys", 0)) + int(values.get("evictions", 0))
+    if kind == "redis" and values.get("role") == "slave":
         yield PROBLEM, "is a replica, which takes no writes. Name the primary"
-
-
-def _redis(info: Mapping[str, Any]) -> Iterator[Finding]:
-    version = info.get("valkey_version") or info.get("redis_version", "?")
-    software = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
-    used, most, evicted = (int(info.get(field, 0)) for field in ("used_memory", "maxmemory", "evicted_keys"))
-    policy = info.get("maxmemory_policy", "?")
-    memory = f"memory {_mib(used)} {f'of {_mib(most)}' if most else 'without a bound'}, maxmemory-policy {policy}"
-    yield FACT, f"{software}, role {info.get('role', '?')}, {memory}, {evicted:,} keys evicted"
-    yield from _clock(int(info.get("server_time_usec", 0)) / SECOND)
-    if most and policy not in ("noeviction", "volatile-ttl"):
+    if values.get("cluster_state", "ok") != "ok":
+        yield PROBLEM, "some of the 16,384 slots have no server. Start the servers of these slots"
+    if int(values.get("maxmemory", 0)) and policy not in ("noeviction", "volatile-ttl"):
         effect = f"{policy} evicts keys when memory is full, and a client whose key is evicted starts at zero"
-        kind = PROBLEM if policy.startswith("allkeys") or evicted else NOTE
-        yield kind, f"{effect}. Set maxmemory-policy to noeviction, or volatile-ttl"
+        is_certain = policy.startswith("allkeys") or evicted
+        yield PROBLEM if is_certain else NOTE, f"{effect}. Set maxmemory-policy to noeviction, or volatile-ttl"
     elif evicted:
-        yield PROBLEM, f"{evicted:,} keys were evicted, so limits were forgotten. Raise maxmemory"
-
-
-def _sentinel(fields: Mapping[str, Any]) -> Iterator[Finding]:
-    primary, others = f"{fields['ip']}:{fields['port']}", fields.get("num-other-sentinels", 0)
-    yield FACT, f"names the primary {primary}, flags {fields['flags']}, and knows {others} other sentinels"
-
-
-def _cluster(state: Mapping[str, Any]) -> Iterator[Finding]:
-    slots = state.get("cluster_slots_ok")
-    if state.get("cluster_state") == "ok":
-        yield FACT, f"{state['cluster_size']} primaries of {state['cluster_known_nodes']} servers, all slots are ok"
-    elif state:  # a user without the right to ask gets no values
-        text = f"{state['cluster_state']}, {slots} of 16384 slots are ok"
-        yield PROBLEM, f"{text}. Start the servers of the missing slots"
-
-
-def _memcached(stats: Mapping[str, Any]) -> Iterator[Finding]:
-    used, most, evicted = (int(stats.get(field, 0)) for field in ("bytes", "limit_maxbytes", "evictions"))
-    yield (
-        FACT,
-        f"Memcached {stats.get('version', '?')}, memory {_mib(used)} of {_mib(most)}, {evicted:,} values evicted",
-    )
-    yield from _clock(int(stats.get("time", 0)))
-    if evicted:
-        yield PROBLEM, f"{evicted:,} values were evicted: their clients started at zero. Give it more memory (-m)"
-
-
-def _lmdb(values: Mapping[str, Any]) -> Iterator[Finding]:
-    used, size, free = values.get("used"), values.get("size", 0), values.get("free")
-    if used is not None:
-        room = f"{used / _MIB:,.1f} of {_mib(size)} are used by {values['entries']:,} keys"
-        room = f"{room}, {values['readers']} of {values['max_readers']} readers are in use"
-        yield FACT, room
-        if used >= size * _NEARLY_FULL:
-            yield PROBLEM, f"{room}: when it is full, new clients fail. Raise ?size="
-    if free is not None:
-        yield FACT, f"{_mib(free)} are free on the disk"
-        if (growth := size - values.get("allocated", 0)) > free:
-            yield NOTE, f"{_mib(free)} are free on the disk, but the file may grow by {_mib(growth)}. Lower ?size="
-    if values["set_aside"]:
-        effect = "the machine stopped without a shutdown, so counts started at zero once"
-        yield NOTE, f"{effect}. Remove {values['set_aside']}"
-
-
-def _postgresql(values: Mapping[str, Any]) -> Iterator[Finding]:
-    connections = f"{values['connections']} of {values['max_connections']} connections are in use"
-    yield FACT, f"PostgreSQL {values['version'].split()[0]}, the table has {_mib(values['size'])}, {connections}"
-    yield from _clock(values["time"])
-
-
-def _clock(seconds: float) -> Iterator[Finding]:
-    """Compare the clock of a server, if it shows one, with that of this machine."""
-    if seconds and abs(skew := seconds - time.time()) > _SKEW:
+        yield PROBLEM, f"{evicted:,} keys were evicted, so their clients started at zero. Give it more memory"
+    if values.get("used", 0) > values.get("size", 0) * _NEARLY_FULL:
+        yield PROBLEM, "the file is nearly full. When it is full, new clients fail. Raise ?size="
+    if "free" in values and values.get("size", 0) - values["allocated"] > values["free"]:
+        yield NOTE, "the file may grow to its size, for which the disk has no room. Lower ?size="
+    if aside := values.get("set_aside"):
+        yield NOTE, f"the machine stopped without a shutdown, so counts started at zero once. Remove {aside}"
+    clock = float(values.get("time", 0)) or int(values.get("server_time_usec", 0)) / SECOND
+    if clock and abs(skew := clock - time.time()) > _SKEW:
         apart = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'}"
         effect = "Limits, logs and headers with times use different clocks. Set both clocks"
         yield NOTE, f"its clock is {apart} this machine. {effect}"
 
 
-_PARTS: Final = {
-    "redis": _Part("server", _primary, right="+info"),
-    "replica": _Part("replica", _redis, NOTE, right="+info"),
-    "primary": _Part("primary", _own, fix="Check the sentinels and the service"),
-    "sentinel": _Part("sentinel", _sentinel, NOTE, "Start it, or remove it from the URL"),
-    "cluster": _Part("cluster", _cluster, ""),
-    "memcached": _Part("server", _memcached, fix="Start it. No other server takes over its keys"),
-    "lmdb": _Part("files", _lmdb),
-    "postgresql": _Part("server", _postgresql, right="to use its table"),
-}
-"""The parts of a store, by the kind of their facts."""
-
-
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.2f} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms"
-
-
-def _mib(size: int) -> str:
-    return f"{size / _MIB:,.1f} MiB"

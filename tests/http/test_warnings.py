@@ -175,7 +175,7 @@ def test_explain_shows_the_key_of_requests(annotation: Any, key: str, monkeypatc
 
 def test_check_warns_of_a_proxy_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule by IP address counts a proxy as one client."""
-    note = "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address"
+    note = "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address, and a ban of it"
     for proxies in ([], ["127.0.0.1"]):
         with StarletteSite(RULES, trusted_proxies=proxies) as site:
             assert (note in check_of(site.app, "proxies", monkeypatch)) is (not proxies)

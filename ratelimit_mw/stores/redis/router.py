@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from hiredis import pack_command
@@ -291,7 +292,7 @@ class Router:
             yield self._facts_of("replica" if is_replica else kind, location)
         if address.cluster:
             found = (self._facts_of("cluster", each, b"CLUSTER", b"INFO") for each in sorted(self.map.sources()))
-            yield next((facts for facts in found if facts.values), Facts("cluster", ""))
+            yield from islice((facts for facts in found if facts.values), 1)
 
     def _facts_of(self, kind: str, location: Server, *command: bytes) -> Facts:
         reply = self.command(location, self.clock.now + _FACTS_SECONDS, *(command or (b"INFO",)))
