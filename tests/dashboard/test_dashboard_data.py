@@ -91,6 +91,8 @@ def test_the_page_names_the_settings_that_it_needs(settings: dict[str, Any]) -> 
     assert has_advice == ("traffic_log" not in settings)
     assert "Clients need traffic_log and traffic_clients = true" in text
     assert "The rules that apply now" in text
+    every = limiter_of(traffic_log="memory://", traffic_clients=True)
+    assert "The log has no rejection of a client in this time." in shown(page(every, "clients=yes"))
 
 
 def test_requests_that_a_shadow_rule_would_reject_are_not_rejected() -> None:

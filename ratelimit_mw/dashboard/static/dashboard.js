@@ -119,7 +119,7 @@
       scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high) * 1.08] } },
       axes: [
         { ...axis, show: isLast, size: 38, space: 66, values: timeLabels },
-        { ...axis, size: 44, space: 26, incrs: [1, 2, 5].flatMap((each) => Array.from({ length: 10 }, (_, i) => each * 10 ** i)).sort((a, b) => a - b), values: (_plot, values) => values.map((value) => short.format(value)) },
+        { ...axis, size: 44, space: 20, incrs: [1, 2, 5].flatMap((each) => Array.from({ length: 10 }, (_, i) => each * 10 ** i)).sort((a, b) => a - b), values: (_plot, values) => values.map((value) => short.format(value)) },
       ],
       series: [{}, ...lines.map(series)],
       cursor: { sync: { key: "time" }, points: { show: false }, drag: { x: true, y: false, setScale: false } },
