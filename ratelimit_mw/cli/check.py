@@ -17,7 +17,7 @@ from ..keys.ip import parse_network
 from ..keys.key import PERSONAL
 from ..keys.parts import feature_of, part_of
 from ..operations import Answer, Line, Table
-from ..operations.overview import describe_amendments
+from ..operations.overview import describe_amendments, row_of
 from ..stores import open_store
 from ..stores.url import redacted_url
 from .connect import FACT, NOTE, PROBLEM, examine
@@ -63,7 +63,7 @@ def check(source: Source, strict: bool, connect: bool) -> Answer:
     problems, notes, facts = report["problems"], report["notes"], report.get(FACT, ())
     lines = [] if source.overview.is_file else list(source.overview.notes())
     shown = [
-        Table(source.title, list(map(source.overview.row, source.rules.rules))),
+        Table(source.title, list(map(row_of, report["rules"]))),
         *lines,
         *facts,
         *(Line(f"problem: {problem}", "bold red") for problem in problems),

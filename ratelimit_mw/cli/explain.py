@@ -13,15 +13,7 @@ from ..operations import Answer, Cell, Table, read_features
 from ..operations.answer import words_of_client
 from ..operations.clients import ALL_CLIENTS
 from ..operations.inspect import check_used
-from ..operations.overview import (
-    algorithm_of,
-    ban_text,
-    consistency_of,
-    cost_of,
-    describe_amendments,
-    function_name,
-    modes_of,
-)
+from ..operations.overview import Overview, describe_amendments, function_name, row_of
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found
 from ..testmode import process_clock
@@ -30,6 +22,8 @@ from .output import Failure, command, json_flag, parsed
 from .source import Routed, Source, SourceCommand
 
 _QUERY: Final = "query:"
+_SHOWN: Final = ("mode", "consistency", "lease", "algorithm", "ban")
+"""The fields of a rule as JSON that an explanation has, too."""
 
 
 def _parse_features(texts: tuple[str, ...]) -> dict[str, Any]:
@@ -80,7 +74,7 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
     routed = source.route(request)
     values = _values(source, request, routed, features)
     place = request.method, routed.path, _host(request), routed.to, routed.params
-    explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, values)) for rule in rules}
+    explanations = {rule: _explain(rule, values, overview, overview.why_not(rule, *place, values)) for rule in rules}
     lists = source.settings.lists.at(routed.path, routed.to, lambda: routed.params)
     list_name = {True: "allow", False: "deny", None: None}[lists.allows(values)]
     amendments = list(describe_amendments(source.settings.amendments)) if overview.is_file else []
@@ -92,7 +86,7 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
     if is_unlimited:
         notes.append(f"no {'other ' if amendments else ''}rule limits this request")
     report = {"features": values, "list": list_name, "rules": list(explanations.values())}
-    return Answer(report, _show(values, explanations), notes, is_unlimited)
+    return Answer(report, _show(values, overview, explanations), notes, is_unlimited)
 
 
 def _values(source: Source, request: ASGIRequest, routed: Routed, features: Features) -> dict[str, Any]:
@@ -124,7 +118,7 @@ def _host(request: ASGIRequest) -> Any:
     return request.host if request.header("host") else ""
 
 
-def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, Any]:
+def _explain(rule: CompiledRule, features: Features, overview: Overview, reason: str) -> dict[str, Any]:
     """Return the key and the limits of a rule for a request, or the reason why the rule does not apply."""
     features = rule.captures.add(features)
     key = None if reason else rule.build_key(features)
@@ -144,21 +138,20 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
     return {
         "rule": rule.name,
         "applies": True,
-        "mode": rule.source.mode,
-        **consistency_of(rule),
+        **{name: value for name, value in overview.as_json(rule).items() if name in _SHOWN},
         "key": key,
         "rejects": f"{missing} is missing" if key is None else None,
-        "algorithm": algorithm_of(rule),
         **({"schedule": rule.source.schedule.at(found.now)} if rule.source.schedule else {}),
-        **({"ban": rule.source.options["ban"]} if rule.source.ban else {}),
         "limits": [{"limit": limit, "policy": policy, "cost": rule.source.options["cost"]} for limit, policy in limits],
     }
 
 
-def _show(features: Features, explanations: dict[CompiledRule, dict[str, Any]]) -> list[Table | str]:
+def _show(
+    features: Features, overview: Overview, explanations: dict[CompiledRule, dict[str, Any]]
+) -> list[Table | str]:
     title = f"{features['method']} {features['path']}"
     routed = [f"{title} is routed to {features['endpoint']}"] if "endpoint" in features else []
-    applying = [_row(rule, each) for rule, each in explanations.items() if each["applies"]]
+    applying = [_row(rule, overview, each) for rule, each in explanations.items() if each["applies"]]
     others = [{"rule": each["rule"], "reason": each["reason"]} for each in explanations.values() if not each["applies"]]
     return [
         *routed,
@@ -167,15 +160,13 @@ def _show(features: Features, explanations: dict[CompiledRule, dict[str, Any]]) 
     ]
 
 
-def _row(rule: CompiledRule, explanation: dict[str, Any]) -> dict[str, Cell]:
+def _row(rule: CompiledRule, overview: Overview, explanation: dict[str, Any]) -> dict[str, Cell]:
     rejects, key = explanation["rejects"], explanation["key"]
     others = [f"in {text}"] if (text := explanation.get("schedule")) else []
-    others += [ban_text(rule.source.ban)] if rule.source.ban else []
+    row = row_of(overview.as_json(rule))
     return {
         "rule": rule.name,
         "key": f"rejected: {rejects}" if rejects else words_of_client(rule, key or "") or ALL_CLIENTS,
         "limits": [limit["limit"] for limit in explanation["limits"]] + others,
-        "algorithm": explanation["algorithm"],
-        "mode": modes_of(rule),
-        "cost": cost_of(rule),
+        **{name: row[name] for name in ("algorithm", "mode", "cost")},
     }

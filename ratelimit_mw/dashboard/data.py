@@ -15,7 +15,7 @@ from ..limiter.limiter import Limiter
 from ..limiter.observers.events import REJECTED
 from ..operations.answer import decision_json, override_json, span_text, time_json
 from ..operations.clients import read_pages
-from ..operations.overview import Overview
+from ..operations.overview import Overview, row_of
 from ..operations.traffic import TrafficSeries, missing_text, read_series, top_clients, total_json
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import blocking_call, run_blocking
@@ -178,10 +178,11 @@ def _read_rules(limiter: Limiter) -> list[Json]:
         views[rule].add(mark.view)
     for rule in rules.rules:
         places[rule.name] |= dict.fromkeys(rule.lines)
+    shown = {rule: overview.as_json(rule) for rule in rules.rules}
     return [
         {
-            **overview.as_json(rule),
-            "shown": overview.row(rule) | ({"applies to": sorted(views[rule])} if rule in views else {}),
+            **shown[rule],
+            "shown": row_of(shown[rule]) | ({"applies to": sorted(views[rule])} if rule in views else {}),
             "place": ", ".join(filter(None, places[rule.name])),
             "on_store_error": rule.source.on_store_error or limiter.settings.on_store_error,
         }

@@ -1,16 +1,15 @@
 """The rules, and the routes that they apply to, in words and as JSON, for commands and the dashboard. Pure."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any, Final
 
 from ..algorithms import name_of_spec
-from ..decision import BanTerms, Limit
 from ..http.routes import Route
 from ..keys.features import Features
 from ..keys.forms import normalize_host
-from ..quota import Quota, format_duration
+from ..quota import Quota
 from ..rules.compiled import CompiledRule
 from ..rules.marks import Destination, Mark, ViewMarks
 from ..rules.match import Match
@@ -18,13 +17,13 @@ from ..rules.named_rules import Amendment
 from ..rules.names import name_of
 from ..rules.routed import PathPatterns
 from ..rules.ruleset import RuleSet
-from ..rules.values import REQUESTS, items_of
 
 _SHOWN_VALUES: Final = 3
-_OTHERS: Final = (
-    *("on_store_error", "wait", "max_waiting", "hold_at_most", "limits_ttl", "unrouted"),
-    *("reserve", "target", "tune"),
-)
+_COLUMNS: Final = {"name", "match", "key", "limits", "per_key", "per", "schedule", "algorithm", "mode", "cost"}
+_SHOWN: Final = {*_COLUMNS, "source", "applies_to"}
+"""The fields of a rule as JSON that are in a column of their own. The others are options as the settings have them."""
+_IN_EFFECT: Final = {*_COLUMNS, "timezone", "consistency", "lease"}
+"""The fields that may differ from the option of the same name."""
 _either: Final = " or ".join
 _line: Final = "; ".join
 
@@ -59,21 +58,8 @@ class Overview:
             methods = [method for method, view in views if _exemption(view) == exempt]
             self.exempt.append(f"{route.describe(methods)} from {exempt}")
 
-    def row(self, rule: CompiledRule) -> dict[str, list[str]]:
-        """The lines of each column in a table of rules."""
-        return {
-            "rule": [rule.name],
-            **({} if self.is_file else {"source": [self._source(rule)]}),
-            "applies to": self._applies_to(rule),
-            "key": [" + ".join("|".join(names) for names in rule.source.entries) or "one for all clients"],
-            "limits": _limits(rule),
-            "algorithm": [algorithm_of(rule)],
-            "mode": modes_of(rule),
-            "cost": [cost_of(rule)],
-        }
-
     def as_json(self, rule: CompiledRule) -> dict[str, Any]:
-        """A rule for programs. It has most options only when the rule has them."""
+        """A rule for programs. Options that have no column of a table are there when the rule has them."""
         source = rule.source
         tables, zone = {name: _texts_of(table) for name, table in source.tables}, source.options["timezone"]
         per_key = tables.pop("", None)
@@ -85,17 +71,12 @@ class Overview:
             **({"per_key": per_key} if per_key else {}),
             **({"per": tables} if tables else {}),
             **({"schedule": _texts_of(source.schedule.limits)} if source.schedule else {}),
-            **({"timezone": zone} if source.schedule or source.has_calendar else {}),
             "algorithm": algorithm_of(rule),
             "mode": source.mode,
-            **consistency_of(rule),
             "cost": function_name(source.options["cost"]) or source.options["cost"],
-            **({"unit": source.unit} if source.unit != REQUESTS else {}),
-            "when_missing": source.when_missing,
-            "count_when": _outcomes_json(source.options["count_when"]),
-            **({"count_unless": _outcomes_json(unless)} if (unless := source.options["count_unless"]) else {}),
-            **({"ban": source.options["ban"]} if source.ban else {}),
-            **_others(rule),
+            **{name: _plain(value) for name, value in source.set_options.items() if name not in _IN_EFFECT},
+            **({"timezone": zone} if source.schedule or source.has_calendar else {}),
+            **({"consistency": "leased", "lease": f"{source.lease_percent}%"} if source.lease_percent else {}),
             **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
         }
 
@@ -152,15 +133,46 @@ class Overview:
 
     def _applies_to(self, rule: CompiledRule) -> list[str]:
         """The requests that a rule applies to: those of its views, or one condition per line."""
-        matches = _match(rule.source.matches)
-        methods, paths = "/".join(matches.pop("methods")), _either(matches.pop("path"))
-        if rule in self._routes:
-            routes = ", ".join(dict.fromkeys(self._routes[rule]))
-            return [" ".join(filter(None, (methods, routes, _conditions(rule))))]
-        conditions = [
-            f"{name} {_either(value or repr(value) for value in values)}" for name, values in matches.items() if values
-        ]
-        return list(filter(None, [f"{methods} {paths}".strip(), *conditions])) or ["all"]
+        match = _match(rule.source.matches)
+        if rule not in self._routes:
+            return _conditions(match)
+        routes = ", ".join(dict.fromkeys(self._routes[rule]))
+        others = [f"when {name} is {_either(_texts(values))}" for name, values in rule.source.matches.features]
+        return [" ".join(filter(None, ("/".join(match["methods"]), routes, *others)))]
+
+
+def row_of(rule: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The lines of each column in a table of rules, from a rule as JSON. Options without a column are at the mode."""
+    options = (f"{name} = {json.dumps(value, default=str)}" for name, value in rule.items() if name not in _SHOWN)
+    return {
+        "rule": [rule["name"]],
+        **({"source": [rule["source"]]} if "source" in rule else {}),
+        "applies to": rule.get("applies_to") or _conditions(rule["match"]),
+        "key": [" + ".join(rule["key"]) or "one for all clients"],
+        "limits": [*([rule["limits"]] if isinstance(rule["limits"], str) else rule["limits"]), *_other_limits(rule)],
+        "algorithm": [rule["algorithm"]],
+        "mode": [rule["mode"], *options],
+        "cost": [str(rule["cost"])],
+    }
+
+
+def _other_limits(rule: Mapping[str, Any]) -> Iterator[str]:
+    for name, table in {"key": rule.get("per_key", {}), **rule.get("per", {})}.items():
+        yield from (f"{name} {value}: {_line(quotas)}" for value, quotas in islice(table.items(), _SHOWN_VALUES))
+        if len(table) > _SHOWN_VALUES:
+            yield f"and {len(table) - _SHOWN_VALUES} more"
+    yield from (f"{time}: {_line(quotas)}" for time, quotas in rule.get("schedule", {}).items())
+
+
+def _conditions(match: Mapping[str, Sequence[str]]) -> list[str]:
+    """The conditions on requests, one per line."""
+    place = f"{'/'.join(match['methods'])} {_either(match['path'])}".strip()
+    others = [
+        f"{name} {_either(value or repr(value) for value in values)}"
+        for name, values in match.items()
+        if values and name not in ("methods", "path")
+    ]
+    return list(filter(None, [place, *others])) or ["all"]
 
 
 def describe_amendments(amendments: Mapping[str, Amendment]) -> Iterator[str]:
@@ -179,66 +191,9 @@ def algorithm_of(rule: CompiledRule) -> str:
     return f"{name} ({limit.algorithm.variant})" if limit.algorithm.variant else name
 
 
-def consistency_of(rule: CompiledRule) -> dict[str, str]:
-    """How a rule counts, for programs, unless it asks the store each time."""
-    consistency, percent = rule.source.consistency, rule.source.lease_percent
-    shown = {} if consistency == "exact" else {"consistency": consistency}
-    return shown | ({"lease": f"{percent}%"} if percent else {})
-
-
-def modes_of(rule: CompiledRule) -> list[str]:
-    """The lines of a table that show the mode, how the rule counts, and its options without a column."""
-    others = [f"{name} = {json.dumps(value)}" for name, value in _others(rule).items()]
-    return [rule.source.mode, *filter(None, [" ".join(consistency_of(rule).values())]), *others]
-
-
-def _others(rule: CompiledRule) -> dict[str, Any]:
-    """The options that have no form of their own here, unless they have their default."""
-    return {name: value for name, value in rule.source.set_options.items() if name in _OTHERS}
-
-
-def cost_of(rule: CompiledRule) -> str:
-    options = rule.source.options
-    tables = (("if", options["count_when"]), ("unless", options["count_unless"]))
-    return " ".join(
-        [
-            function_name(options["cost"]) or str(options["cost"]),
-            *(f"{word} {_either(_outcome_texts(table))}" for word, table in tables if table),
-        ]
-    )
-
-
 def _exemption(view: ViewMarks) -> str:
     """The rules that a view is exempt from, in words."""
     return ", ".join(view.exempt or ()) or ("every other rule" if view.inside else "every rule")
-
-
-def _limits(rule: CompiledRule) -> list[str]:
-    options = rule.source.options
-    lines = [function_name(rule.source.function)] if not rule.limits else list(map(_limit, rule.limits))
-    for name, table in rule.source.tables:
-        shown = islice(table.items(), _SHOWN_VALUES)
-        lines += [f"{name or 'key'} {value}: {_line(map(str, quotas))}" for value, quotas in shown]
-        lines += [f"and {len(table) - _SHOWN_VALUES} more"] if len(table) > _SHOWN_VALUES else []
-    for text, limits in rule.ranges.items():
-        lines.append(f"{text} ({options['timezone']}): {_line(map(str, (limit.quota for limit in limits)))}")
-    return [*lines, *([ban_text(rule.source.ban)] if rule.source.ban else [])]
-
-
-def _limit(limit: Limit) -> str:
-    return f"{limit.text} ({limit.quota.zone})" if limit.quota.calendar else limit.text
-
-
-def ban_text(ban: BanTerms) -> str:
-    """Return a ban in words.
-
-    >>> ban_text(BanTerms(10, 600_000_000, 3_600_000_000, 2, 86_400_000_000))
-    'ban after 10 rejections in 10m, for 1h; each ban 2 times as long as the last, at most 1d'
-    """
-    grows = f"; each ban {ban.growth} times as long as the last, at most {format_duration(ban.longest)}"
-    rejections = f"{ban.after} rejection{'s' * (ban.after > 1)} in {format_duration(ban.within)}"
-    has_growth = ban.growth > 1 and ban.longest > ban.first
-    return f"ban after {rejections}, for {format_duration(ban.first)}{grows * has_growth}"
 
 
 def function_name(limits: object) -> str:
@@ -256,24 +211,16 @@ def _match(match: Match) -> dict[str, list[str]]:
     }
 
 
-def _conditions(rule: CompiledRule) -> str:
-    """The conditions on features, which depend on a real request."""
-    return " ".join(f"when {name} is {_either(_texts(values))}" for name, values in rule.source.matches.features)
-
-
-def _outcomes_json(table: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """An option with its statuses as a list."""
-    return table and {**table, **({"status": sorted(items_of(table["status"]), key=str)} if "status" in table else {})}
-
-
-def _outcome_texts(table: Mapping[str, Any]) -> list[str]:
-    """Return the statuses of an option as texts, and "marked" where views mark what counts."""
-    return [*sorted(map(str, items_of(table.get("status", ())))), *(["marked"] if table.get("marked") else [])]
-
-
 def _texts_of(table: Mapping[str, Iterable[Quota]]) -> dict[str, list[str]]:
     return {value: list(map(str, quotas)) for value, quotas in table.items()}
 
 
 def _texts(values: Iterable[object]) -> list[str]:
     return sorted(map(str, values))
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of an option as JSON has it: Python may have a set of statuses."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return sorted(value, key=str) if isinstance(value, Set) else value

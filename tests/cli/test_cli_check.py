@@ -25,8 +25,8 @@ def test_check_shows_every_rule(settings: Write) -> None:
         "key": ["email + ip"],
         "limits": ["5/minute", "20/hour"],
         "algorithm": ["sliding-window"],
-        "mode": ["enforce"],
-        "cost": ["1 if 401 or 403"],
+        "mode": ["enforce", 'count_when = {"status": [401, 403]}'],
+        "cost": ["1"],
     }
     assert (api["applies to"][0], api["limits"][0]) == ("/api/** or /v2/**", "100/minute burst 20")
     assert (api["algorithm"], api["mode"]) == (["token-bucket (interval)"], ["shadow"])
@@ -52,7 +52,8 @@ def test_check_shows_costs_and_units(settings: Write) -> None:
     cost = 'cost = "json:n|pages|5"\nunit = "tokens"'
     answer = answer_of("check", settings(f"[[rules]]\nname = 'r'\nlimits = '9/minute; 2 concurrent'\n{cost}"))
     (row,) = rows_of(answer)
-    assert (row["limits"][0], row["cost"]) == ("9 tokens/minute", ["json:n|pages|5"])
+    assert (row["limits"][0], row["cost"]) == ("9/minute", ["json:n|pages|5"])
+    assert row["mode"] == ["enforce", 'unit = "tokens"']
     assert answer.json["required_features"] == {"pages": ["r"]}
     (rule,) = answer.json["rules"]
     assert [rule[name] for name in ("limits", "cost", "unit")] == [
@@ -175,8 +176,6 @@ def test_check_as_json(settings: Write) -> None:
         "algorithm": "token-bucket (interval)",
         "mode": "shadow",
         "cost": 1,
-        "when_missing": "skip",
-        "count_when": None,
     }
     assert "per" not in rules[0]
 
@@ -208,14 +207,15 @@ def test_check_never_shows_passwords(settings: Write) -> None:
 
 def test_check_and_explain_show_how_a_rule_counts(settings: Write) -> None:
     """Below the mode, and in the JSON, unless the rule asks the store each time."""
-    for option, mode, fields in (
-        ('consistency = "exact"', ["enforce"], {}),
-        ('consistency = "leased"', ["enforce", "leased 2%"], {"consistency": "leased", "lease": "2%"}),
-        ('lease = "5%"', ["enforce", "leased 5%"], {"consistency": "leased", "lease": "5%"}),
+    for option, fields in (
+        ('consistency = "exact"', {}),
+        ('consistency = "exact"\nlease = "5%"', {}),
+        ('consistency = "leased"', {"consistency": "leased", "lease": "2%"}),
+        ('lease = "5%"', {"consistency": "leased", "lease": "5%"}),
     ):
         path = settings(f'[[rules]]\nname = "a"\nlimits = "100/minute"\n{option}')
         for answer in (answer_of("check", path), answer_of("explain", path, "GET", "/", "--feature", "ip=192.0.2.7")):
-            assert rows_of(answer)[0]["mode"] == mode
+            assert rows_of(answer)[0]["mode"] == ["enforce", *(f'{name} = "{value}"' for name, value in fields.items())]
             (rule,) = answer.json["rules"]
             assert {name: rule[name] for name in ("consistency", "lease") if name in rule} == fields
 

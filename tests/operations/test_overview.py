@@ -8,7 +8,7 @@ import pytest
 
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
-from ratelimit_mw.operations.overview import Overview
+from ratelimit_mw.operations.overview import Overview, row_of
 from ratelimit_mw.operations.traffic import report_json, top_json
 from ratelimit_mw.testing import ManualClock
 
@@ -42,8 +42,9 @@ def test_limits_from_a_function_are_shown_by_its_name() -> None:
     overview = Overview(limiter.rules, {})
     (rule,) = limiter.rules.rules
     name = f"{__name__}.limits_of()"
-    assert overview.row(rule)["limits"] == [name]
-    assert (overview.row(rule)["algorithm"], overview.row(rule)["cost"]) == (["gcra"], [f"{__name__}.cost_of()"])
+    assert row_of(overview.as_json(rule))["limits"] == [name]
+    row = row_of(overview.as_json(rule))
+    assert (row["algorithm"], row["cost"]) == (["gcra"], [f"{__name__}.cost_of()"])
     assert overview.as_json(rule)["limits"] == name
 
 
@@ -55,13 +56,13 @@ def test_an_option_without_a_column_is_shown_beside_the_mode() -> None:
     first, second = rules.rules
     assert overview.as_json(first).items() >= options.items()
     texts = ['on_store_error = "deny"', 'wait = "5s"', "max_waiting = 7", "hold_at_most = 90", "unrouted = true"]
-    assert sorted(overview.row(first)["mode"]) == sorted(["enforce", *texts])
+    assert sorted(row_of(overview.as_json(first))["mode"]) == sorted(["enforce", *texts])
     assert overview.as_json(second).keys().isdisjoint(options)
-    assert overview.row(second)["mode"] == ["enforce"]
+    assert row_of(overview.as_json(second))["mode"] == ["enforce"]
     adaptive = Rule(limits="adaptive 5..9/s", tune="health", target="1s", reserve={"critical": "20%"})
     (rule,) = Limiter([adaptive]).rules.rules
     texts = ["enforce", 'reserve = {"critical": "20%"}', 'target = "1s"', 'tune = "health"']
-    assert sorted(overview.row(rule)["mode"]) == texts
+    assert sorted(row_of(overview.as_json(rule))["mode"]) == texts
 
 
 def limits_of(user: str) -> str:

@@ -16,7 +16,7 @@ from ratelimit_mw.http.functions import CheckedFunctions
 from ratelimit_mw.http.headers import Memo
 from ratelimit_mw.http.needs import Need
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.operations.overview import Overview
+from ratelimit_mw.operations.overview import Overview, row_of
 from ratelimit_mw.rules import ruleset
 from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.rules.marks import Destination, ViewMarks
@@ -266,7 +266,7 @@ def test_the_ban_of_a_rule_is_parsed() -> None:
         for key in (["endpoint", "user"], ["header:x-api-key"], ["user|ip"], ["ip/24"], ["path:tenant"]):
             assert Rule(limits="5/minute", key=key, ban={**ban, **more}).ban == expected
     rules = Limiter([Rule(name="api", limits="9/minute", ban={**ban, "after": 1, "growth": 3})]).rules
-    shown = "ban after 1 rejection in 10m, for 1h; each ban 3 times as long as the last, at most 1w"
-    assert Overview(rules, {}).row(rules.rules[0])["limits"] == ["9/minute", shown]
+    shown = 'ban = {"after": 1, "within": "10m", "for": "1h", "growth": 3}'
+    assert row_of(Overview(rules, {}).as_json(rules.rules[0]))["mode"] == ["enforce", shown]
     settings: Any = {"defaults": {"ban": ban}, "rules": [{"limits": "1/m"}, {"limits": "1/m", "ban": False}]}
     assert [rule.source.ban is None for rule in Limiter.from_settings(settings).rules.rules] == [False, True]

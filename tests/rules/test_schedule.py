@@ -16,7 +16,7 @@ from shared_store import SharedStore
 from tables import each, expect_error
 
 from ratelimit_mw import INVALID, ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.operations.overview import Overview
+from ratelimit_mw.operations.overview import Overview, row_of
 from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.rules.priorities import DEFAULT_PRIORITIES, parse_priorities
 from ratelimit_mw.rules.schedule import Schedule
@@ -157,9 +157,10 @@ def test_check_lists_all_ranges() -> None:
     rule = rule_of(WORK, "sat", timezone="Europe/Berlin")
     rules = Limiter([rule]).rules
     overview, compiled = Overview(rules, {}), rules.rules[0]
-    lines = ["200/minute", f"{WORK} (Europe/Berlin): 50/minute", "sat (Europe/Berlin): 50/minute"]
-    assert overview.row(compiled)["limits"] == lines
     shown = overview.as_json(compiled)
+    row = row_of(shown)
+    assert row["limits"] == ["200/minute", f"{WORK}: 50/minute", "sat: 50/minute"]
+    assert row["mode"] == ["enforce", 'timezone = "Europe/Berlin"']
     assert (shown["schedule"], shown["timezone"]) == ({WORK: ["50/minute"], "sat": ["50/minute"]}, "Europe/Berlin")
 
 
