@@ -31,7 +31,7 @@ from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.framework import SETTING, check_slips
-from .request import SCOPE, THROTTLE, DjangoRequest, django_user, server_data
+from .request import SCOPE, DjangoRequest, django_user, server_data
 from .routes import URLRoutes, throttling
 
 _lock = threading.RLock()  # reentrant: importing the functions of the settings may ask for the limiter
@@ -111,7 +111,7 @@ class ProjectLimits:
         settings = table.pop("settings", None)
         if settings is None and limiter is None:
             settings, table = source if table == source else table, {}
-        adapter = {"user": django_user, SCOPE: lambda _: None, THROTTLE: lambda _: None}  # throttles pass the last two
+        adapter = {"user": django_user, SCOPE: lambda _: None}  # a throttle passes its scope
         self.http_limiter = HttpLimiter(settings, limiter, features, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
         self.owned = limiter is None
 

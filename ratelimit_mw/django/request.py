@@ -32,8 +32,6 @@ ATTRIBUTE: Final = "_ratelimit_mw"
 """The attribute of Django's request that holds its admission."""
 SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
-THROTTLE: Final = "throttle_key"
-"""The feature with the key that ``get_cache_key`` of your own throttle returns."""
 _DATA: Final = "_ratelimit_mw_data"
 """The attribute of Django's request that holds the data that REST framework has parsed."""
 _FIRST_ERROR: Final = 400

@@ -123,13 +123,16 @@ def test_a_throttle_decides_rules_of_its_scope() -> None:
 
 
 def test_a_scope_without_a_rule_stops_django() -> None:
-    """A throttle whose scope no rule matches stops the start, and the error names the view."""
+    """A throttle whose scope no rule matches stops the start, and the error names the view. A key has no scope."""
     by_route = view_of(throttle_scope="uploads").as_view(throttle_classes=[Throttle])
     by_throttle = view_of(type("Few", (Throttle,), {"scope": "uploads"})).as_view()
     for view in (Uploads.as_view(), by_route, by_throttle):
         error = pytest.raises(ConfigError, match=r"the throttle of [\w.]+: no rule .* scope = 'uploads'")
         with project(one_rule(match={"scope": "downloads"}), path("", view)), error:
             RateLimitMiddleware(hello)
+    by_scope = {**UPLOADS, "key": ["scope", "ip"]}
+    with project(ruled(by_scope)), pytest.raises(ConfigError, match="'uploads': key: a scope is no part of a key"):
+        RateLimitMiddleware(hello)
 
 
 def test_a_dynamic_scope_without_a_rule_is_an_error() -> None:
