@@ -1,4 +1,4 @@
-"""Calls through a ``redis.Redis`` of the application: its pool, its login and its tracing apply, its retries do not.
+"""Calls over the connections of an application's ``redis.Redis``: its pool, login and TLS apply, its retries do not.
 
 A retry of redis-py could count one request several times.
 """
@@ -6,131 +6,68 @@ A retry of redis-py could count one request several times.
 from __future__ import annotations
 
 import asyncio
-import copy
-import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.client import NEVER_DECODE
-from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from ...errors import ConfigError
 from ..blocking import run_once
-from ..budget import ThreadClock
 from ..servers import Server
 from ..ways import EventLoop, Threads, Way
 from .address import Address
-from .call import Call
-from .errors import Command
 from .router import Router
 
-_FULL_POOL: Final = "Too many connections", "No connection available"  # nothing was sent: the call may try again
-_FULL_POOL_WAIT: Final = 0.002  # seconds
-_AS_BYTES: Final = {NEVER_DECODE: True}  # even when the client decodes responses
+
+class _PoolChannel:
+    """The connections of a pool, as a channel. Each call takes one, and then releases it."""
+
+    connection = None
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def close(self) -> None:
+        """Do nothing: the pool belongs to the application."""
 
 
-class ApplicationRouter(Router):
-    """A router whose one server is that of a client. ``execute`` returns the reply to a command before a deadline."""
+class ThreadPoolChannel(_PoolChannel):
+    """A pool for threads."""
 
-    def __init__(self, name: str, way: Way, execute: Callable[[Command, float], Awaitable[Any]]) -> None:
-        super().__init__(Address((Server(name, 0),)), way)
-        self._execute = execute
-
-    async def command(self, location: Server, deadline: float, *command: Any) -> Any:
-        return await self._execute(command, deadline)
-
-    async def _post(self, location: Server, calls: Sequence[Call], deadline: float) -> Awaitable[list[Any]]:
-        replies: list[Any] = []
-        for each in calls:
-            try:
-                replies.append(await self._execute(each.command, deadline))
-            except redis.ResponseError as error:
-                replies.append(error)
-        return _as_awaitable(replies)
-
-
-async def _as_awaitable(replies: list[Any]) -> list[Any]:
-    return replies
-
-
-class _Client:
-    """A client of redis-py. Each call uses a copy, which has one connection and no retries."""
-
-    def __init__(self, client: Any, kind: Any, argument: str, no_retry: Any) -> None:
-        name = f"{kind.__module__.partition('.client')[0]}.Redis"
-        if not isinstance(client, kind):
-            got = type(client).__name__
-            raise ConfigError(f"{argument}: expected a {name}; got a {got}. For a cluster, use redis+cluster://")
-        if getattr(client, "connection", None) is not None or getattr(client, "single_connection_client", False):
-            raise ConfigError(f"{argument}: expected a {name} without single_connection_client=True")
-        self._client: Any = client
-        self._pool = self._client.connection_pool
-        self.name = _name(self._pool)
-        self._no_retry = no_retry
-
-    @contextmanager
-    def _copy(self, connection: Any) -> Iterator[Any]:
-        own = copy.copy(self._client)
-        own.auto_close_connection_pool = False
-        retry, connection.retry, own.connection = connection.retry, self._no_retry, connection
-        try:
-            yield own
-        finally:
-            connection.retry, own.connection = retry, None
-
-
-class ApplicationClient(_Client):
-    """A client for threads."""
-
-    def __init__(self, client: Any, clock: ThreadClock) -> None:
-        super().__init__(client, redis.Redis, "client", Retry(NoBackoff(), 0))
-        self._clock = clock
-        self._never_waits = type(self._pool) in (redis.ConnectionPool, SentinelConnectionPool)
+    def __init__(self, pool: Any, way: Threads) -> None:
+        super().__init__(pool)
+        self._clock = way.clock
+        self._never_waits = type(pool) in (redis.ConnectionPool, SentinelConnectionPool)
         """Whether the pool is of a kind that raises an error when it is full. Others may wait, for 20 s or longer."""
         self._is_connected = False
         """Whether the last call had a reply. If not, taking a connection may have to connect first."""
 
-    async def execute(self, command: Command, deadline: float) -> Any:
-        try:
-            reply = self._execute(command, deadline)
-        except redis.ResponseError:
-            raise
-        except Exception:
-            self._is_connected = False
-            raise
-        self._is_connected = True
-        return reply
+    async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
+        is_quick, self._is_connected = self._is_connected and self._never_waits, False
+        connection = self._pool.get_connection() if is_quick else self._take_in_thread(deadline)
 
-    def _execute(self, command: Command, deadline: float) -> Any:
-        is_quick = self._is_connected and self._never_waits
-        connection = self._take(deadline) if is_quick else self._take_in_thread(deadline)
-
-        def execute(seconds: float) -> Any:
+        def send(seconds: float) -> None:
             _set_timeout(connection, seconds)
-            with self._copy(connection) as own:
-                return own.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
+            connection.send_packed_command([frame], check_health=False)
+
+        def receive(seconds: float) -> Any:
+            _set_timeout(connection, seconds)
+            try:
+                return connection.read_response(disable_decoding=True)
+            except redis.ResponseError as error:
+                return error
 
         try:
-            return self._clock.once(execute, deadline)
+            self._clock.once(send, deadline)
+            received = [self._clock.once(receive, deadline) for _ in range(replies)]
         finally:
             _set_timeout(connection, connection.socket_timeout)
             self._pool.release(connection)
-
-    def _take(self, deadline: float) -> Any:
-        while True:
-            try:
-                return self._pool.get_connection()
-            except redis.ConnectionError as error:
-                if not _is_full(error) or self._clock.now >= deadline:
-                    raise
-                self._clock.once(lambda _: time.sleep(_FULL_POOL_WAIT), deadline)
+        self._is_connected = True
+        return _as_awaitable(received)
 
     def _take_in_thread(self, deadline: float) -> Any:
         """Bound the time to connect and to wait: the timeouts and retries of the client may take much longer."""
@@ -139,8 +76,7 @@ class ApplicationClient(_Client):
             if taken.exception() is None:
                 self._pool.release(taken.result())
 
-        seconds = deadline - self._clock.now
-        taken = run_once(object(), lambda: self._take(self._clock.now + seconds))  # each thread has its own time
+        taken = run_once(object(), self._pool.get_connection)
         try:
             return self._clock.result(taken, deadline)
         except TimeoutError:
@@ -148,61 +84,81 @@ class ApplicationClient(_Client):
             raise
 
 
-class AsyncApplicationClient(_Client):
-    """A client for one event loop. The caller bounds its calls."""
+class LoopPoolChannel(_PoolChannel):
+    """A pool for one event loop."""
 
-    def __init__(self, client: Any) -> None:
-        super().__init__(client, redis.asyncio.Redis, "aclient", AsyncRetry(NoBackoff(), 0))
+    def __init__(self, pool: Any, way: EventLoop) -> None:
+        super().__init__(pool)
+        self._clock = way.clock
 
-    async def execute(self, command: Command) -> Any:
-        connection = await self._take()
-        try:
-            with self._copy(connection) as own:
-                return await own.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
-        finally:
-            await self._pool.release(connection)
-
-    async def _take(self) -> Any:
-        while True:
-            try:
-                return await self._pool.get_connection()
-            except redis.ConnectionError as error:
-                if not _is_full(error):
-                    raise
-                await asyncio.sleep(_FULL_POOL_WAIT)
+    async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
+        return _as_awaitable(await self._clock.within(_exchange(self._pool, frame, replies), deadline))
 
 
-def blocking_router(client: Any, way: Threads) -> Router:
-    """Return the router of a blocking client."""
-    own = ApplicationClient(client, way.clock)
-    return ApplicationRouter(own.name, way, own.execute)
+class BridgeChannel(_PoolChannel):
+    """A pool for one event loop, for the threads beside it: the limiter probes the store and returns slots from some.
 
-
-def loop_router(client: Any, way: EventLoop) -> Router:
-    """Return the router of an async client, on its event loop."""
-    own = AsyncApplicationClient(client)
-    return ApplicationRouter(own.name, way, lambda command, deadline: way.clock.within(own.execute(command), deadline))
-
-
-def bridging_router(client: Any, loops: Iterable[asyncio.AbstractEventLoop], way: Threads) -> Router:
-    """Return the router of an async client for other threads. Its calls run on the event loop of the client.
-
-    The limiter probes the store and returns slots from threads of its own.
+    ``loops`` are the event loops that have used the store.
     """
-    own = AsyncApplicationClient(client)
 
-    async def execute(command: Command, deadline: float) -> Any:
-        loop = next((each for each in list(loops) if each.is_running()), None)
+    def __init__(self, pool: Any, way: Threads, loops: Iterable[asyncio.AbstractEventLoop]) -> None:
+        super().__init__(pool)
+        self._clock, self._loops = way.clock, loops
+
+    async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
+        loop = next((each for each in list(self._loops) if each.is_running()), None)
         if loop is None or asyncio._get_running_loop() is loop:
             raise ConfigError("this RedisStore cannot make blocking calls. Pass client= as well, or a URL")
-        call = asyncio.run_coroutine_threadsafe(own.execute(command), loop)
+        call = asyncio.run_coroutine_threadsafe(_exchange(self._pool, frame, replies), loop)
         try:
-            return way.clock.result(call, deadline)
+            return _as_awaitable(self._clock.result(call, deadline))
         except TimeoutError:
             call.cancel()
             raise
 
-    return ApplicationRouter(own.name, way, execute)
+
+async def _exchange(pool: Any, frame: bytes, replies: int) -> list[Any]:
+    """Return the replies to calls. The caller bounds the time."""
+    connection, received = await pool.get_connection(), []
+    try:
+        await connection.send_packed_command([frame], check_health=False)
+        for _ in range(replies):
+            try:
+                received.append(await connection.read_response(disable_decoding=True))
+            except redis.ResponseError as error:
+                received.append(error)
+    finally:
+        await pool.release(connection)
+    return received
+
+
+async def _as_awaitable(replies: list[Any]) -> list[Any]:
+    return replies
+
+
+def application_router(client: Any, aclient: Any, way: Way, loops: Iterable[asyncio.AbstractEventLoop]) -> Router:
+    """Return the router whose one server is that of the clients of an application."""
+    channel: Any
+    if isinstance(way, EventLoop):
+        if aclient is None:
+            raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
+        channel = LoopPoolChannel(pool := _pool_of(aclient, redis.asyncio.Redis, "aclient"), way)
+    elif client is None:
+        channel = BridgeChannel(pool := _pool_of(aclient, redis.asyncio.Redis, "aclient"), way, loops)
+    else:
+        channel = ThreadPoolChannel(pool := _pool_of(client, redis.Redis, "client"), way)
+    server = Server(_name(pool), 0)
+    router = Router(Address((server,)), way)
+    router.channels[server] = channel
+    return router
+
+
+def _pool_of(client: Any, kind: Any, argument: str) -> Any:
+    """Return the pool of a client, which an argument of the store has passed."""
+    if not isinstance(client, kind):
+        name, got = f"{kind.__module__.partition('.client')[0]}.Redis", type(client).__name__
+        raise ConfigError(f"{argument}: expected a {name}; got a {got}. For a cluster, use redis+cluster://")
+    return client.connection_pool
 
 
 def _name(pool: Any) -> str:
@@ -213,10 +169,6 @@ def _name(pool: Any) -> str:
     if "path" in options:
         return f"unix://{options['path']}"
     return f"redis://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db') or 0}"
-
-
-def _is_full(error: Exception) -> bool:
-    return any(text in str(error) for text in _FULL_POOL)
 
 
 def _set_timeout(connection: Any, seconds: float | None) -> None:

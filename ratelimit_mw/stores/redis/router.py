@@ -56,7 +56,8 @@ class Router:
         self.way = way
         self.clock = way.clock
         self.map = SlotMap(address)
-        self._channels: dict[Server, Channel] = {}
+        self.channels: dict[Server, Channel] = {}
+        """The connections to each server, opened when a call needs them."""
         self._refreshing = way.lock()
         self._reads = 0
         self._next_read = 0.0
@@ -71,7 +72,7 @@ class Router:
     async def ask(self, call: Call, deadline: float) -> Any:
         """Return the result of a call. Raises ``StoreError``."""
         location = self.map.owners[call.slot]
-        if location not in self._channels or self.map.is_stale:
+        if location not in self.channels or self.map.is_stale:
             await self.ask_each((call,), deadline)
         else:  # as a rule, and quicker
             await self._ask_at(location, call, deadline)
@@ -82,7 +83,7 @@ class Router:
     async def _ask_at(self, location: Server, call: Call, deadline: float) -> None:
         """Give a call its result, from a server that was asked before."""
         try:
-            (reply,) = await (await self._channels[location].send(call.frame, 1, deadline))
+            (reply,) = await (await self.channels[location].send(call.frame, 1, deadline))
             if isinstance(reply, ResponseError):
                 left: Calls = {}
                 self._redirect(call, reply, location, left)
@@ -113,7 +114,7 @@ class Router:
         """Return the open connection of an event loop to a server, unless the map has to be read first."""
         if location is None or self.map.is_stale or not self.map.is_known:
             return None
-        channel = self._channels.get(location)
+        channel = self.channels.get(location)
         return None if channel is None else channel.connection
 
     async def command(self, location: Server, deadline: float, *command: Any) -> Any:
@@ -132,7 +133,7 @@ class Router:
 
     def close(self) -> None:
         """Close the connections."""
-        for channel in list(self._channels.values()):
+        for channel in list(self.channels.values()):
             channel.close()
 
     # -- calls to several servers --------------------------------------------------------------------------------------
@@ -158,7 +159,8 @@ class Router:
                 fail(sent, NotRunError(_UNKNOWN))
                 continue
             try:
-                flights.append((location, sent, await self._post(location, sent, deadline)))
+                flight = await self._channel(location).send(frame_of(sent), len(sent), deadline)
+                flights.append((location, sent, flight))
             except NotRunError as error:
                 self.map.mark_silent(location)
                 unsent += [(call, location, error) for call in sent if call is not _ASKING]
@@ -179,10 +181,6 @@ class Router:
             else:
                 left.setdefault(owner, []).append(call)
         return left
-
-    async def _post(self, location: Server, calls: Sequence[Call], deadline: float) -> Awaitable[list[Any]]:
-        """Send calls to a server. Return its replies, to be awaited."""
-        return await self._channel(location).send(frame_of(calls), len(calls), deadline)
 
     def receive(self, calls: Sequence[Call], replies: Sequence[Any], source: Server, left: Calls) -> None:
         """Give calls the replies of a server. Add those to ``left`` that have to go out again."""
@@ -235,8 +233,8 @@ class Router:
                 self._reads += 1
         if not slots.is_known:
             raise NotRunError(self._failure)
-        for location in set(self._channels).difference(slots.servers()):
-            if channel := self._channels.pop(location, None):  # another thread may have taken it
+        for location in set(self.channels).difference(slots.servers()):
+            if channel := self.channels.pop(location, None):  # another thread may have taken it
                 channel.close()
 
     async def _read_map(self, deadline: float) -> None:
@@ -260,9 +258,9 @@ class Router:
     # -- servers -------------------------------------------------------------------------------------------------------
 
     def _channel(self, location: Server) -> Channel:
-        channel = self._channels.get(location)
+        channel = self.channels.get(location)
         if channel is None:  # another thread may have opened one
-            channel = self._channels.setdefault(location, self.way.channel(partial(self._connect, location)))
+            channel = self.channels.setdefault(location, self.way.channel(partial(self._connect, location)))
         return channel
 
     async def _connect(self, location: Server, deadline: float) -> Any:
@@ -313,12 +311,8 @@ def fail(calls: Sequence[Call], error: Exception) -> None:
 
 
 def values_of(reply: Any) -> dict[str, str]:
-    """Return the values in a reply: lines of text, names and values in turn, or what a client has made of them."""
+    """Return the values in a reply: lines of text, or names and values in turn."""
     if isinstance(reply, bytes):
         return dict(_FIELD.findall(reply.decode("utf-8", "replace")))
-    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-    return {_text(name): _text(value) for name, value in fields.items()}
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    texts = [each.decode("utf-8", "replace") for each in reply]
+    return dict(zip(texts[::2], texts[1::2], strict=True))

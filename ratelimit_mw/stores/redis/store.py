@@ -25,7 +25,7 @@ from ..servers import tls_context
 from ..url import parse_url_of, redacted_url
 from ..ways import EventLoop, Way
 from .address import Address, add_remap
-from .application import blocking_router, bridging_router, loop_router
+from .application import application_router
 from .batch import Batches
 from .call import HIT, PEEK, Operation, have_lua, key_name
 from .errors import NotRunError
@@ -95,19 +95,11 @@ class RedisStore(CallStore):
             (self.name, _) = self._threads.connections.map.primaries[0]
 
     def _connect(self, way: Way) -> Router | Batches:
-        router = self._router(way)
+        if self._address is None:
+            router = application_router(self._client, self._aclient, way, self._loops.values)
+        else:
+            router = Router(self._address, way)
         return Batches(router) if isinstance(way, EventLoop) else router
-
-    def _router(self, way: Way) -> Router:
-        if self._address is not None:
-            return Router(self._address, way)
-        if isinstance(way, EventLoop):
-            if self._aclient is None:
-                raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
-            return loop_router(self._aclient, way)
-        if self._client is None:
-            return bridging_router(self._aclient, self._loops.values, way)
-        return blocking_router(self._client, way)
 
     # Most requests are one call, and a ``RedisRequest`` takes a twentieth of its time.
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
