@@ -65,21 +65,18 @@ class RequestTarget(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """One request. ``time`` is in seconds since 1970. A field that the server logged as "-" is None.
+    """One request. ``time`` is in seconds since 1970.
 
-    ``client`` is an IP address without its port, a host name, or "unix:". In some formats it may be the list of
-    addresses of X-Forwarded-For. ``features`` are others that the line contains, by name. ``format`` is the format of
-    the line.
+    ``client`` is an IP address without its port, a host name, or "unix:", and None where the server logged "-". In some
+    formats it may be the list of addresses of X-Forwarded-For. ``features`` are others that the line contains, by name.
+    ``format`` is the format of the line.
     """
 
     client: str | None
-    user: str | None
     time: float
     method: str
     target: RequestTarget
     status: int
-    referer: str | None = None
-    user_agent: str | None = None
     features: Mapping[str, Any] = {}
     format: str = ""
 

@@ -5,7 +5,7 @@ the referer and the user agent, so no pattern takes the client from behind them.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -25,13 +25,12 @@ from .access_log import (
     parse_client,
     parse_field,
     parse_request,
-    parse_status,
     parse_target,
     parse_time,
     text_of,
     unescape,
 )
-from .json_lines import JsonLines
+from .records import Records
 
 # Prefixes of a line, by other programs and by vhost_combined of Apache.
 _ISO: Final = r"\d{4}-\d\d-\d\dT[\d:.+Z-]{8,32}"
@@ -85,6 +84,8 @@ _TEXT: Final = {
     rf' {_HOST} "[^"]*"[^"]*',
 }
 _PATTERNS: Final = {name: re.compile(rf"{pattern}\s*", re.ASCII | re.DOTALL) for name, pattern in _TEXT.items()}
+_GROUPS: Final = {"user": "user", "header:referer": "referer", "header:user-agent": "agent"}
+"""The groups of the patterns for features."""
 _DECODED: Final = ("hypercorn", "granian")
 """The formats with decoded paths and without queries."""
 _VHOST: Final = "vhost_combined"
@@ -94,6 +95,8 @@ _JSON: Final = ("json", "caddy", "traefik", "envoy-json", "envoy-gateway")
 NAMES_OF_FORMATS: Final = (_COMMON, *_ALIASES, *[name for name in _TEXT if name != _COMMON], *_W3C, *_JSON)
 _REQUIRED: Final = ("date", "time", "c-ip", "cs-method", "cs-uri-stem", "sc-status")
 """The columns of a log of the W3C format."""
+_IS_HEADER: Final = re.compile(r"\(|forwarded-for", re.IGNORECASE)
+"""A part of the name of a column with a header, which is written percent-encoded."""
 _DOCKER: Final = ('{"log":', '{"log": ')
 
 
@@ -117,7 +120,7 @@ class LineParser:
     """Parses a line. Without the name of a format, it finds the format of each line.
 
     Args:
-        needs: The features that the rules use. Those of JSON lines are found by their names, headers in any line.
+        needs: The features that are read, such as those that the rules use.
         name: The only format to read; None for all.
 
     Attributes:
@@ -125,7 +128,9 @@ class LineParser:
     """
 
     def __init__(self, needs: Iterable[str] = (), name: str | None = None) -> None:
-        self._json = JsonLines(needs)
+        needs = list(needs)
+        self._records = Records(needs)
+        self._groups = {feature: group for feature, group in _GROUPS.items() if feature in needs}
         self._columns: list[str] = []
         self._has_host = name == _VHOST
         self._name = _COMMON if name in _ALIASES else name or ""
@@ -144,7 +149,7 @@ class LineParser:
                 inner = self._without_prefix(wrapped.log)
                 line = inner._replace(label=f"{inner.label} in a log of Docker", time=inner.time or wrapped.time)
         if self._name in _JSON or (line.text.startswith("{") and not self._name):
-            return self._json.parse(line.text, line.label)
+            return self._records.parse_json(line.text, line.label)
         if line.text.startswith("#") and self._name in ("", *_W3C):
             self._columns = line.text.split()[1:] if line.text.startswith("#Fields:") else self._columns
             raise HeaderLineError("describes other lines")
@@ -175,7 +180,7 @@ class LineParser:
         for name in (self._last,) if self._name else (self._last, *_PATTERNS):
             if match := _PATTERNS[name].fullmatch(line.text):
                 try:
-                    entry = _entry_of(match, name, line)
+                    entry = _entry_of(match, name, line, self._groups)
                 except InvalidLineError as error:
                     problem = problem or error
                 else:
@@ -187,31 +192,21 @@ class LineParser:
     def _of_columns(self, text: str) -> LogEntry:
         """Parse a line of the fields that ``#Fields`` names (W3C extended log file format)."""
         values = text.rstrip("\r\n").split("\t" if "\t" in text else " ")
-        row = {name: None if value in ("-", "") else value for name, value in zip(self._columns, values, strict=False)}
+        row = {name: value for name, value in zip(self._columns, values, strict=False) if value not in ("-", "")}
         if len(values) != len(self._columns) or not all(map(row.get, _REQUIRED)):
             raise InvalidLineError(f"not the columns of #Fields, among them {', '.join(_REQUIRED)}")
-        query, agent, referer = (row.get(name) for name in ("cs-uri-query", "cs(User-Agent)", "cs(Referer)"))
-        forwarded = row.get("x-forwarded-for") or row.get("X-Forwarded-For") or row.get("cs(X-Forwarded-For)")
-        target = parse_target(f"{row['cs-uri-stem']}{f'?{query}' * bool(query)}")
-        host = row.get("x-host-header") or row.get("cs-host") or row.get("cs(Host)") or ""
-        return LogEntry(
-            parse_client(row["c-ip"]),
-            row.get("cs-username"),
-            parse_time(f"{row['date']} {row['time']}"),
-            str(row["cs-method"]).upper(),
-            target._replace(host=target.host or host),
-            parse_status(row["sc-status"]),
-            referer,
-            agent and unquote_plus(agent),
-            {FORWARDED_FOR: unquote_plus(forwarded)} if forwarded else {},
-            "cloudfront" if "x-edge-location" in self._columns else "iis",
-        )
+        row = {name: unquote_plus(value) if _IS_HEADER.search(name) else value for name, value in row.items()}
+        row["time"] = f"{row['date']} {row['time']}"
+        return self._records.entry(row, "cloudfront" if "x-edge-location" in self._columns else "iis")
 
 
-def _entry_of(match: re.Match[str], name: str, line: _Line) -> LogEntry:
-    """Return the request of a line in a text format."""
+def _entry_of(match: re.Match[str], name: str, line: _Line, groups: Mapping[str, str]) -> LogEntry:
+    """Return the request of a line in a text format, with the features that these groups have."""
     found = match.groupdict()
     features = {}
+    for feature, group in groups.items():
+        if (value := parse_field(found.get(group))) is not None:
+            features[feature] = value
     if name == _COMMON:
         client = _first_word(found["client"], found["identity"], found["user"], bool(line.host))
         name = _COMMON if found["agent"] is None else "combined"
@@ -232,13 +227,10 @@ def _entry_of(match: re.Match[str], name: str, line: _Line) -> LogEntry:
     host = target.host or parse_field(found.get("host")) or line.host
     return LogEntry(
         client,
-        parse_field(found.get("user")),
         parse_time(time),
         method.upper(),
         target._replace(host=host) if host else target,
         max(0, int(found["status"])),  # HAProxy and Envoy write -1 and 0 for a client that left before the response
-        parse_field(found.get("referer")),
-        parse_field(found.get("agent")),
         features,
         f"{name}{line.label}",
     )

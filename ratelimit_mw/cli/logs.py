@@ -187,7 +187,7 @@ class RequestLog:
     def _rows(self) -> Iterator[tuple[float, bytes]]:
         """Yield the time and the data of each request, with a bar by the bytes of files. A pipe has no size."""
         sizes = [Path(file.path).stat().st_size if Path(file.path).is_file() else 0 for file in self.files]
-        encode = msgspec.msgpack.Encoder(enc_hook=lambda _: None).encode  # an invalid feature is null
+        encode = msgspec.msgpack.Encoder(enc_hook=_encode_invalid).encode
         before, count = 0.0, 0
         with progress("reading", sum(sizes) if all(sizes) else None, *_COLUMNS, requests=0) as update:
             for number, log in enumerate(self.files):
@@ -215,13 +215,12 @@ class RequestLog:
         """Yield the requests by time. ``action`` is the text of the bar. At one time, the first file comes first."""
         order = "number" if self._is_sorted else "time, number"
         rows = self.db.execute(f"SELECT data FROM request ORDER BY {order}")  # noqa: S608
-        decode = msgspec.msgpack.Decoder(LogEntry).decode
+        decode = msgspec.msgpack.Decoder(LogEntry, ext_hook=_decode_invalid).decode
         with progress(action, self.count, *_COLUMNS, requests=0) as update:
             for done, (data,) in enumerate(rows):
                 if done % AT_ONCE == 0:
                     update(requests=done, completed=done)
-                entry = decode(data)
-                yield entry if not entry.features else entry._replace(features=_valid(entry.features))
+                yield decode(data)
 
     @property
     def formats(self) -> dict[str, int]:
@@ -238,9 +237,13 @@ class RequestLog:
         }
 
 
-def _valid(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Return features that were encoded. One that is missing is left out, so null is an invalid one."""
-    return {name: INVALID if value is None else value for name, value in features.items()}
+def _encode_invalid(_: object) -> msgspec.msgpack.Ext:
+    """Encode a value that is no JSON: that of an invalid feature."""
+    return msgspec.msgpack.Ext(0, b"")
+
+
+def _decode_invalid(_code: int, _data: memoryview) -> object:
+    return INVALID
 
 
 def format_text(formats: Mapping[str, int]) -> str:

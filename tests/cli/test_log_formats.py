@@ -51,14 +51,14 @@ def test_a_format_is_recognised(name: str, text: str) -> None:
 @each(("name", "lines"), [("iis", IIS), ("cloudfront", CLOUDFRONT)])
 def test_a_header_names_the_columns(name: str, lines: str) -> None:
     """Other lines may follow, such as those of another file."""
-    parser, [*headers, request] = LineParser(), lines.splitlines()
+    parser, [*headers, request] = LineParser(["header:user-agent"]), lines.splitlines()
     for header in headers:
         with pytest.raises(InvalidLineError, match="describes other lines"):
             parser(header)
     entry = parser(request)
     assert (entry.format, entry.client, entry.target.path, entry.target.query) == (name, CLIENT, "/items/7", "page=2")
     assert entry.time == 1_795_895_860
-    assert " (" in (entry.user_agent or "")
+    assert " (" in entry.features["header:user-agent"]
     assert parser(line().encode()).format == "combined"
     with pytest.raises(InvalidLineError, match="not in the common"):
         parser(b"2026-11-28 19:57:40 GET")

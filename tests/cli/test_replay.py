@@ -237,7 +237,10 @@ def lacks(name: str, of: str = "site") -> str:
                 {"name": "d", "limits": "5/s", "key": "path:id", "match": {"path": "/items/{id}"}},  # its path gives it
             ],
             {},
-            [lacks("email", "a, b"), lacks("region", "a"), lacks("header:x-a", "b"), lacks("host", "b")],
+            [
+                *(lacks("email", "a, b"), lacks("region", "a"), lacks("header:x-a", "b"), lacks("host", "b")),
+                *(lacks("user", "c"), lacks("header:referer", "c")),
+            ],
         ),
         ([{**SITE, "key": "user.id"}], {}, [lacks("user.id")]),
         (

@@ -25,7 +25,6 @@ from ..output import Failure
 from ..source import Source
 
 _ALWAYS_LOGGED: Final = ("ip", "method", "path")
-_LOGGED: Final = {"user": "user", "header:user-agent": "user_agent", "header:referer": "referer"}
 _OF_ROUTES: Final = ("endpoint", "view")
 """The features that only the routes of an application give."""
 _QUERY: Final = "query:"
@@ -89,8 +88,6 @@ def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest,
 
 
 def _read(entry: LogEntry, feature: str) -> Any:
-    if feature in _LOGGED:
-        return getattr(entry, _LOGGED[feature])
     if feature.startswith(_QUERY):
         fields = entry.target.fields
         return INVALID if fields is None else fields.get(feature.removeprefix(_QUERY))
@@ -189,6 +186,6 @@ def _missing(source: Source, parser: LineParser) -> Iterator[str]:
         names = [name for name in users if (name, feature) not in captured]
         for part in dict.fromkeys(attributes.get(feature, [feature])) if names else ():
             is_of_route = not source.overview.is_file and (part in _OF_ROUTES or part.startswith("path:"))
-            is_logged = part in _ALWAYS_LOGGED or part in _LOGGED or part.startswith(_QUERY)
+            is_logged = part in _ALWAYS_LOGGED or part.startswith(_QUERY)
             if not (is_of_route or is_logged or part in parser.found):
                 yield f"the log does not contain {part}: missing in every request for {', '.join(names)}"

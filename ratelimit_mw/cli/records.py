@@ -1,4 +1,4 @@
-"""Reads access logs of JSON lines: those of Caddy, Traefik, Envoy and others, and those that you define in nginx.
+"""Reads records of fields with names: JSON lines of Caddy, Traefik, Envoy, nginx and others, and the columns of W3C.
 
 A field is found by its name, or by its path, such as ``request.headers.User-Agent``.
 """
@@ -32,36 +32,42 @@ NAMES: Final[dict[str, str]] = {
     " EdgeStartTimestamp requestTime datetime",
     "ip": "remote_addr request.client_ip request.remote_ip ClientHost downstream_remote_address_without_port"
     " downstream_remote_address client_ip remote_ip client.ip source.ip httpRequest.remoteIp ClientIP remote_host"
-    " client ip",
-    "user": "remote_user user_id ClientUsername user.name user username",
+    " client ip c-ip",
     "request": "request request_line",
     "method": "request_method request.method RequestMethod method http.request.method httpRequest.requestMethod"
-    " ClientRequestMethod httpMethod",
+    " ClientRequestMethod httpMethod cs-method",
     "path": "request_uri request.uri RequestPath x-envoy-origin-path path uri url.original url.path url "
-    " httpRequest.requestUrl ClientRequestURI",
-    "query": "query_string args url.query",
-    "host": "http_host request.host RequestHost authority :authority host url.domain ClientRequestHost",
+    " httpRequest.requestUrl ClientRequestURI cs-uri-stem",
+    "query": "query_string args url.query cs-uri-query",
+    "host": "http_host request.host RequestHost authority :authority host url.domain ClientRequestHost x-host-header"
+    " cs-host cs(Host)",
     "status": "status DownstreamStatus response_code http.response.status_code httpRequest.status EdgeResponseStatus"
-    " status_code",
-    "header:user-agent": "user_agent user-agent user_agent.original httpRequest.userAgent ClientRequestUserAgent",
-    "header:referer": "referer httpRequest.referer http.request.referrer ClientRequestReferer",
+    " status_code sc-status",
 }
 """The names of each part of a request in the logs of common servers, most exact first."""
-_FORWARDED: Final = "x_forwarded_for x-forwarded-for forwarded_for xff"
+_FEATURES: Final = {
+    "user": "remote_user user_id ClientUsername user.name user username cs-username",
+    "header:user-agent": "user_agent user-agent user_agent.original httpRequest.userAgent ClientRequestUserAgent"
+    " cs(User-Agent)",
+    "header:referer": "referer httpRequest.referer http.request.referrer ClientRequestReferer cs(Referer)",
+    FORWARDED_FOR: f"{FORWARDED_FOR} x_forwarded_for x-forwarded-for forwarded_for xff X-Forwarded-For"
+    " cs(X-Forwarded-For)",
+}
+"""The same for features. Others are found by their own name."""
 _HEADER: Final = "header:"
 _CADDY_ERRORS: Final = "http.log.error"
 _OF_A_REQUEST: Final = ("request", "method", "path", "ip", "status")
 
 
-class JsonLines:
-    """Parses JSON lines, by the fields that ``NAMES`` names. Features among ``needs`` have fields of their names."""
+class Records:
+    """Finds the parts of a request, and the features among ``needs``, in the fields of a record."""
 
     def __init__(self, needs: Iterable[str]) -> None:
-        self._extra = [name for name in dict.fromkeys(needs) if name not in NAMES]
-        self._paths = {name: _paths(name) for name in (*NAMES, *self._extra)}
+        self._features = [name for name in dict.fromkeys(needs) if name not in NAMES]
+        self._paths = {name: _paths(name) for name in (*NAMES, *self._features)}
 
-    def parse(self, text: str, label: str) -> LogEntry:
-        """Return the request of a line. ``label`` is what its format is called behind "JSON lines"."""
+    def parse_json(self, text: str, label: str) -> LogEntry:
+        """Return the request of a JSON line. ``label`` is what its format is called behind "JSON lines"."""
         try:
             record = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):
@@ -70,18 +76,20 @@ class JsonLines:
             raise InvalidLineError("not JSON")
         if self._is_message(record):
             raise HeaderLineError("a message of the server")
+        return self.entry(record, f"JSON lines{label}")
+
+    def entry(self, record: dict[str, Any], name: str) -> LogEntry:
+        """Return the request of a record. ``name`` is that of its format."""
         method, target = self._request(record)
+        values = ((each, _feature(each, self._find(record, each))) for each in self._features)
         return LogEntry(
             client_of(_joined(self._required(record, "ip"))),
-            _text(self._find(record, "user")),
             _seconds(self._required(record, "time")),
             method,
             target,
             parse_status(self._required(record, "status")),
-            _text(self._find(record, "header:referer")),
-            _text(self._find(record, "header:user-agent")),
-            self._features(record) if self._extra else {},
-            f"JSON lines{label}",
+            {each: value for each, value in values if value is not None},
+            name,
         )
 
     def _is_message(self, record: dict[str, Any]) -> bool:
@@ -103,10 +111,6 @@ class JsonLines:
         query = target.query or _text(self._find(record, "query")) or ""
         return method.upper(), RequestTarget(target.path, query, host)
 
-    def _features(self, record: dict[str, Any]) -> dict[str, Any]:
-        values = ((name, _feature(name, self._find(record, name))) for name in self._extra)
-        return {name: value for name, value in values if value is not None}
-
     def _find(self, record: dict[str, Any], name: str) -> Any:
         """Return the first value that is there; None when each is missing, null or a table."""
         for path in self._paths[name]:
@@ -124,13 +128,11 @@ class JsonLines:
 
 def _paths(name: str) -> list[_Path]:
     """Return the places of a field. A dot may be a part of a name, or may separate names."""
-    names = NAMES.get(name, name).split()
+    names = (NAMES.get(name) or _FEATURES.get(name, name)).split()
     if name.startswith(_HEADER):
         header = name.removeprefix(_HEADER)
         title = "-".join(word.capitalize() for word in header.split("-"))
         names = [f"http_{header.replace('-', '_')}", f"request.headers.{title}", f"request_{title}", *names]
-    if name == FORWARDED_FOR:
-        names += _FORWARDED.split()
     return [path for text in names for path in dict.fromkeys([(text,), tuple(text.split("."))])]
 
 
