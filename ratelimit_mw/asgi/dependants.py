@@ -4,12 +4,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
-from ..errors import ConfigError, FeatureTypeError, error_of, error_path
+from ..errors import FeatureTypeError
 from ..http.functions import types_in
-from ..keys.features import INVALID, checked_name
-from ..keys.parts import part_of, text_of
-from ..rules.marks import Conversions, Mark
-from ..rules.rule import Rule
+from ..keys.features import INVALID
+from ..keys.parts import text_of
+from ..rules.marks import Conversions
 
 _PLACES: Final = {
     "path": "path_params",
@@ -21,21 +20,6 @@ _PLACES: Final = {
     "field": "body_params",
 }
 """The list of parameters that has the features of a family."""
-
-
-class DependencyLimit:
-    """A dependency with a limit. Without features to provide, it is decided before dependencies are called."""
-
-    mark: Mark
-
-
-def check_provided(mark: Mark, rule: Rule) -> None:
-    """Raise ``ConfigError`` for a feature of a dependency that its rule does not use."""
-    for name in mark.provides:
-        with error_of(mark.place), error_path(f"features[{name!r}]"):
-            if checked_name(name) not in [part_of(each).feature for each in rule.parts]:
-                needs = ", ".join(rule.parts)
-                raise ConfigError(f"the limit does not use it: its key, match, per and cost need {needs}")
 
 
 def calls_before(dependant: Any) -> Iterator[object]:

@@ -166,7 +166,7 @@ async def _decide(
 
     It repeats the body, where a rule reads it. A request that waits for a slot ends when its client leaves.
     """
-    if limits.reader.reads_bodies and not request.has_body and _needs_body(limits, plan, request):
+    if limits.reader.reads_bodies and not request.has_body and limits.reader.needs_body(plan):
         ahead = _read_ahead(limits, request, receive)
         receive = ahead.receive
         request.native = {**request.native, BODY: await ahead.read(request)}
@@ -174,13 +174,6 @@ async def _decide(
         return await limits.adecide(plan, request), receive
     ahead = _read_ahead(limits, request, receive)
     return await ahead.run_connected(limits.adecide(plan, request)), ahead.receive
-
-
-def _needs_body(limits: HttpLimits, plan: Plan, request: ASGIRequest) -> bool:
-    """Return whether a rule reads the body, now or on the way to the view."""
-    reader, match = limits.reader, request.match
-    deferred = limits.rules.plan_of(match.deferred, request.method, request.host, match.marks, plan.lists)
-    return reader.needs_body(plan) or reader.needs_body(deferred)
 
 
 def _read_ahead(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> ReadAhead:

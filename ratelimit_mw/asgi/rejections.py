@@ -131,9 +131,8 @@ def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppR
 
 def _is_limited(limits: HttpLimits, route: AppRoute, method: str) -> bool:
     """Return whether a rule that may reject applies to the route. Its template takes the place of a path."""
-    match = route.match_for(method)
-    plan = limits.rules.plan(method, route.endpoint, "", match)
-    return any(not rule.shadow for rule in plan.rules) or bool(match.deferred)
+    plan = limits.rules.plan(method, route.endpoint, "", route.match_for(method))
+    return any(not rule.shadow for rule in plan.rules)
 
 
 def _describe_response(headers: Collection[str], has_problem: bool, reset: str) -> dict[str, Any]:

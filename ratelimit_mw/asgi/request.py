@@ -13,7 +13,7 @@ from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
 from ..http.warnings import warn_of_user
-from ..rules.marks import Conversions, Mark
+from ..rules.marks import Conversions
 from ..rules.plan import Plan
 from .body import ReadAhead
 from .rejections import http_error, respond
@@ -142,8 +142,6 @@ class ASGIAdmission(Admission):
     """An admission whose response is sent over ASGI."""
 
     request: ASGIRequest
-    dependencies: dict[Mark, Verdict] | None = None
-    """The verdicts on the limits of dependencies, once there are any."""
 
     def __init__(
         self, limits: HttpLimits, request: ASGIRequest, plan: Plan, verdict: Verdict, scope: Scope, send: Send

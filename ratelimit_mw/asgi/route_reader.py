@@ -9,10 +9,9 @@ from typing import Any, Final
 from ..errors import ConfigError
 from ..http.routes import Route, ViewMarksByMethod, ViewNames
 from ..keys.features import UNMATCHED
-from ..rules.marks import Mark, ViewMarks, marked_form, marks_of
+from ..rules.marks import ViewMarks, marked_form, marks_of
 from ..rules.match import METHODS
 from ..rules.paths import deepen
-from .dependants import DependencyLimit, calls_before
 from .router import NO_ROUTE, AppRoute, RouteMatch, RouterPlace, RouteTable, Scope
 
 _NOT_FOUND: Final = "not_found"  # the name of the default of a router, unless an application replaces it
@@ -37,23 +36,14 @@ class RouteReader:
         self.by_host = False
         """Whether a route depends on the host."""
         self._has_fallback = False  # whether a path without a route may have a response
-        self._frontends: list[Any] = []
-        """Those of FastAPI, which serve files where no route matches."""
         self.table = self._read_router(app, RouterPlace(), NO_ROUTE)
         _read_marks(self.routes)
-
-    @property
-    def limits(self) -> list[Mark]:
-        """The limits of all dependencies."""
-        of_files = [call for each in self._frontends for call in calls_before(getattr(each, "dependant", None))]
-        limits = [mark for route in self.routes for mark in route.limits]
-        return [*limits, *(call.mark for call in of_files if isinstance(call, DependencyLimit))]
 
     def describe(self) -> Iterator[Route]:
         """Describe all routes in their order, for checks and commands."""
         for route in self.routes:
             yield route.describe()
-        if self._has_fallback or self._frontends:
+        if self._has_fallback:
             yield Route(UNMATCHED, dict.fromkeys(METHODS, ViewMarks()), pattern="/**")
 
     def contains(self, app: object) -> bool:
@@ -70,18 +60,18 @@ class RouteReader:
 
     def _watch(self, router: Any) -> None:
         self.lists.append(router.routes)
-        self._frontends += getattr(router, "_low_priority_routes", ())
         for route in router.routes:
             if (included := getattr(route, "original_router", None)) is not None:
-                self._frontends += getattr(route, "effective_low_priority_routes", list)()
                 self._watch(included)
 
     def _read_route(self, entry: Any, made: Any, place: RouterPlace) -> AppRoute:
         """Return a route; for a mount, with the routes of the application below it."""
         matches, is_plain = _matches_of(entry, made)
-        if not hasattr(entry, "param_convertors"):  # of another class, which may match any path
-            return AppRoute("/**", f"{place.pattern}/**", entry, place, matches, False, str(UNMATCHED), entry)
         is_host = hasattr(entry, "host_regex")
+        if getattr(entry, "path_regex", None) is None and not is_host:  # of another class, which may match any path
+            route = AppRoute("/**", f"{place.pattern}/**", entry, place, matches, is_plain, str(UNMATCHED), entry)
+            self.routes.append(route)
+            return route
         names = {name for name, convertor in entry.param_convertors.items() if not _is_within_segment(convertor)}
         pattern = _REST if is_host else deepen(entry.path_format, names)
         is_mount = not hasattr(entry, "endpoint")
@@ -124,6 +114,8 @@ def _entries(router: Any) -> Iterator[tuple[Any, Any]]:
                 yield context.starlette_route or context, context.original_route
         else:
             yield route, route
+    for route in getattr(router, "_iter_low_priority_routes", tuple)():  # they serve files where no route matches
+        yield route, route
 
 
 def _matches_of(entry: Any, made: Any) -> tuple[Callable[[Scope], tuple[Any, Scope]], bool]:
@@ -158,10 +150,9 @@ def _read_marks(routes: list[AppRoute]) -> None:
     names = ViewNames()
     registered = {id(form) for route in routes for form in _forms_of(route.target)}
     for route in routes:
-        early = [ViewMarks((mark,)) for mark in route.limits if not mark.provides]
         target: Any = route.target or route
         route.function = names.name(inspect.unwrap(target), route.name or route.endpoint)
-        route.views = ViewMarksByMethod(_marked_view(route.target, registered), [*early, *route.calls])
+        route.views = ViewMarksByMethod(_marked_view(route.target, registered), route.calls)
         messages = [message for marks in route.views.all() for message in marks.messages]
         if messages and not route.is_websocket:
             raise ConfigError(f"{route.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")

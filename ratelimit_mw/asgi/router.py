@@ -5,15 +5,15 @@ decides.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..http.routes import Route, ViewMarksByMethod
 from ..keys.features import INVALID, UNMATCHED
-from ..rules.marks import Destination, Mark, ViewMarks
+from ..rules.marks import Destination, ViewMarks
 from ..rules.match import METHODS
 from ..rules.paths import PathTable
-from .dependants import DependencyLimit, ParameterTypes, calls_before
+from .dependants import ParameterTypes, calls_before
 
 Scope = Mapping[str, Any]
 
@@ -24,19 +24,9 @@ _PARTIAL_MARKS: Final = ViewMarks(answers_options=True)  # Starlette rejects all
 
 @dataclass(frozen=True, eq=False)
 class RouteMatch(Destination):
-    """Where a request goes: its whole template, and the framework's endpoint.
-
-    ``deferred`` are the marks that are decided when their dependencies have run.
-    """
+    """Where a request goes: its whole template, and the framework's endpoint."""
 
     target: object = None
-    deferred: tuple[Mark, ...] = ()
-
-    @property
-    def all_marks(self) -> ViewMarks:
-        """The marks of the view, with the deferred ones."""
-        marks = self.marks or ViewMarks()
-        return replace(marks, marks=(*marks.marks, *self.deferred))
 
 
 NO_ROUTE: Final = RouteMatch(UNMATCHED)
@@ -94,7 +84,6 @@ class AppRoute:
         self.name = self.place.name + (getattr(entry, "name", None) or "")
         self.conversions = ParameterTypes(dependant)
         self.calls = list(calls_before(dependant))
-        self.limits = [call.mark for call in self.calls if isinstance(call, DependencyLimit)]
         self._matches: dict[str | None, RouteMatch] = {}
 
     def match_for(self, method: str | None) -> RouteMatch:
@@ -103,10 +92,9 @@ class AppRoute:
         match = self._matches.get(key)
         if match is None:
             if method is None:
-                marks, deferred = _PARTIAL_MARKS if self.is_plain else ViewMarks(), []
+                marks = _PARTIAL_MARKS if self.is_plain else ViewMarks()
             else:
                 marks = self.views.for_method(method)
-                deferred = [mark for mark in self.limits if mark.provides]
             match = self._matches[key] = RouteMatch(
                 self.endpoint,
                 self.name,
@@ -115,14 +103,13 @@ class AppRoute:
                 ends=not self.is_mount,
                 conversions=self.conversions,
                 target=self.target,
-                deferred=tuple(dict.fromkeys(deferred)),
             )
         return match
 
     def describe(self) -> Route:
         """Describe the route, for checks and commands. The handshake of a WebSocket is a GET."""
         methods = ("GET",) if self.is_websocket else sorted(self.methods or METHODS)
-        views = {method: self.match_for(method).all_marks for method in methods}
+        views = {method: self.views.for_method(method) for method in methods}
         conversions, function = self.conversions, self.function
         return Route(self.endpoint, views, self.parameters, self.name, self.pattern, conversions, function)
 

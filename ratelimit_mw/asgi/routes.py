@@ -4,16 +4,12 @@ A bounded dictionary keeps what the routers have found for a path.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, Never
 
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start
 from ..keys.parts import parameter
-from ..rules.marks import Destination, ViewMarks
-from ..rules.rule import with_defaults
-from .dependants import check_provided
 from .rejections import describe_limits, handle_rejections, has_handlers
 from .request import ASGIRequest
 from .route_reader import RouteReader, application_behind
@@ -71,11 +67,6 @@ class RouteIndex:
         """Return the path parameters of a request after their conversion: "007" and "7" are one number."""
         match, params, _ = self._look_up(request.native)
         return {name: parameter(match.conversions.apply(f"path:{name}", value)) for name, value in params.items()}
-
-    def describe(self, request: ASGIRequest) -> tuple[Destination, dict[str, Any]]:
-        """Return where a request goes, with all marks, and its path parameters, for commands."""
-        match = self.find(request)
-        return replace(match, marks=match.all_marks), self.params(request)
 
     def _look_up(self, scope: Mapping[str, Any]) -> RouteFound:
         """Find the route of a request without the cache. Mounts around the middleware have changed its scope."""
@@ -140,12 +131,9 @@ class Applications:
         """Add the limits of all routes, and describe them in OpenAPI."""
         reader = index.reader
         views = [marks for route in reader.routes for marks in route.views.all()]
-        views.append(ViewMarks(tuple(reader.limits)))
         routes = list(reader.describe())
 
         def check(limits: HttpLimits) -> None:
-            for mark in reader.limits:
-                check_provided(mark, with_defaults(mark.rule, limits.settings.defaults))
             check_parameters(routes, limits.rules)
             check_routes(routes, limits.rules, limits.functions.may_provide)
 

@@ -163,10 +163,11 @@ class MiddlewareSource(Source):
         if self._index is None:
             return super().route(request)
         request = ASGIRequest({**request.native, **self._scope})
-        to, params = self._index.describe(request)
+        to = self._index.find(request)
         if to.endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
-            to, params = self._index.describe(ASGIRequest({**request.native, "type": "websocket"}))
-        return Routed(request.sent_path, to, params)
+            request = ASGIRequest({**request.native, "type": "websocket"})
+            to = self._index.find(request)
+        return Routed(request.sent_path, to, self._index.params(request))
 
     def notes(self) -> Iterator[str]:
         if isinstance(self._middleware, wsgi.RateLimitMiddleware):

@@ -43,7 +43,6 @@ class RulesHere:
     def __init__(self, every: RuleSet, has_routes: bool, knows: Callable[[str], bool] | None = None) -> None:
         self.rules = every if knows is None else every.without_amendments()
         self._has_routes = has_routes
-        self._given = {every.rule_of(mark): mark.provides for mark in every.marks if mark.provides}
         all_rules = self.rules.rules
         foreign = {rule for rule in all_rules if knows is not None and not _is_known(rule, knows)}
         # Your code passes the features of a rule that only it decides.
@@ -68,15 +67,13 @@ class RulesHere:
         """Raise ``ConfigError`` for an address that no client has."""
         check_lists(self.rules.lists, ipv6_prefix)
         for rule in self.rules.rules:
-            if "ip" not in self._given.get(rule, ()):
-                with rule.located():
-                    check_rule(rule.source, ipv6_prefix)
+            with rule.located():
+                check_rule(rule.source, ipv6_prefix)
 
     def without_user(self) -> Iterator[str]:
         """Yield what rules and lists do where no user is known. Views pass it to rules that only they decide."""
         for rule in self.rules.rules:
-            is_given = "user" in self._given.get(rule, ()) or rule.source.matches.is_only_named
-            if "user" in rule.source.needs and not is_given:
+            if "user" in rule.source.needs and not rule.source.matches.is_only_named:
                 yield f"the rule {rule.name!r} may {'never apply' if requires_user(rule) else 'count no user'}"
         for kind in ("deny", "allow"):
             if "user" in map(feature_of, self.rules.lists.names(kind)):
@@ -86,7 +83,7 @@ class RulesHere:
         """Return the needs of rules without those that their views or paths provide. The first rule counts."""
         needs: dict[str, Need] = {}
         for rule in rules:
-            names = {*self._given.get(rule, ()), *(() if self._has_routes else rule.captures.names)}
+            names = () if self._has_routes else rule.captures.names
             read = {part: need for part, need in _needs_of_rule(rule).items() if feature_of(part) not in names}
             needs = {**read, **needs}
         return needs

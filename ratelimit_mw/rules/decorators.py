@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 from weakref import WeakSet
@@ -145,9 +145,9 @@ def call_site() -> str:
     return f"{file}:{frame.f_lineno}"
 
 
-def make_mark(limits: Limits, options: RuleOptions, where: str, place: str = "", provides: Iterable[str] = ()) -> Mark:
-    """Build the mark of a dependency at ``where``, which provides features."""
-    return Mark(_rule(limits, options, where), where, place=place, provides=tuple(provides))
+def make_mark(limits: Limits, options: RuleOptions, where: str, place: str) -> Mark:
+    """Build the mark of a dependency at ``where``."""
+    return Mark(_rule(limits, options, where), where, place=place)
 
 
 def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:

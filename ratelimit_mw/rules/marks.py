@@ -30,7 +30,7 @@ _count = itertools.count()
 class Mark:
     """One ``@limit``: its rule, and the name of its view. An adapter may change the name before it adopts the mark.
 
-    ``place`` has the file and line of the decorator, and ``provides`` the features that the view provides.
+    ``place`` has the file and line of the decorator.
     """
 
     source: ClassVar[str] = "@limit"
@@ -39,7 +39,6 @@ class Mark:
     view: str
     order: int = field(default_factory=_order.__next__, kw_only=True)
     place: str = field(default="", kw_only=True)
-    provides: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(eq=False)

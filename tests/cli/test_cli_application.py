@@ -37,13 +37,9 @@ async def item(number: int):
     return number
 
 
-async def who():
-    return "ann"
-
-
-@inner.post("/late", dependencies=[Depends(RateLimit("3/minute", key=["user"], name="late", features={"user": who}))])
-async def late():
-    return "late"
+@inner.post("/made", dependencies=[Depends(RateLimit("3/minute", key=["user"], name="made"))])
+async def made():
+    return "made"
 
 
 outer.include_router(inner)
@@ -150,7 +146,7 @@ def test_explain_knows_routes_and_parameters() -> None:
     assert answer["features"]["path:number"] == "7"
     assert looking(answer) == ["site", "big", "outer", "item"]
     assert {rule["rule"]: rule.get("key") for rule in answer["rules"]}["item"] == "{path:number=7}"
-    assert [rule["reason"] for rule in answer["rules"] if not rule["applies"]] == ["it is on /v1/outer/inner/late"]
+    assert [rule["reason"] for rule in answer["rules"] if not rule["applies"]] == ["it is on /v1/outer/inner/made"]
     for path, endpoint in (
         ("/v1/outer/inner/items/7", "/v1/outer/inner/items/{number}"),
         ("/nowhere", "unmatched"),
@@ -180,12 +176,12 @@ def test_explain_reads_an_ambiguous_path_in_every_way() -> None:
         assert run("explain", "rules.toml", "GET", path, "--feature", "ip=192.0.2.7").exit_code == code
 
 
-def test_explain_includes_deferred_dependencies() -> None:
-    """A dependency with a function for its user applies, with the key of ``--feature user=...``."""
-    answer = explained("shop:app", "POST", "/v1/outer/inner/late", "--feature", "user=ann")
-    assert looking(answer) == ["site", "big", "outer", "late"]
-    unknown = explained("shop:app", "POST", "/v1/outer/inner/late")
-    assert [rule["reason"] for rule in unknown["rules"] if rule["rule"] == "late"] == ["key: user is missing"]
+def test_explain_includes_dependencies() -> None:
+    """A dependency applies with the key of ``--feature user=...``."""
+    answer = explained("shop:app", "POST", "/v1/outer/inner/made", "--feature", "user=ann")
+    assert looking(answer) == ["site", "big", "outer", "made"]
+    unknown = explained("shop:app", "POST", "/v1/outer/inner/made")
+    assert [rule["reason"] for rule in unknown["rules"] if rule["rule"] == "made"] == ["key: user is missing"]
 
 
 def test_a_middleware_around_an_application() -> None:
@@ -261,9 +257,9 @@ def test_check_as_json() -> None:
     assert {rule["name"]: (rule["source"], rule["applies_to"]) for rule in answer["rules"]} == {
         "site": ("settings", ["all"]),
         "big": ("settings", ["all"]),
-        "outer": ("@limit", ["/v1/outer/inner/items/{number}, /v1/outer/inner/late"]),
+        "outer": ("@limit", ["/v1/outer/inner/items/{number}, /v1/outer/inner/made"]),
         "item": ("@limit", ["/v1/outer/inner/items/{number}"]),
-        "late": ("@limit", ["/v1/outer/inner/late"]),
+        "made": ("@limit", ["/v1/outer/inner/made"]),
     }
     assert (answer["exempt"], answer["required_features"]) == ([], {})
     assert (answer["problems"], result.exit_code) == ([], 0)

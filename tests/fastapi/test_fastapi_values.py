@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ByteSize, field_validator
 from tables import each
 
 from ratelimit_mw import Rule
-from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
+from ratelimit_mw.fastapi import RateLimitMiddleware, check
 
 ID = "12345678-1234-5678-1234-567812345678"
 SEVEN = ["7", "07", "+7", " 7", "7.0", "0_7"]
@@ -264,8 +264,11 @@ async def get_current_user(x_user: Annotated[int, Header()] = 7) -> User:
 
 def test_a_user_is_counted_by_an_attribute() -> None:
     """The model changes with each request. Its id does not."""
-    limit = RateLimit("2/minute", key=["user.id"], features={"user": get_current_user})
-    app = limited(FastAPI())
-    app.get("/", dependencies=[limit])(lambda: None)
+
+    async def by_user(request: Request, user: Any = Depends(get_current_user)) -> None:  # noqa: B008
+        await check(request, "users", user=user)
+
+    app = limited(FastAPI(), Rule(name="users", limits="2/minute", key=["user.id"], match={"view": ""}))
+    app.get("/", dependencies=[Depends(by_user)])(lambda: None)
     assert statuses(app, *["/"] * 6) == [200] * 2 + [429] * 4
     assert statuses(app, "/", headers=[(b"x-user", b"8")]) == [200]

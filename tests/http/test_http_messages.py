@@ -13,7 +13,6 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import RateLimitError
-from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.wsgi import RateLimitMiddleware, limit
 
 
@@ -106,18 +105,6 @@ MESSAGES: list[tuple[Callable[[], object], str]] = [
             " (Flask: RateLimiter) to the application that this view's route belongs to. In a test that calls the view"
             " directly, use ratelimit_mw.testing.limits_off()"
         ),
-    ),
-    (
-        lambda: RateLimit("5/m", key="ip", features={"user": view}),
-        "RateLimit at LINE: features['user']: the limit does not use it: its key, match, per and cost need ip",
-    ),
-    (
-        lambda: RateLimit("5/m", key="user", features=["user"]),  # type: ignore[arg-type]
-        "RateLimit at LINE: features: expected {\"user\": current_user}, dependencies by feature; got ['user']",
-    ),
-    (
-        lambda: RateLimit("5/m", key="user", features={"user": "ann"}),  # type: ignore[dict-item]
-        "RateLimit at LINE: features['user']: expected a dependency: a function, or Depends(function); got 'ann'",
     ),
     (
         lambda: Rule(limits="5/m", match={"user_or_ip": "ann"}),

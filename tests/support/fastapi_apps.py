@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from calls import ask
-from fastapi import FastAPI, Header, HTTPException
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
+from ratelimit_mw.fastapi import RateLimitMiddleware, check
 from ratelimit_mw.testing import ManualClock
 
 
@@ -30,9 +30,14 @@ def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
     return x_user
 
 
-def by_user(limits: str = "2/minute", **options: Any) -> RateLimit:
-    """Return a limit whose key only a dependency provides."""
-    return RateLimit(limits, key=["user"], features={"user": current_user}, name="users", **options)
+async def by_user(request: Request, user: Annotated[str | None, Depends(current_user)]) -> None:
+    """Decide a rule whose key only a dependency knows."""
+    await check(request, "users", user=user)
+
+
+def users(limits: str) -> Rule:
+    """Return the rule that ``by_user`` decides."""
+    return Rule(name="users", limits=limits, key=["user"], match={"view": ""})
 
 
 async def view() -> str:

@@ -629,21 +629,12 @@ class FastAPISite(StarletteSite):
 class DependencySite(FastAPISite):
     """FastAPI, whose views have a dependency ``RateLimit`` instead of the decorator ``limit``."""
 
-    known: Mapping[str, Any] = {}
-    """More options of each ``RateLimit``."""
-
     def mark(self, endpoint: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if name != "limit":
             return super().mark(endpoint, name, arguments, options)
-        dependency = Depends(of_fastapi.RateLimit(*arguments, **{**options, **self.known}))
+        dependency = Depends(of_fastapi.RateLimit(*arguments, **options))
         endpoint.dependencies = [*getattr(endpoint, "dependencies", ()), dependency]
         return endpoint
-
-
-class LateDependencySite(DependencySite):
-    """The key of each limit is known only in a dependency, so the limit is decided there. The user is "ann"."""
-
-    known = {"features": {"user": lambda: "ann"}, "key": ["user"]}
 
 
 class FlaskSite(WSGISite):
@@ -777,7 +768,7 @@ SITES: dict[str, type[Site]] = {
 }
 PLAIN, BY_ASGI = {"asgi", "wsgi"}, {"asgi", "starlette", "fastapi", "async django"}
 DECORATED: dict[str, type[Site]] = {name: kind for name, kind in SITES.items() if name not in PLAIN}
-DECORATED |= {"dependencies": DependencySite, "late dependencies": LateDependencySite}
+DECORATED |= {"dependencies": DependencySite}
 """The sites whose views have limits of their own."""
 
 
@@ -808,7 +799,6 @@ PLACES: dict[str, Callable[..., Site]] = {
     **{f"{name} by settings": partial(_by_settings, kind) for name, kind in SITES.items()},
     **{f"{name} by view": partial(_by_view, kind) for name, kind in SITES.items() if name not in PLAIN},
     "fastapi by dependency": partial(_by_view, DependencySite),
-    "fastapi by late dependency": partial(_by_view, LateDependencySite),
     "rest framework": partial(_by_settings, RestSite),
 }
 """Where a rule may stand. The fixture ``place`` builds each with the options of a rule and the view of ``/``."""

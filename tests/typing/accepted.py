@@ -65,7 +65,7 @@ found = Rule(limits=limits_of, limits_ttl="10s", key=["user"])
 rule = Rule(limits=Quota("5/minute"), algorithm={"name": "token-bucket", "refill": "interval"}, mode="shadow")
 own = Rule(limits=(5, 60), algorithm=MyOwn, per={"plan": {"pro": "1000/minute"}})
 limiter = Limiter([rule, own])
-dependency = RateLimit("5/minute", algorithm="gcra", features={"user": health})
+dependency = RateLimit("5/minute", algorithm="gcra")
 app = RateLimitMiddleware(Starlette(), settings=settings, reset="epoch", retry_jitter="2s", ipv6_prefix=56)
 plain: SettingsDict = {"rules": [{"name": "api", "limits": "100/minute"}]}
 load_settings(plain)
