@@ -1,4 +1,4 @@
-"""The base of `StoreCompliance`: the hooks of a subclass, handles of stores, and helpers that build limits.
+"""The parts of `StoreCompliance`: handles of stores, and helpers that build limits.
 
 A handle has the same methods for blocking and asyncio access, so that each test runs through both.
 """
@@ -6,16 +6,14 @@ A handle has the same methods for blocking and asyncio access, so that each test
 import asyncio
 import inspect
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, Final
 from uuid import uuid4
 
 from ..algorithms import build_limit
-from ..algorithms.window_log import MAX_LOG
 from ..clock import SECOND
 from ..decision import BanLimit, BanTerms, Decision, Hit, Limit
 from ..quota import Quota
@@ -93,64 +91,18 @@ class AsyncStoreHandle(StoreHandle):
 WAYS = {"sync": StoreHandle, "async": AsyncStoreHandle}
 
 
-class StoreSuite:
-    """The hooks that a subclass overrides."""
-
-    algorithms: ClassVar[Sequence[Spec]] = (
-        "fixed-window",
-        "sliding-window-log",
-        COUNTS_REJECTED,
-        "sliding-window-counter",
-        "tiered-window",
-        "token-bucket",
-        {"name": "token-bucket", "refill": "interval"},
-        "leaky-bucket",
-        {"name": "leaky-bucket", "mode": "queue"},
-        "gcra",
-    )
-    keeps_no_time: ClassVar[Sequence[str]] = ()
-    rounds_waits: ClassVar[Sequence[str]] = ()
-    largest_log: ClassVar[int] = MAX_LOG
-
-    def make_store(self) -> Store:
-        """Return a store. It may contain other keys already."""
-        raise NotImplementedError
-
-    def make_second(self, store: Store) -> Store:
-        """Return a second handle on the state of a store, as another worker process has one.
-
-        Args:
-            store: The store that `make_store` returned.
-
-        Returns:
-            A new handle, or ``store`` itself when there can be no other. The suite then checks that the blocking and
-            the async methods share one state.
-        """
-        return store
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass on the store's own clock. The default sleeps; override it when that clock is manual.
-
-        Args:
-            seconds: How long, in seconds.
-        """
-        time.sleep(seconds)
-
-    def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Run every test with blocking and async methods."""
-        metafunc.parametrize("way", WAYS)
-
-    @contextmanager
-    def _open_second(self, first: StoreHandle, way: str = "") -> Iterator[StoreHandle]:
-        """Open a second handle on the state of the first one, with the same methods or those of another way."""
-        handle = WAYS[way] if way else type(first)
-        with closing(handle(self.make_second(first.store))) as second:
-            yield second
-
-    def _keeps_time_of(self, specs: Sequence[Spec]) -> bool:
-        """Return whether this store keeps the last time of all these algorithms, so that its clock may go back."""
-        names = [spec if isinstance(spec, str) else spec["name"] for spec in specs]
-        return not set(names) & set(self.keeps_no_time)
+ALGORITHMS: Final[Sequence[Spec]] = (
+    "fixed-window",
+    "sliding-window-log",
+    COUNTS_REJECTED,
+    "sliding-window-counter",
+    "tiered-window",
+    "token-bucket",
+    {"name": "token-bucket", "refill": "interval"},
+    "leaky-bucket",
+    {"name": "leaky-bucket", "mode": "queue"},
+    "gcra",
+)
 
 
 def store_test(test: Callable[..., None]) -> Callable[[Any, str], None]:

@@ -14,7 +14,7 @@ from tables import each
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.testing.store_suite import StoreSuite
+from ratelimit_mw.testing.store_suite import ALGORITHMS
 
 MARKED: Any = {"count_when": {"marked": True}}
 
@@ -92,7 +92,7 @@ def test_the_numbers_after_an_outcome_are_those_of_the_store(any_url: str, way: 
     store = open_store(any_url, PATIENT)
     options: Any = {"key": ["user"], "limits": "30/minute; 3 concurrent", "cost": 2, "count_when": {"status": 401}}
     spec: Any
-    for i, spec in enumerate(StoreSuite.algorithms):
+    for i, spec in enumerate(ALGORITHMS):
         own = Rule(name=f"r{i}", algorithm=spec, **options)
         rate = Limiter([own, Rule(name="all", key=["user"], limits="999/minute")], store, clock)
         for _ in range(30):

@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -13,6 +13,7 @@ from servers import HOST, Server
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Limit
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
+from ratelimit_mw.testing.reference_store import check_equal, values_of
 
 T = TypeVar("T")
 LEGAL = re.compile(rb"[!-~]{1,250}")
@@ -47,6 +48,16 @@ async def closing(store: MemcachedStore, call: Awaitable[T]) -> T:
 
 def hit(limit: Limit, cost: int = 1, client: str = CLIENT) -> Hit:
     return Hit(limit, limit.prefix + client, cost)
+
+
+def check_rounded(actual: Sequence[Decision], expected: Sequence[Decision], place: str) -> None:
+    """Check decisions. Waits of a tiered window may be longer by a tenth of the period."""
+    for own, other in zip(actual, expected, strict=True):
+        most = own.source.algorithm.period // 10 * (own.source.algorithm.name == "tiered-window")
+        for name, value in values_of(other).items():
+            found, margin = getattr(own, name), most * (name in ("retry_us", "reset_us"))
+            is_close = found == value or (found and value and value < found <= value + margin)
+            check_equal(bool(is_close), True, f"{name} of {own.source}, {found} for {value}, {place}")
 
 
 def undo(one: Hit, decision: Decision) -> Correction:

@@ -13,10 +13,9 @@ from servers import HOST, Server
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Limit
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.testing.store_suite import StoreSuite
+from ratelimit_mw.testing.store_suite import ALGORITHMS as ALGORITHMS
 from ratelimit_mw.testing.store_suite import limit_of as limit_of
 
-ALGORITHMS = StoreSuite.algorithms
 PATIENT = 5_000_000  # microseconds: for tests that are not about time, on a machine that may be busy
 NOW = 1_767_268_820_500_000
 

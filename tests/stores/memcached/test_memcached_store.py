@@ -30,14 +30,14 @@ from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_compliance import HOSTILE
-from ratelimit_mw.testing.store_suite import WAYS, StoreSuite, limit_of
+from ratelimit_mw.testing.store_suite import ALGORITHMS, WAYS, limit_of
 
 # -- names -----------------------------------------------------------------------------------------------------
 
 
 def test_every_value_has_a_legal_name_and_an_expiry(memcached_server: Server) -> None:
     """For hostile keys and every algorithm: no value stays forever."""
-    limits = [limit_of("500/minute", spec) for spec in StoreSuite.algorithms]
+    limits = [limit_of("500/minute", spec) for spec in ALGORITHMS]
     with opened(memcached_server, query="?prefix=legal:") as store:
         for limit in limits:
             for text in HOSTILE:

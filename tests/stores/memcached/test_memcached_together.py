@@ -16,7 +16,7 @@ from store_races import in_processes
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
+from ratelimit_mw.testing.store_suite import ALGORITHMS, limit_of
 
 SLOTS = Rule(name="slots", limits="20 concurrent")
 CLIENT = {"ip": "192.0.2.7"}
@@ -33,7 +33,7 @@ def together(store: MemcachedStore, requests: list[Any]) -> list[Any]:
 
 def test_requests_for_one_key_lose_no_race(memcached_server: Server) -> None:
     """Of 30 requests the limit allows 25, in their order. Each that is counted writes once."""
-    for spec in StoreSuite.algorithms:
+    for spec in ALGORITHMS:
         limit = limit_of("25/day", spec)
         before = commands(memcached_server)
         with opened(memcached_server) as store:
