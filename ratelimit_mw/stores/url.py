@@ -101,6 +101,11 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
     return split, module.parse_address(split, _options(split, module))
 
 
+def family_of(scheme: str) -> str:
+    """Return the kind of store that a scheme names; "" for none."""
+    return _SCHEMES.get(_ALIASES.get(scheme, scheme), "")
+
+
 def parse_url_of(url: str, kind: type[_Address], example: str) -> _Address:
     """Return the parts of a store URL for a store that reads one kind of address. The example is for the error."""
     split, address = check_store_url(url)

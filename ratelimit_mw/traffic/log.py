@@ -109,9 +109,11 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, ``points`` is too small, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        return self._curves([event], start, end, points, by)[event]
+        return self.curves([event], start, end, points, by)[event]
 
-    def curves(self, events: Iterable[str], start: float, end: float, points: int = 300) -> dict[str, Curve]:
+    def curves(
+        self, events: Iterable[str], start: float, end: float, points: int = 300, by: str | None = None
+    ) -> dict[str, Curve]:
         """Return the counts of several events in a time range, in the same equal steps. This is one query.
 
         Args:
@@ -119,6 +121,7 @@ class TrafficLog(CountWriter):
             start: The start of the range, as for ``curve``.
             end: The end of the range, in seconds since 1970.
             points: The maximum number of counts of each event, at least 2.
+            by: The client. Default: all clients, and records without one.
 
         Returns:
             The curve of each event. An event without a record has the counts 0.
@@ -135,7 +138,14 @@ class TrafficLog(CountWriter):
         """
         if isinstance(events, str):
             raise ConfigError(f"expected several events, such as [{events!r}]; got {events!r}", "events")
-        return self._curves(list(events), start, end, points)
+        if type(points) is not int or points < 2:
+            raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
+        names = {event: name_of("event", event) for event in events}
+        client = None if by is None else name_of("by", by)
+        retention = self._retention if client is None else self._of_clients
+        step, run = retention.curve(*self._range(start, end), points)
+        found = self._counts(range(run.start, run.stop, step), sorted(set(names.values())), client) if names else {}
+        return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
     def top(self, event: str, start: float, end: float, k: int = 10) -> TopClients:
         """Return the clients with the highest counts of an event in a time range, which is widened to whole buckets.
@@ -198,18 +208,6 @@ class TrafficLog(CountWriter):
         for run in self._runs(start, end):
             add_counts(counts, self._store.events(run))
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
-
-    def _curves(
-        self, events: Sequence[str], start: float, end: float, points: int, by: str | None = None
-    ) -> dict[str, Curve]:
-        if type(points) is not int or points < 2:
-            raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
-        names = {event: name_of("event", event) for event in events}
-        client = None if by is None else name_of("by", by)
-        retention = self._retention if client is None else self._of_clients
-        step, run = retention.curve(*self._range(start, end), points)
-        found = self._counts(range(run.start, run.stop, step), sorted(set(names.values())), client) if names else {}
-        return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
     def _counts(self, run: range, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
         """Return the counts of each event, or of a client of each, by the start of the bucket."""

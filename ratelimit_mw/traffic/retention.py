@@ -1,4 +1,4 @@
-"""``Retention``: the resolutions of a traffic log, and how long each is kept. The syntax and the rules are Graphite's.
+"""``Retention``: the resolutions of a traffic log, and how long each is kept, in the syntax of Graphite.
 
 Times are whole seconds since 1970. A run of buckets is the ``range`` of their starts. Pure, no I/O.
 """
@@ -14,8 +14,8 @@ from ..errors import ConfigError
 
 DEFAULT: Final = "1m:1d,5m:7d,1h:90d,1d:2y,1w:10y"
 HOUR, DAY = 3_600, 86_400
-_UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": DAY, "weeks": 7 * DAY, "years": 365 * DAY}
-_PART: Final = re.compile(r"\s*([0-9]{1,12})([a-z]*):([0-9]{1,12})([a-z]*)\s*")
+_UNITS: Final = {"s": 1, "m": 60, "h": HOUR, "d": DAY, "w": 7 * DAY, "y": 365 * DAY}
+_PART: Final = re.compile(r"\s*([0-9]{1,12})([smhdwy]):([0-9]{1,12})([smhdwy])\s*")
 _EXPECTED: Final = f'STEP:TIME, several separated by commas, for example "{DEFAULT}"'
 MOST_BUCKETS: Final = 1_000_000
 
@@ -123,37 +123,20 @@ def _parse(part: str, text: str) -> Resolution:
     match = _PART.fullmatch(part)
     if match is None:
         raise ConfigError(f"cannot parse retention {text!r}: expected {_EXPECTED}; got {part!r}")
-    step = int(match[1]) * _seconds(match[2] or "s", part)
-    kept = int(match[3]) * (_seconds(match[4], part) if match[4] else step)
+    step, kept = int(match[1]) * _UNITS[match[2]], int(match[3]) * _UNITS[match[4]]
     if not 0 < step <= kept <= MOST_BUCKETS * step:
         raise ConfigError(f"retention {part.strip()!r} must have from 1 to {MOST_BUCKETS:,} buckets")
     return Resolution(step, kept // step * step)
 
 
-def _seconds(unit: str, part: str) -> int:
-    for name, seconds in _UNITS.items():
-        if name.startswith(unit):
-            return seconds
-    raise ConfigError(f"unknown unit {unit!r} in {part.strip()!r}. Expected s, m, h, d, w or y")
-
-
 def _check(resolutions: Iterable[Resolution], text: str) -> None:
-    """Apply the rules of Graphite to resolutions, the finest first."""
+    """Check that each bucket consists of whole finer ones, which are there until it ends."""
     for fine, coarse in pairwise(resolutions):
-        finer, coarser = repr(str(fine)), repr(str(coarse))
-        if fine.step == coarse.step:
-            problem = f"{finer} and {coarser} have the same step. Remove one"
-        elif coarse.step % fine.step:
-            problem = f"the step of {coarser} must be a multiple of the step of {finer}"
-        elif coarse.kept <= fine.kept:
-            problem = f"{coarser} must be kept longer than {finer}"
-        elif fine.kept < coarse.step:
-            problem = f"{finer} must be kept for at least one step of {coarser}"
-        else:
-            continue
-        raise ConfigError(f"cannot use retention {text!r}: {problem}")
+        if coarse.step % fine.step or not fine.step < coarse.step <= fine.kept < coarse.kept:
+            problem = f"the step of {str(coarse)!r} must be a multiple of that of {str(fine)!r}, and be kept longer"
+            raise ConfigError(f"cannot use retention {text!r}: {problem}. {str(fine)!r} must be kept for such a step")
 
 
 def _text(seconds: int) -> str:
     """Return the shortest exact text of a time: ``"1w"`` for 604,800 seconds."""
-    return next(f"{seconds // size}{name[0]}" for name, size in reversed(_UNITS.items()) if seconds % size == 0)
+    return next(f"{seconds // size}{unit}" for unit, size in reversed(_UNITS.items()) if seconds % size == 0)

@@ -6,25 +6,17 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ..errors import ConfigError, MissingExtraError, suggestion
 from ..forksafe import create_lock
-from ..stores import check_store_url
+from ..stores.url import check_store_url, family_of
 from .counts import Batch, EventCounts, Events, add_counts, add_events, drop_expired, merged
 from .retention import DEFAULT, Retention
 
 _EXAMPLE: Final = "sqlite:///traffic.db, or sqlite:////var/lib/app/traffic.db for an absolute path"
-_REDIS: Final = ("redis", "rediss", "valkey", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster")
-_ALIASES: Final = ("valkeys", "valkey+sentinel", "valkey+cluster", "redis+unix", "valkey+unix", "redis+socket")
-FAMILIES: Final = {
-    "memory": "memory",
-    "sqlite": "sqlite",
-    **dict.fromkeys((*_REDIS, "rediss+cluster", *_ALIASES), "redis"),
-}
-"""The kind of store of each scheme, and the module that opens it."""
+_FAMILIES: Final = ("memory", "sqlite", "redis")
 
 
 class CountStore(ABC):
@@ -104,7 +96,7 @@ class LogAddress(NamedTuple):
     """The parts of a URL. ``place`` is the absolute path of a file, or what the store of the scheme has parsed."""
 
     family: str
-    place: object
+    place: Any
     retention: Retention
 
 
@@ -117,16 +109,15 @@ def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
     scheme, separator, _ = str(url).partition("://")
     if not separator:  # the text may have a login
         raise ConfigError('expected the URL of a traffic log, for example "sqlite:///traffic.db"')
-    if scheme not in FAMILIES:
-        raise ConfigError(f"a traffic log cannot use the scheme {scheme!r}{suggestion(scheme, FAMILIES)}")
+    family = scheme if scheme == "sqlite" else family_of(scheme)
+    if family not in _FAMILIES:
+        raise ConfigError(f"a traffic log cannot use the scheme {scheme!r}{suggestion(scheme, _FAMILIES)}")
     rest, found = without_retention(url)
     if found is not None and retention is not None:
         raise ConfigError("retention is set both in the URL and as an argument. Set it once")
     chosen = found if retention is None else retention
-    kept = Retention(DEFAULT if chosen is None else chosen)
-    if scheme == "sqlite":
-        return LogAddress("sqlite", _path_of(rest), kept)
-    return LogAddress(FAMILIES[scheme], check_store_url(rest)[1], kept)
+    place = _path_of(rest) if family == "sqlite" else check_store_url(rest)[1]
+    return LogAddress(family, place, Retention(DEFAULT if chosen is None else chosen))
 
 
 def checked_log_url(url: str) -> str:
@@ -166,11 +157,15 @@ def _path_of(url: str) -> str:
 
 def open_counts(address: LogAddress) -> CountStore:
     """Open the store of a URL. It connects when it is first used."""
+    _, place, retention = address
     if address.family == "memory":
-        return MemoryCounts(address.retention)
+        return MemoryCounts(retention)
+    if address.family == "sqlite":
+        from .sqlite import SqliteCounts
+
+        return SqliteCounts(place, retention)
     try:
-        module = import_module(f".{address.family}", __package__)
+        from .redis import RedisCounts
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"a traffic log in {address.family}", address.family) from error
-    store: CountStore = getattr(module, f"{address.family.title()}Counts")(address.place, address.retention)
-    return store
+        raise MissingExtraError("a traffic log in redis", "redis") from error
+    return RedisCounts(place, retention)

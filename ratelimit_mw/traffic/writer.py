@@ -11,13 +11,14 @@ from hashlib import blake2b
 from typing import Final
 from weakref import WeakSet
 
-from ..clock import SECOND, Clock, checked_clock, fast_clock, machine, now_us
+from ..clock import SECOND, Clock, checked_clock, fast_clock, now_us
 from ..errors import ConfigError, RateLimitError, StoreError
 from ..forksafe import CHANCE, check_process, create_lock
 from ..heartbeat import Heartbeat
 from ..quota import MAX_AMOUNT
 from ..stores.url import redacted_url
 from .counts import MOST_CLIENTS, Batch, Key, add_records, drop_expired
+from .retention import DAY
 from .store import open_counts, parse_log_url
 
 INTERVAL: Final = 15.0
@@ -194,11 +195,9 @@ class CountWriter:
     def _checked_time(self, at: object) -> int:
         """Return a time in microseconds. One that the log does not keep would be lost, or would stay for too long.
 
-        The time of the caller is that of the wall clock, which a pause of the machine puts ahead of ``now_us``.
+        The clock of the caller may be ahead of that of the log, such as after a pause of the machine.
         """
-        now = self._now()
-        wall = machine.time_ns() // 10**9 if self._clock is now_us else now
-        oldest, latest = now - self._retention.longest.kept, max(now, wall) + self._retention.finest.step
+        oldest, latest = self._now() - self._retention.longest.kept, self._now() + DAY
         if not isinstance(at, int | float) or type(at) is bool or not oldest < at <= latest:
             raise ConfigError(f"expected a time from {oldest} to {latest}, in seconds since 1970; got {at!r}", "at")
         return int(at * SECOND)

@@ -111,7 +111,7 @@ WRONG: list[tuple[Ask, tuple[Any, ...], str]] = [
     # As in whisper: too old, or in the future. Milliseconds are far in the future.
     (
         lambda log, at: log.record("a", at=at),
-        (NOW - FAR, NOW + 61, float("nan"), float("inf"), "now", True, 1e300),
+        (NOW - FAR, NOW + 86_401, float("nan"), float("inf"), "now", True, 1e300),
         "at: expected a time from",
     ),
     (
@@ -350,9 +350,7 @@ def test_a_pause_of_the_machine_keeps_no_time_of_now_out(monkeypatch: pytest.Mon
     log.record("a", at=now)
     assert log.total("a", now, now) == 1
     with pytest.raises(ConfigError, match="expected a time from"):
-        log.record("a", at=now + 61)
-    with pytest.raises(ConfigError, match="expected a time from"):
-        TrafficLog("memory://", clock=lambda: (now - pause) * 1_000_000).record("a", at=now)
+        log.record("a", at=now + 86_400)
 
 
 def test_a_child_of_a_server_without_hooks_has_no_counts_of_its_parent(
