@@ -34,9 +34,9 @@ _SHORT: Final = (("w", 7 * _DAY), ("d", _DAY), ("h", 3600 * SECOND), ("m", 60 * 
 _NUMBER = r"\d{1,18}(?:\.\d{1,6})?"
 # "5per minute" and "5 perminute" are valid in the package limits.
 _PERIOD = rf"\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?"
-_QUOTA = re.compile(rf"\s*(\d{{1,18}})(?:{_PERIOD}|\s+concurrent)\s*", re.A | re.I)
+_FLOOR = r"(?:adaptive\s+(\d{1,18})\s*\.\.\s*)?"
+_QUOTA = re.compile(rf"\s*{_FLOOR}(\d{{1,18}})(?:{_PERIOD}|\s+concurrent)\s*", re.A | re.I)
 _BY_CALENDAR = re.compile(rf"\s*(\d{{1,18}})\s*(?:/|per)\s*calendar\s+({'|'.join(_CALENDAR)})s?\s*", re.A | re.I)
-_ADAPTIVE = re.compile(r"\s*adaptive\s+(\d{1,18})\s*\.\.\s*(\d{1,18}\b.*)", re.A | re.I)
 _LOOSE = re.compile(rf"\s*[-+]?(\d{{1,12}})\s*([a-z]*)(?:\s*(?:/|\bper\b)\s*({_NUMBER})?\s*([a-z]+))?\s*", re.A | re.I)
 _TWO_WORDS = re.compile(r"\s*([1-9]\d{0,11})\s*(?:/|per\b)?\s*([a-z]+)[\s-]+([a-z]+)\s*", re.A | re.I)
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
@@ -126,8 +126,6 @@ class Quota:
         else:
             _whole("period in microseconds", period_us, 1, MAX_PERIOD, hint=" (366 days)")
         if floor is not None:
-            if calendar:
-                raise ConfigError('a calendar quota cannot be adaptive. Write a rate such as "adaptive 10..100/second"')
             _whole("smallest amount", floor, 1, amount)
         values = (amount, period_us, burst, concurrent, calendar, zone, floor)
         for name, value in zip(self.__slots__, values, strict=True):
@@ -150,21 +148,18 @@ class Quota:
         if by_calendar := _BY_CALENDAR.fullmatch(text):
             unit = by_calendar[2].lower()
             return cls.exact(int(by_calendar[1]), _CALENDAR[unit])._with(calendar=unit, zone="UTC")
-        if adaptive := _ADAPTIVE.fullmatch(text):
-            return cls.parse(adaptive[2])._with(floor=int(adaptive[1]))
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
-        if match is None or not (match[3] is None or match[3].lower() in _UNITS):
-            close = difflib.get_close_matches(match[3].lower(), _UNITS, 1) if match else None
-            right = match[0].strip().replace(match[3], close[0]) if match and close else _closest(text)
+        if match is None or not (match[4] is None or match[4].lower() in _UNITS):
+            close = difflib.get_close_matches(match[4].lower(), _UNITS, 1) if match else None
+            right = match[0].strip().replace(match[4], close[0]) if match and close else _closest(text)
             hint = f" Did you mean {right!r}?" if right else ""
-            is_adaptive = text.lower().split()[:1] == ["adaptive"]
-            raise ConfigError(
-                f"cannot parse quota {text!r}. Expected {_ADAPTIVE_FORM if is_adaptive else _EXPECTED}.{hint}"
-            )
-        amount, count, unit, burst = match.groups()
+            expected = _ADAPTIVE_FORM if text.lstrip().lower().startswith("adaptive") else _EXPECTED
+            raise ConfigError(f"cannot parse quota {text!r}. Expected {expected}.{hint}")
+        floor, amount, count, unit, burst = match.groups()
         period = 0 if unit is None else _microseconds(count or "1", unit)
         try:
-            return cls.exact(int(amount), period, int(burst) if burst else None, concurrent=unit is None)
+            quota = cls.exact(int(amount), period, int(burst) if burst else None, concurrent=unit is None)
+            return quota if floor is None else quota._with(floor=int(floor))
         except ConfigError as error:
             raise ConfigError(f"cannot use quota {text!r}: {error}") from None
 

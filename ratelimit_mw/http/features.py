@@ -15,8 +15,8 @@ from ..keys.features import BUILT_IN, is_email
 from ..keys.forms import normalized_email, path_feature
 from ..keys.ip import MAX_ADDRESS
 from ..keys.parts import Part, parameter, part_of
-from ..rules.plan import REQUEST_START, Plan
-from ..rules.priorities import PRIORITY
+from ..rules.plan import Plan
+from ..rules.priorities import OF_LOAD, PRIORITY, REQUEST_START
 from ..settings import Settings
 from .body import body_feature
 from .client_ip import ClientIP, key_without_address
@@ -76,7 +76,7 @@ class FeatureReader:
         self._body_feature = partial(body_feature, limit=settings.body_limit, email_field=settings.email_field)
         self._in_body: set[str] = set()
         self._reads = {part_of(part).feature: self._find(part_of(part), need) for part, need in needs.items()}
-        for part in map(part_of, passed):
+        for part in map(part_of, (*passed, *OF_LOAD)):
             with suppress(ConfigError):
                 self._reads.setdefault(part.feature, self._find(part))
         self._by_plan = Memo(self._reads_of)
@@ -108,7 +108,8 @@ class FeatureReader:
         return not self._in_body.isdisjoint(plan.needs)
 
     def _reads_of(self, plan: Plan) -> list[tuple[str, Read]]:
-        return [(name, self._reads[name]) for name in plan.needs if name in self._reads]
+        names = dict.fromkeys((*plan.needs, *(OF_LOAD if plan.adapts else ())))
+        return [(name, self._reads[name]) for name in names if name in self._reads]
 
     def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the features that a plan needs, by name. Values of async functions are still awaitables."""

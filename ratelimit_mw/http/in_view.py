@@ -320,7 +320,7 @@ def _placed(called: str, rules: Iterable[str]) -> AbstractContextManager[None]:
 def _checked(given: Values, plan: Plan, reader: FeatureReader) -> dict[str, Any]:
     """Return features by canonical name; ``ConfigError`` for one that a rule needs and that has another name here."""
     features = {checked_name(name): value for name, value in given.items()}
-    for name in plan.required:
+    for name in plan.needs:
         close = [] if name in features else get_close_matches(name, features.keys() - {*plan.needs}, 1, _SIMILAR)
         if close or not (name in features or reader.provides(name)):
             hint = f"Did you mean {name}= for {close[0]}=?" if close else f"Pass {name}=VALUE"

@@ -9,7 +9,6 @@ from ..errors import ConfigError
 from ..keys.parts import feature_of
 from ..rules.access_lists import AccessLists
 from ..rules.compiled import CompiledRule
-from ..rules.plan import OPTIONAL
 from ..rules.priorities import PRIORITY
 from ..rules.ruleset import RuleSet
 from ..rules.values import FeatureCost
@@ -54,8 +53,7 @@ class RulesHere:
             **{part: need for part, need in of_lists if knows is None or knows(part)},
         }
         """The option that needs each part."""
-        adapting = any(rule.source.adapts for rule in all_rules)
-        self.passed = [part for rule in named for part in rule.source.parts] + [*OPTIONAL] * adapting
+        self.passed = [part for rule in named for part in rule.source.parts]
         """Parts that may have no function."""
         of_user = {rule for rule in all_rules if _OF_USER & {*rule.source.needs}}
         self.left = frozenset(rule.name for rule in foreign | of_user)

@@ -13,7 +13,7 @@ from ..clock import SECOND, Clock, machine, now_us
 from ..decision import SHED, Decision, Hit, Limit, Tuning, Verdict, build_verdict, rule_of
 from ..forksafe import CHANCE, create_lock
 from ..keys.features import Features
-from ..rules.plan import REQUEST_START
+from ..rules.priorities import REQUEST_START
 from .adaptive import Aimd, start
 
 _MAX_KEYS: Final = 5_000

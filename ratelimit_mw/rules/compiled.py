@@ -20,7 +20,7 @@ from .named_rules import NamedRule
 from .overrides import OverrideTable
 from .places import DEFAULTS, place_of, steps_of
 from .priorities import Priorities
-from .rule import Rule, parse_limits, require_tuning
+from .rule import Rule, parse_limits
 from .schedule import Schedule
 from .values import FeatureCost
 
@@ -180,7 +180,6 @@ class CompiledRule:
         limits = self._build(quotas)
         self.check_cost(limits)
         for limit in limits:
-            require_tuning(self.source, limit.quota)
             if limit.quota.concurrent and self.is_of_messages:
                 raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
             self.check(limit)

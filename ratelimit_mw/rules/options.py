@@ -21,7 +21,7 @@ from .values import (
     CountWhen,
     checked_algorithm,
     checked_table,
-    checked_unit,
+    checked_word,
     parse_ban,
     parse_cost,
     parse_count_unless,
@@ -130,7 +130,7 @@ class RuleOptions(RuleDefaults, total=False):
     ]
     unit: Annotated[
         str,
-        option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests", read=checked_unit),
+        option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests", read=checked_word),
     ]
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
     count_unless: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from ..clock import Clock, now_us
 from ..decision import Verdict, decide_without_store
@@ -12,12 +12,7 @@ from ..keys.features import Features
 from .access_lists import AccessLists
 from .compiled import CompiledRule
 from .lookup import Found, LimitsCall
-from .priorities import PRIORITY
 
-REQUEST_START: Final = "request_start"
-"""The feature with the time at which a proxy received the request, in seconds since 1970."""
-OPTIONAL: Final = (PRIORITY, REQUEST_START)
-"""The features that a plan with adaptive limits reads where something provides them."""
 Program = Callable[[Features, int | None, Any], Verdict | None]
 """Returns the verdict of a request; None where it has to wait, such as for limits from a function."""
 
@@ -31,7 +26,7 @@ class Plan:
         self.is_empty = not (self.rules or self.lists)
         listed = self.lists.needs if self.lists else ()
         needs = (rule.needs if costs else rule.source.needs_without_cost for rule in rules)
-        self.required = self.needs = tuple(dict.fromkeys((*listed, *(name for names in needs for name in names))))
+        self.needs = tuple(dict.fromkeys((*listed, *(name for names in needs for name in names))))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
         calls_functions = any(rule.lookup for rule in rules)
@@ -40,8 +35,6 @@ class Plan:
         self.has_slots = calls_functions or any(limit.quota.concurrent for limit in every)
         self.adapts = any(limit.quota.floor for limit in every) or any(r.lookup and r.source.adapts for r in rules)
         """Whether limits follow the load of this process."""
-        if self.adapts:
-            self.needs = (*self.required, *(name for name in OPTIONAL if name not in self.required))
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
         """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""

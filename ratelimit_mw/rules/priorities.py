@@ -2,31 +2,27 @@
 
 # Annotations are evaluated here, because msgspec reads them.
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated, Any, Final, TypedDict
 
 from ..errors import ConfigError, error_path, parse_each, suggestion
 from ..keys.features import Features, field_name
 from .declaration import as_given, decode, option
-from .values import checked_table, parse_percent
+from .values import checked_table, checked_word, parse_percent
 
 PRIORITY: Final = "priority"
 """The feature with the class of a request."""
-_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
+REQUEST_START: Final = "request_start"
+"""The feature with the time at which a proxy received the request, in seconds since 1970."""
+OF_LOAD: Final = (PRIORITY, REQUEST_START)
+"""The features that adaptive limits read where something provides them."""
 _MOST_CLASSES: Final = 10
 
 
-def _checked_class(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f'expected a word in lower case such as "critical"; got {name!r}')
-    return name
-
-
 def _parse_order(names: Sequence[str]) -> tuple[str, ...]:
-    order: tuple[str, ...] = parse_each(_checked_class, names)
+    order = parse_each(checked_word, names)
     if not 1 <= len(order) <= _MOST_CLASSES or len({*order}) < len(order):
         raise ConfigError(f"expected from 1 to {_MOST_CLASSES} different classes; got {list(names)!r}")
     return order
@@ -71,6 +67,7 @@ class Priorities:
     """
 
     order: tuple[str, ...]
+    middle: str
     header: str
     shed: Mapping[str, int]
     """The percent of an adaptive limit that each class leaves to others."""
@@ -80,11 +77,7 @@ class Priorities:
         name = features.get(PRIORITY)
         if isinstance(name, str) and (name := name.strip().lower()) in self.order:
             return name
-        return self._middle
-
-    @cached_property
-    def _middle(self) -> str:
-        return self.order[(len(self.order) - 1) // 2]
+        return self.middle
 
     def held(self, reserve: Mapping[str, int]) -> dict[str, int]:
         """Return the percent of a quota that each class leaves to the classes above it.
@@ -107,7 +100,8 @@ def parse_priorities(table: Any) -> Priorities:
         check_classes(shares, order)
         if sorted(shares.values(), reverse=True) != [*shares.values()]:
             raise ConfigError(f"expected shares that fall in the order of the classes; got {shares}")
-    return Priorities(order, options["header"], {name: 100 - share for name, share in shares.items()})
+    shed = {name: 100 - share for name, share in shares.items()}
+    return Priorities(order, order[(len(order) - 1) // 2], options["header"], shed)
 
 
 def parse_reserve(table: Any) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, Unpack, cast
@@ -35,45 +35,20 @@ _ATTRIBUTES: Final = {
 }
 """The attributes of a rule that do not have the names of their options."""
 _LEASE_PERCENT: Final = 2
-_ADAPTIVE_SLOTS: Final = "an adaptive limit of concurrent requests has no"
-_USES: Final[Mapping[str, tuple[Callable[[Rule, Quota], bool], str]]] = {
-    "timezone": (
-        lambda rule, quota: bool(quota.calendar or rule.schedule),
-        "nothing depends on the time zone. Add a schedule or a limit per calendar month, or remove timezone",
-    ),
-    "wait": (
-        lambda _, quota: quota.concurrent and quota.floor is None,
-        'nothing to wait for. Add a limit such as "2 concurrent", or remove wait',
-    ),
-    "hold_at_most": (
-        lambda _, quota: quota.concurrent and quota.floor is None,
-        'no request holds a slot. Add a limit such as "2 concurrent", or remove hold_at_most',
-    ),
-    "tune": (
-        lambda _, quota: quota.floor is not None and not quota.concurrent,
-        'nothing to tune. Add a limit such as "adaptive 10..100/second"',
-    ),
-    "target": (
-        lambda rule, quota: quota.floor is not None and (quota.concurrent or rule.tune == "health"),
-        (
-            'nothing follows a target. Add a limit such as "adaptive 5..200 concurrent",'
-            ' or tune = "health" for an adaptive rate'
-        ),
-    ),
-    "reserve": (
-        lambda _, quota: not _sheds(quota),
-        "an adaptive limit has no quota to reserve. Set shed in [priorities] instead",
-    ),
-    **{
-        option: (lambda _, quota: not _sheds(quota), f"{_ADAPTIVE_SLOTS} {option}. Remove it, or add another limit")
-        for option in ("algorithm", "cost", "count_when", "count_unless")
-    },
+_ADD: Final = "Add a limit such as "
+_USES: Final = {
+    "max_waiting": "Set wait",
+    "limits_ttl": "Let a function return the limits",
+    "timezone": 'Add a schedule, or a limit such as "100 per calendar month"',
+    "wait": f'{_ADD}"2 concurrent"',
+    "hold_at_most": f'{_ADD}"2 concurrent"',
+    "tune": f'{_ADD}"adaptive 10..100/second"',
+    "target": f'{_ADD}"adaptive 5..200 concurrent", or set tune = "health" for an adaptive rate',
+    **dict.fromkeys(("algorithm", "cost", "count_when", "count_unless", "reserve"), f'{_ADD}"100/minute"'),
 }
-"""The options that only some limits use: which ones, and the message for a rule that has none of them."""
-
-
-def _sheds(quota: Quota) -> bool:
-    return quota.concurrent and quota.floor is not None
+"""The options that only some rules use, and what to write for a rule that uses them."""
+_NEEDED: Final = {"tune": 'tune = "demand", or "health"', "target": 'target = "250ms"'}
+_NOT_TOGETHER: Final = (("ban", "wait"), ("ban", "target"), ("ban", "tune"), ("wait", "target"), ("wait", "tune"))
 
 
 Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
@@ -184,8 +159,6 @@ class Rule:
         self._keep(consistency=consistency, lease_percent=percent)
         self._name_parts()
         self._check_others()
-        for quota in self._every_quota:
-            require_tuning(self, quota)
 
     def _name_parts(self) -> None:
         """Set the parts and the features that the rule reads, in a stable order."""
@@ -227,35 +200,24 @@ class Rule:
 
     def _check_unused(self, inherited: Collection[str]) -> None:
         """Raise ``ConfigError`` for an option of the rule itself that has no effect."""
-        for option, problem in self._unused():
-            if option not in inherited and self.given.get(option) not in (None, {}):
-                raise ConfigError(problem, option)
-            if option == "timezone":  # it is not shown. A quota of an override has it
-                self.options["timezone"] = _DEFAULTS["timezone"]
-
-    def _unused(self) -> Iterator[tuple[str, str]]:
-        """Yield the options that have no effect, whether the rule has them or not, with the problem."""
-        if not self.wait_us:
-            yield "max_waiting", "no request waits. Set wait, or remove max_waiting"
-        if self.function is None:  # which returns limits of any kind
-            yield "limits_ttl", "no function returns limits. Remove limits_ttl"
-            quotas = list(self._every_quota)
-            for option, (uses, problem) in _USES.items():
-                if not any(uses(self, quota) for quota in quotas):
-                    yield option, problem
+        used = {*(["max_waiting"] if self.wait_us else []), *(["timezone"] if self.schedule else [])}
+        used.update(*(_used_by(quota, self.tune) for quota in self._every_quota))
+        if self.function is not None:  # which may return limits of any kind
+            used |= _USES.keys() - {"max_waiting"}
+        for option, fix in _USES.items():
+            if not (option in used or option in inherited or self.given.get(option) in (None, {})):
+                raise ConfigError(f"no limit of the rule uses it. {fix}, or remove {option}", option)
 
     def _check_others(self) -> None:
         """Raise ``ConfigError`` for options that cannot be combined."""
-        if self.ban is not None:
-            if not any(OF_ALL_CLIENTS.isdisjoint(map(feature_of, names)) for names in self.entries):
-                key = list(map("|".join, self.entries))
-                problem = f"key = {key} is the same for many clients, so one would ban the others"
-                raise ConfigError(f'{problem}. Add a feature of the client, such as "ip"', "ban")
-            if self.options["wait"] is not None:
-                raise ConfigError("ban cannot be combined with wait. Remove one, or write two rules", "ban")
-        if self.adapts and (self.ban is not None or self.wait_us):
-            name = "ban" if self.ban is not None else "wait"
-            raise ConfigError(f"an adaptive limit cannot be combined with {name}. Write two rules", name)
+        if self.ban and not any(OF_ALL_CLIENTS.isdisjoint(map(feature_of, names)) for names in self.entries):
+            key = list(map("|".join, self.entries))
+            problem = f"key = {key} is the same for many clients, so one would ban the others"
+            raise ConfigError(f'{problem}. Add a feature of the client, such as "ip"', "ban")
+        options: Mapping[str, object] = self.options
+        for option, other in _NOT_TOGETHER:
+            if options[option] and options[other]:
+                raise ConfigError(f"cannot be combined with {other}. Remove one, or write two rules", option)
         if self.reserve and isinstance(self.algorithm, Mapping) and self.algorithm.get("count_rejected"):
             raise ConfigError("cannot be combined with count_rejected. Remove one", "reserve")
 
@@ -310,24 +272,26 @@ class Rule:
 
 
 def parse_limits(rule: Rule, limits: object) -> tuple[Quota, ...]:
-    """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm of the rule."""
+    """Parse quotas, and check them with the options of the rule: a burst or a period may not fit its algorithm."""
+    options: Mapping[str, object] = rule.options
     quotas = tuple(quota.in_zone(str(rule.timezone)) for quota in parse_quotas(limits))
     for i, quota in enumerate(quotas):
         with error_path(f"[{i}]"):
             build_limit("", 0, quota, rule.algorithm)
+            for option, example in _NEEDED.items():
+                if option in _used_by(quota, rule.tune) and not options[option]:
+                    raise ConfigError(f"{str(quota)!r} needs {option}. Write {example} in the rule")
     return quotas
 
 
-def require_tuning(rule: Rule, quota: Quota) -> None:
-    """Raise ``ConfigError`` for an adaptive quota without an option of the rule that it needs."""
-    if quota.floor is None:
-        return
-    if not (quota.concurrent or rule.tune):
-        fix = 'Set tune = "demand", or tune = "health" and a target'
-        raise ConfigError(f"{str(quota)!r} needs the option tune. {fix}", "tune")
-    if not rule.target_us and (quota.concurrent or rule.tune == "health"):
-        fix = 'Set the time within which 90% of its requests should end, such as target = "250ms"'
-        raise ConfigError(f"{str(quota)!r} needs a target. {fix}", "target")
+def _used_by(quota: Quota, tune: str | None) -> set[str]:
+    """Return the options that a limit uses, but not each limit."""
+    if quota.floor is not None and quota.concurrent:
+        return {"target"}
+    used = {"algorithm", "cost", "count_when", "count_unless", "reserve"}
+    if quota.floor is not None:
+        return used | {"tune"} | ({"target"} if tune == "health" else set())
+    return used | ({"wait", "hold_at_most"} if quota.concurrent else {"timezone"} if quota.calendar else set())
 
 
 def build_rule(

@@ -18,7 +18,7 @@ from ..quota import MAX_AMOUNT, checked_cost, parse_duration
 from .declaration import checked_call, decode, option
 
 _PERCENT: Final = re.compile(r"(\d{1,3})%", re.ASCII)
-_UNIT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+_WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 
 
 def parse_positive_duration(duration: object) -> int:
@@ -53,11 +53,11 @@ def checked_algorithm(spec: Any) -> Any:
     return spec
 
 
-def checked_unit(unit: object) -> str:
-    """Return the unit of a rule; ``ConfigError`` for anything but a word that a header can have."""
-    if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
-        raise ConfigError(f'expected a word in lower case such as "tokens"; got {unit!r}')
-    return unit
+def checked_word(word: object) -> str:
+    """Return a unit or a class of requests; ``ConfigError`` for anything but a word that a header can have."""
+    if not isinstance(word, str) or not _WORD.fullmatch(word):
+        raise ConfigError(f'expected a word in lower case such as "tokens"; got {word!r}')
+    return word
 
 
 def checked_table(value: object) -> Mapping[str, Any]:

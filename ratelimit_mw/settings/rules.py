@@ -14,7 +14,6 @@ from ..rules.named_rules import Amendment
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
-from ..rules.priorities import check_classes
 from ..rules.rule import Rule, build_rule, check_options
 from ..rules.ruleset import RuleSet
 from .files import read, with_variables
@@ -66,7 +65,6 @@ def _with_file(rule: Any, folder: Path) -> Any:
 
 def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[tuple[Rule, ...], dict[str, Amendment]]:
     """The rules, and the rules that override options of a decorator's rule. ``settings`` are the others of the file."""
-    ipv6_prefix, priorities = settings["ipv6_prefix"], settings["priorities"]
     fields = options_of(RuleSettings)
     if not isinstance(tables, list | tuple):
         raise ConfigError(f"expected a list of tables, [[rules]] in TOML; got {tables!r}", "rules")
@@ -88,10 +86,10 @@ def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[
                 rules.append(rule := build_rule(options, settings["defaults"], Location(source, path)))
             else:
                 raise ConfigError("a rule needs limits, unless it has overrides", "limits")
-            check_rule(rule, ipv6_prefix)
+            check_rule(rule, settings["ipv6_prefix"])
             with error_path("reserve"):
-                check_classes(rule.reserve, priorities.order)
-    RuleSet(rules, amendments=amendments, priorities=priorities)
+                settings["priorities"].held(rule.reserve)
+    RuleSet(rules, amendments=amendments, priorities=settings["priorities"])
     return tuple(rules), amendments
 
 

@@ -174,7 +174,7 @@ def test_headers_show_the_end_of_the_period() -> None:
 def test_a_time_zone_needs_something_that_depends_on_it() -> None:
     """In a file, the error has its place."""
     expect_error(
-        "timezone: nothing depends on the time zone. Add a schedule or a limit per calendar month",
+        "timezone: no limit of the rule uses it. Add a schedule, or a limit such as",
         Rule,
         limits="5/day",
         timezone="Asia/Tokyo",

@@ -332,7 +332,9 @@ def test_a_rule_with_a_slot_may_wait() -> None:
     ]
     for options in rules:
         assert Rule(key=["user"], wait="1.5s", **options).wait_us == 1_500_000
-    expect_error('wait: nothing to wait for. Add a limit such as "2 concurrent"', Rule, limits="5/minute", wait="5s")
+    expect_error(
+        'wait: no limit of the rule uses it. Add a limit such as "2 concurrent"', Rule, limits="5/minute", wait="5s"
+    )
     expect_error("wait: expected a duration", Rule, limits="1 concurrent", wait="soon")
     expect_error(
         "max_waiting: expected a whole number of at least 1; got 0", Rule, limits="1 concurrent", max_waiting=0

@@ -73,7 +73,7 @@ OTHERS: tuple[tuple[dict[str, Any], str], ...] = (
     *(({"ban": BAN, "key": [name]}, f"ban: key = ['{name}'] is the same") for name in sorted(OF_ALL_CLIENTS)),
     ({"ban": BAN, "key": ["endpoint", "host"]}, "ban: key = ['endpoint', 'host'] is the same"),
     ({"ban": BAN, "key": ["user|endpoint"]}, "ban: key = ['user|endpoint'] is the same"),
-    ({"ban": BAN, "limits": "2 concurrent", "wait": "1s"}, "ban: ban cannot be combined with wait"),
+    ({"ban": BAN, "limits": "2 concurrent", "wait": "1s"}, "ban: cannot be combined with wait"),
     ({"ban": BAN, "consistency": "leased"}, 'consistency = "leased" cannot be combined with mode = "shadow", ban'),
     ({"ban": BAN, "lease": "5%"}, "lease: lease cannot be combined with"),
     *(({"lease": text}, f'lease: expected a share from "1%" to "50%"; got {text!r}') for text in ("0%", "51%", "2", 2)),
@@ -93,7 +93,7 @@ OTHERS: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     (
         {"reserve": RESERVE, "limits": "adaptive 5..9 concurrent", "target": 1},
-        "reserve: an adaptive limit has no quota to reserve. Set shed in [priorities] instead",
+        'reserve: no limit of the rule uses it. Add a limit such as "100/minute", or remove reserve',
     ),
 )
 TOKENS = "json:max_tokens"
