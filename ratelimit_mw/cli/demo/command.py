@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
-from rich.progress import TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn
 
 from ...errors import MissingExtraError
 from ...operations import Cell, Table
@@ -23,11 +21,15 @@ from ..output import command, note, print_table, print_text, progress
 if TYPE_CHECKING:
     import httpx
 
-_FILES: Final = {"settings": Path(__file__).with_name("demo.toml"), "application": Path(__file__).with_name("app.py")}
-_INTERRUPTED: Final = 130  # the exit code of shells for Ctrl-C
+_FILES: Final = {"settings": "demo.toml", "application": "app.py"}
 _REJECTED: Final = 429
 _CLIENT: Final = "X-Forwarded-For"
 _CORRECT, _WRONG = {"password": "correct-horse"}, {"password": "123456"}
+_TRY_NEXT: Final = """Try next
+  ratelimit-mw init
+  ratelimit-mw check ratelimit.toml
+  ratelimit-mw explain ratelimit.toml GET /items/7 --feature ip=192.0.2.7
+  ratelimit-mw replay ratelimit.toml /var/log/nginx/access.log"""
 
 
 class _Kind(NamedTuple):
@@ -64,29 +66,21 @@ def demo() -> None:
     """
     if not all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
         raise MissingExtraError("the demo", "demo")
-    for title, path in _FILES.items():
-        print_text(f"The {title}: {path}", "bold")
-        click.echo(f"{path.read_text('utf-8').strip()}\n")
+    for title, name in _FILES.items():
+        print_text(f"The {title}: {name}", "bold")
+        click.echo(f"{Path(__file__).with_name(name).read_text('utf-8').strip()}\n")
     total = sum(kind.size for kind in _KINDS)
-    counts = "{task.completed:,} of {task.total:,} requests [red]{task.fields[rejected]:,} rejected"
-    try:
-        with _serve() as url, asyncio.Runner() as runner:
-            runner.get_loop()  # now, because an event loop that Ctrl-C interrupts as it is made shows a traceback
-            note(f"serving at {url}")
-            with progress("sending", total, TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
-                responses = runner.run(_send_all(url, update))
-    except KeyboardInterrupt:
-        note("interrupted; the server is stopped")
-        raise click.exceptions.Exit(_INTERRUPTED) from None
-    rejected = {name: [each for each in found if each.status_code == _REJECTED] for name, found in responses.items()}
+    with _serve() as url, asyncio.Runner() as runner:
+        runner.get_loop()  # now, because an event loop that Ctrl-C interrupts as it is made shows a traceback
+        note(f"serving at {url}")
+        with progress("sending", total, MofNCompleteColumn()) as update:
+            rejected = runner.run(_send_all(url, update))
     number = sum(map(len, rejected.values()))
     print_text(f"{total - number:,} allowed, {number:,} rejected")
     click.echo()
     print_table(Table("By kind of client", [_row(kind, rejected[kind.name]) for kind in _KINDS]))
-    _show_rejection(next(chain.from_iterable(rejected.values())))
-    print_text("Try next", "bold")
-    for words in ("check {}", "explain {} POST /login --feature ip=192.0.2.7", "replay {} /var/log/nginx/access.log"):
-        click.echo(f"  ratelimit-mw {words.format(shlex.quote(str(_FILES['settings'])))}")
+    _show_rejection(rejected[_KINDS[-1].name][0])
+    click.echo(_TRY_NEXT)
 
 
 @contextmanager
@@ -109,25 +103,23 @@ def _serve() -> Iterator[str]:
 
 
 async def _send_all(url: str, update: Callable[..., Any]) -> dict[str, list[httpx.Response]]:
-    """Send the requests of all clients, each client at its own pace, and return the responses by kind."""
+    """Send the requests of all clients, each client at its own pace, and return the rejections by kind."""
     import httpx
 
-    responses: dict[str, list[httpx.Response]] = {kind.name: [] for kind in _KINDS}
-    rejected = 0
+    rejected: dict[str, list[httpx.Response]] = {kind.name: [] for kind in _KINDS}
     # Without trust_env=False the requests could go to a proxy that the environment names.
     async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
 
         async def run(kind: _Kind, ip: str) -> None:
-            nonlocal rejected
             for method, path, json in kind.requests:
                 response = await client.request(method, path, json=json, headers={_CLIENT: ip})
-                responses[kind.name].append(response)
-                rejected += response.status_code == _REJECTED
-                update(advance=1, rejected=rejected)
+                if response.status_code == _REJECTED:
+                    rejected[kind.name].append(response)
+                update(advance=1)
                 await asyncio.sleep(kind.pause)
 
         await asyncio.gather(*(run(kind, ip) for kind in _KINDS for ip in kind.ips))
-    return responses
+    return rejected
 
 
 def _row(kind: _Kind, rejected: list[httpx.Response]) -> dict[str, Cell]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from datetime import UTC
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,32 +19,20 @@ from .report import STEPS, ReplayReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-_INK, _PAPER, _GRID = "#333333", "#ffffff", "#dddddd"
+_INK: Final = "#333333"
 _ALLOWED: Final = "#8fb3d9"
 _REJECTED: Final = "#c8342f"
 _DAY: Final = 86_400  # matplotlib counts in days since 1970
 _STYLE: Final[dict[Any, Any]] = {
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
-    "grid.color": _GRID,
-    "figure.dpi": 150,
-    "figure.constrained_layout.use": True,
     "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
-    "axes.titlesize": 13,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 9,
+    "date.converter": "concise",
     "legend.frameon": False,
-    "savefig.dpi": "figure",
     "svg.hashsalt": "ratelimit-mw",  # the same input gives the same file
 }
-_DARK: Final = {_INK: "#e6edf3", _PAPER: "#131416", _GRID: "#3d444d"}
-"""The colours of an SVG where the reader prefers a dark scheme."""
-_DATES: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
-_DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
 _MIN_STEPS: Final = 20
-_COLUMNS: Final = ("times", "requests", "rejected")
 
 
 def _check_picture(_ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
@@ -75,29 +62,17 @@ def draw(report: ReplayReport, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure = Figure(figsize=(11, 4.6))
+        figure = Figure(figsize=(11, 4.6), dpi=150, layout="constrained")
         _draw_curves(figure.subplots(), report)
-        if path.suffix.lower() == ".png":
-            figure.savefig(path, format="png", metadata={"Software": None})
-        else:
-            svg = StringIO()
-            figure.savefig(svg, format="svg", metadata={"Date": None})
-            path.write_text(_with_dark_scheme(svg.getvalue()), "utf-8")
-
-
-def _with_dark_scheme(svg: str) -> str:
-    """Return a picture that is light or dark, as its reader prefers. A program without variables shows it light."""
-    dark = " ".join(f"--{light[1:]}: {colour};" for light, colour in _DARK.items())
-    for light in _DARK:
-        svg = svg.replace(light, f"var(--{light[1:]}, {light})")
-    return svg.replace("</style>", f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}</style>", 1)
+        # Without the date, the same input gives the same file.
+        figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else {})
 
 
 def _draw_curves(axes: Axes, report: ReplayReport) -> None:
-    """Draw demand as a line, above the areas of allowed and rejected requests."""
+    """Draw demand as a line, above the areas of allowed and rejected requests. The days since 1970 are those of UTC."""
     curve = report.curve()
     step, first, last = curve["step"], curve["times"][0], curve["times"][-1]
-    counts = {time: of_step for time, *of_step in zip(*(curve[name] for name in _COLUMNS), strict=True)}
+    counts = dict(zip(curve["times"], zip(curve["requests"], curve["rejected"], strict=True), strict=True))
     times = range(first, last + step, step)
     demand, rejected = zip(*(counts.get(time, (0, 0)) for time in times), strict=True)
     edges = [(first + i * step) / _DAY for i in range(len(times) + 1)]
@@ -110,21 +85,8 @@ def _draw_curves(axes: Axes, report: ReplayReport) -> None:
     total, lost = report.log.count, report.rejected
     title = f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})"
     axes.set(title=title, xlabel=report.period, ylabel=f"requests per {STEPS[step]}")
-    _style_times(axes)
-
-
-def _style_times(axes: Axes) -> None:
-    """Add dates, a grid and a legend to curves over time. The days since 1970 are those of UTC."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
     axes.xaxis_date(UTC)
-    locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    # The label of the axis contains the year.
-    dates = ConciseDateFormatter(locator, UTC, _DATES, zero_formats=_DATES_AT_ZERO, show_offset=False)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_formatter(dates)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
-    axes.grid(axis="y")
+    axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
+    axes.grid(axis="y", color="#dddddd")
