@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import threading
-import time
-from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
-from pathlib import Path
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
-from ..clock import SECOND, machine, monotonic
-from ..errors import ConfigError, RateLimitError
+from ..clock import monotonic
 from ..forksafe import run_in_child
-from ..settings import Settings, parts_of
-from ..settings.files import Identities, identity_of, recording
-from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking, run_once
-from .tasks import result_of
+from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 
 _EARLY: Final = 0.75
 """The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""
 NEVER: Final = -1e9
 """The time of a look that was not made yet."""
-
-_QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
-_FEWER_AFTER: Final = 2  # intervals without a change before something disappears, because a writer may pause
-_PATIENCE: Final = 1.0
-"""The longest time in seconds that requests wait for settings that changed while their worker was idle."""
-_MAX_TRIES: Final = 60
-_RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
-_FEWER: Final = (
-    "the settings have fewer rules, options or values. They take effect once their files have stayed the same for %g s."
-    " To apply them at once, call limiter.reload()"
-)
-_log = logging.getLogger("ratelimit_mw")
 
 
 class Follower:
@@ -61,12 +38,11 @@ class Follower:
         """The time from which a request begins a look. While one runs, a request waits for it once it is stale."""
         return self.stale_at if self._begun_at > self._seen_at else self._seen_at + _EARLY * self.interval
 
-    def begin(self) -> None:
-        """Begin a look, in a thread or a task where it may take long."""
-        raise NotImplementedError
+    async def look(self, call: Call, waits: bool) -> None:
+        """Look for changes, in a thread or a task where it may take long.
 
-    async def catch_up(self, call: Call) -> None:
-        """Look for changes, and return when they are in effect. All requests that are on the way wait for one look."""
+        With ``waits``, return when they are in effect. All requests that are on the way wait for one look.
+        """
         raise NotImplementedError
 
 
@@ -96,159 +72,6 @@ class Watch:
 
     async def _look(self, call: Call, may_wait: bool) -> None:
         for each in self._followers:
-            now = monotonic()
-            if now >= each.stale_at and may_wait:
-                await each.catch_up(call)
-            elif now >= each.due_at:
-                each.begin()
+            if (now := monotonic()) >= each.due_at:
+                await each.look(call, may_wait and now >= each.stale_at)
         self.due_at = min(each.due_at for each in self._followers)
-
-
-class Renewed(Protocol):
-    """The settings of a limiter, which are read again."""
-
-    settings: Settings
-
-    def load_again(self) -> tuple[Settings, Collection[str]]:
-        """Read the settings, and change nothing. Return them, and the names of those that need a restart."""
-
-    def replace(self, settings: Settings, unchanged: Collection[str]) -> None:
-        """Check all that depends on settings, and put them into effect."""
-
-
-class FileFollower(Follower):
-    """Reads the settings of a limiter again after a change of their files.
-
-    A request only compares the identity of the files, once per ``reload_interval``. A thread of its own reads and
-    checks files that have changed.
-    """
-
-    def __init__(self, reloads: Renewed, files: Identities) -> None:
-        self._reloads = reloads
-        self._known = files
-        self._logged = ""
-        """The mistake, or the warning, that the log has of the files as they are."""
-        self._seen_at = monotonic()
-        self._again_at = math.inf
-        """When to look again at files that had changed too recently."""
-        self._tries = 0
-        self._awaited: tuple[Future[None] | None, float] = None, 0.0
-        """The thread that requests have waited for, and the time until which they do."""
-        self._changed: tuple[Identities, float] = {}, 0.0
-        """The identities of the changed files, and when they were first found."""
-        self._start_over()
-        run_in_child(self, FileFollower._start_over)
-
-    def _start_over(self) -> None:
-        self._reading = threading.Lock()  # no fork waits for it, because a file may take long
-
-    @property
-    def interval(self) -> float:
-        return self._reloads.settings.reload_interval / SECOND or math.inf
-
-    @property
-    def due_at(self) -> float:
-        return min(super().due_at, self._again_at)
-
-    def begin(self) -> None:
-        """Compare the identity of the files, and start a thread if it has changed. It reads no file."""
-        self._begun_at = monotonic()
-        if self._must_read():
-            run_once(self, self._follow)
-
-    async def catch_up(self, call: Call) -> None:
-        now = monotonic()
-        if self._must_read():
-            reading = run_once(self, self._follow)
-            if reading is not self._awaited[0]:
-                self._awaited = reading, now + _PATIENCE
-            with suppress(OSError):  # it is late, or the machine has no thread left
-                await result_of(call, reading, self._awaited[1] - now)
-            self._seen_at = max(self._seen_at, now)
-
-    def reload(self) -> None:
-        """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""
-        for _ in range(_MAX_TRIES):
-            if not (pause := self._read(is_manual=True)):
-                return
-            time.sleep(pause)
-        raise ConfigError(_RESTLESS)
-
-    def _must_read(self) -> bool:
-        """Return whether the files have changed, and then have stayed the same for a while."""
-        now, identities = monotonic(), _identities_now(self._known)
-        pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
-        if identities != self._known and pause <= 0:
-            return True
-        self._note(now, pause)
-        return False
-
-    def _follow(self) -> None:
-        """Read the settings again. Log a mistake once."""
-        now, pause = monotonic(), 0.0
-        try:
-            pause = self._read(is_manual=False)
-            if not pause:
-                _log.info("the settings were read again, and are in effect")
-        except Exception as error:
-            if str(error) != self._logged:
-                self._logged = str(error)
-                trace = None if isinstance(error, RateLimitError) else error
-                _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
-        self._note(now, pause)
-
-    def _note(self, now: float, pause: float) -> None:
-        """Note a look, and the seconds until changed files may be read. Log files that never rest, now and then."""
-        self._seen_at, self._again_at = now, now + pause if pause else math.inf
-        self._tries = self._tries + 1 if pause else 0
-        if self._tries >= _MAX_TRIES:
-            self._tries = 0
-            _log.error("%s (the earlier settings stay in effect)", _RESTLESS)
-
-    @property
-    def _quiet(self) -> float:
-        return min(_QUIET, self.interval)
-
-    def _age(self, identities: Identities) -> float:
-        """Return the seconds since the last change: since it was found, or longer, by the times of the files."""
-        now = monotonic()
-        if self._changed[0] != identities:
-            self._changed = identities, now
-        times = [max(each.modified_ns, each.changed_ns) for each in identities.values() if each is not None]
-        of_files = machine.time_ns() / 1e9 - max(times) / 1e9 if len(times) == len(identities) else 0.0
-        return max(now - self._changed[1], of_files)
-
-    def _read(self, is_manual: bool) -> float:
-        """Read the settings, check them, and put them into effect. Return 0, or the seconds until another try."""
-        with self._reading:
-            try:
-                with recording() as files:
-                    loaded = self._reloads.load_again()
-                if _identities_now(files) != files:
-                    return self._quiet
-                if not is_manual and (pause := self._wait_for_writer(loaded[0])) > 0:
-                    return pause
-                self._reloads.replace(*loaded)
-            except Exception:
-                if _identities_now(files) != files:  # it read a file that was being written
-                    return self._quiet
-                self._known = _identities_now((*self._known, *files))
-                raise
-            self._logged = ""
-            # This comes last: a request that finds no change does not wait for this thread.
-            self._known = files
-            return 0.0
-
-    def _wait_for_writer(self, later: Settings) -> float:
-        """Return how long settings wait that have fewer parts, because their writer may pause."""
-        if parts_of(later) >= parts_of(self._reloads.settings):
-            return 0.0
-        pause = _FEWER_AFTER * self.interval - self._age(_identities_now(self._known))
-        if pause > 0 and self._logged != _FEWER:
-            self._logged = _FEWER
-            _log.warning(_FEWER, _FEWER_AFTER * self.interval)
-        return pause
-
-
-def _identities_now(paths: Iterable[Path]) -> Identities:
-    return {path: identity_of(path) for path in paths}

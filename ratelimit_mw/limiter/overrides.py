@@ -183,23 +183,23 @@ class RecordFollower(Follower):
             return math.inf
         return settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)
 
-    def begin(self) -> None:
-        """Read the overrides in a task or a thread. The first request of a process waits until they are active."""
-        if not self._remote.is_open:
-            self._remote.start()
-            return
-        self._begun_at = monotonic()
-        if not self._tasks.must_not_wait:
-            self._read_in_thread()
-        elif self._task is None or self._task.done():
-            self._task = self._tasks.start(self.aread(), self._read_in_thread)
+    async def look(self, call: Call, waits: bool) -> None:
+        """Read the overrides in a task or a thread. The first request of a process waits until they are active.
 
-    async def catch_up(self, call: Call) -> None:
-        if self._remote.breaker.open:
-            self._seen_at = monotonic()  # no request waits for a store that is known to be away
-            self.begin()
-        else:
+        No request waits for a store that is known to be away.
+        """
+        if waits and not self._remote.breaker.open:
             await call(self._remote, "start")
+        elif not self._remote.is_open:
+            self._remote.start()
+        else:
+            self._begun_at = monotonic()
+            if waits:
+                self._seen_at = self._begun_at
+            if not self._tasks.must_not_wait:
+                self._read_in_thread()
+            elif self._task is None or self._task.done():
+                self._task = self._tasks.start(self.aread(), self._read_in_thread)
 
     def close(self) -> None:
         """Wait for a thread that reads now, so that it leaves no connection open."""

@@ -14,10 +14,10 @@ import pytest
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli.serve import app as service
 from ratelimit_mw.http import limits
-from ratelimit_mw.limiter import follower, limiter, overrides
+from ratelimit_mw.limiter import follower, limiter, overrides, reloads
 from ratelimit_mw.limiter.remote import store as remote
 
-MODULES = [service, limits, limiter, follower, remote, overrides]
+MODULES = [service, limits, limiter, follower, reloads, remote, overrides]
 
 
 def load_instead(limiter: Limiter, load: Callable[[Callable[[], Any]], Any]) -> None:
@@ -34,10 +34,10 @@ class Later:
         self.passed = 0.0
         for module in MODULES:
             patch.setattr(module, "monotonic", lambda: time.monotonic() + self.passed)
-        patch.setattr(follower, "_PATIENCE", 60.0)  # also where the machine is slow
+        patch.setattr(reloads, "_PATIENCE", 60.0)  # also where the machine is slow
         self.files = 0
-        patch.setattr(follower, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9)))
-        patch.setattr(follower, "time", SimpleNamespace(sleep=lambda _: None))
+        patch.setattr(reloads, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9)))
+        patch.setattr(reloads, "time", SimpleNamespace(sleep=lambda _: None))
 
     def write(self, file: Path, content: str) -> None:
         """Replace a file in one step, now by this clock."""
