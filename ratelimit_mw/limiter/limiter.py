@@ -185,7 +185,7 @@ class Limiter:
             await run_beside(call, step)
         if call is async_call:
             await self._tasks.join()
-        self.slots.close()
+        await run_beside(call, self.slots.close)
         await call(self._counts, "close")
 
     close, aclose = twins(_close)
@@ -361,8 +361,7 @@ class Limiter:
         if call is blocking_call or not self.waits:
             decisions = self._counts.apply(hits, now, consume)
         else:
-            deciding = self._counts.aapply(hits, now, consume)
-            decisions = await (self.slots.keep(deciding) if consume and plan.has_slots else deciding)
+            decisions = await self._counts.aapply(hits, now, consume)
         return build_verdict(decisions, consume, plan.adds_hits)
 
     async def _pass_gates(self, call: Call, plan: Plan, hits: list[Hit], features: Features, consume: bool) -> Verdict:

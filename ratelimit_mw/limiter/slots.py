@@ -5,7 +5,6 @@ Corrections go to the store through it, because each one may free a slot, or lea
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,16 +14,7 @@ from typing import Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import SECOND, monotonic, now_us
-from ..decision import (
-    Correction,
-    Decision,
-    Hit,
-    PendingCorrection,
-    Receipt,
-    SlotCost,
-    Verdict,
-    build_verdict,
-)
+from ..decision import Correction, Hit, PendingCorrection, Receipt, SlotCost, Verdict
 from ..errors import StoreError
 from ..forksafe import create_lock
 from ..heartbeat import Heartbeat
@@ -32,7 +22,7 @@ from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..stores import MemoryStore
-from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
+from ..stores.blocking import Call, blocking_call, is_on_event_loop, run_blocking
 from .clocks import Clocks
 from .remote.breaker import NotAskedError
 from .remote.store import RemoteStore
@@ -101,7 +91,9 @@ class Slots:
                 self._return_later(Correction.return_slots(limit, key, cost), is_late=True)
 
     def close(self) -> None:
-        """Stop all threads."""
+        """Return slots that wait for it once more, and stop all threads."""
+        for slot in self.unreturned.items():
+            self._return(slot)
         for heartbeat in (self.renewed, self.unreturned, self.bounded):
             heartbeat.close()
 
@@ -110,21 +102,6 @@ class Slots:
         rules = {rule.name: rule.source for rule in plan.rules if rule.source.wait_us}
         names = {hit.key: hit.limit.rule for hit in hits if hit.limit.quota.concurrent}
         return await self.queues.decide(call, {key: rules[name] for key, name in names.items() if name in rules}, ask)
-
-    async def keep(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
-        """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""
-        deciding = asyncio.ensure_future(decisions)
-        try:
-            return await asyncio.shield(deciding)
-        except asyncio.CancelledError:
-            self._tasks.start(self._abandon(deciding))
-            raise
-
-    async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
-        receipt = build_verdict(await deciding, has_added=True).receipt
-        receipt.has_ended = True
-        if pending := receipt.corrections(receipt.due):
-            await self.settle(async_call, receipt, pending)
 
     def _return_later(self, correction: Correction, is_late: bool) -> None:
         if len(self.unreturned) < _MAX_UNRETURNED:

@@ -242,22 +242,39 @@ def test_a_task_that_is_cancelled_leaves_the_queue(limiter: Limiter) -> None:
     assert waiting(limiter) == 0
 
 
-def test_a_task_that_is_cancelled_with_a_slot_returns_it(store: Store) -> None:
-    """The store may count the slot while its request is cancelled."""
-    limiter = build(store=store)
+class LateStore(SharedStore):
+    """A store whose replies come one turn of the loop after it has decided."""
 
-    async def scenario() -> None:
+    async def aapply(self, *arguments: Any) -> Any:
+        decisions = await super().aapply(*arguments)
+        await asyncio.sleep(0)
+        return decisions
+
+
+def test_a_task_that_is_cancelled_with_a_slot_returns_it() -> None:
+    """The store may count the slot while its request is cancelled, at any moment."""
+    store, lost = LateStore(), 0
+
+    async def scenario(turns: int) -> int:
+        limiter = build(store=store)
         verdict = await limiter.ahit(ANN)
         job = asyncio.ensure_future(limiter.ahit(ANN))
         await turn_until(lambda: waiting(limiter) == 1)
         await limiter.arefund(verdict)
-        await asyncio.sleep(0)
-        job.cancel()
-        await asyncio.wait([job])
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if job.cancel():
+            await asyncio.wait([job])
+        else:
+            await limiter.arefund(job.result())
+        lost = len(limiter.slots.unreturned)
         await limiter.aclose()
+        assert limiter.peek(ANN, cost=0).decisions[0].remaining == 1
+        return lost
 
-    asyncio.run(scenario())
-    assert limiter.peek(ANN, cost=0).decisions[0].remaining == 1
+    for turns in range(6):
+        lost += asyncio.run(scenario(turns))
+    assert lost > 1
 
 
 def test_slots_of_another_process_are_noticed(monkeypatch: pytest.MonkeyPatch, shared: SharedStore) -> None:

@@ -56,7 +56,7 @@ class RemoteStore:
     ) -> None:
         self.store, self._now, self._tasks = store, clocks.now, tasks
         self.lose: Callable[[Sequence[Hit]], None] = lambda _: None
-        """Receives the hits that the store may have counted although it sent no reply."""
+        """Receives hits that the store may have counted, or may still count, without a reply."""
         name = redacted_url(store)
         # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
         self.rejections = Rejections(settings.rejection_cache if clocks.own is None else 0)
@@ -122,9 +122,12 @@ class RemoteStore:
                         raise
                     await self._start_anew(call, error, hits)
         except StoreError as error:
-            if consume and not isinstance(error, NotAskedError):
+            if not isinstance(error, NotAskedError):
                 self.lose(hits)
             return self.fallback.decide(hits, now, consume)
+        except asyncio.CancelledError:
+            self.lose(hits)
+            raise
         return self.rejections.learn(decisions, at) if consume else decisions
 
     def recall(self, hits: Sequence[tuple[Limit, str, int]]) -> list[Decision]:
