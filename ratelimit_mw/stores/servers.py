@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from ..errors import ConfigError
 
-_HOST: Final = re.compile(r"(\[[^\]]+\]|\*|[^:\[\]>*,@\s]+)(?::([0-9]+))?")
+_HOST: Final = re.compile(r"(\[[^\]]+\]|[^:\[\]>*,@\s]+)(?::([0-9]+))?")
 _CHOICES: Final[Mapping[str, Mapping[str, Any]]] = {
     "ssl_cert_reqs": {"required": "required", "optional": "optional", "none": "none"},
     "ssl_check_hostname": {"true": True, "false": False},
@@ -38,17 +38,11 @@ def parse_servers(text: str, port: int) -> tuple[Server, ...]:
     """Parse ``h1:6379,h2,[::1]:6379``. The port is that of a host without one."""
     servers = []
     for part in text.split(","):
-        if (server := parse_server(part, port)) is None:
+        match = _HOST.fullmatch(part)
+        if not match or not 0 < int(match[2] or 1) < 65536:
             raise ConfigError(f'expected servers such as "10.0.0.1:{port},10.0.0.2": NAME or NAME:PORT', "host")
-        servers.append(server)
+        servers.append(Server(unquote(match[1]).strip("[]"), int(match[2] or port)))
     return tuple(servers)
-
-
-def parse_server(text: str, port: int) -> Server | None:
-    match = _HOST.fullmatch(text)
-    if not match or not 0 < int(match[2] or 1) < 65536:
-        return None
-    return Server(unquote(match[1]).strip("[]"), int(match[2] or port))
 
 
 def split_login(netloc: str) -> tuple[str, str, str]:

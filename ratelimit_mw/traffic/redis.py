@@ -185,7 +185,7 @@ def open_client(address: Address) -> Any:
     if address.cluster:
         nodes = [ClusterNode(*host) for host in address.hosts]  # type: ignore[no-untyped-call]
         del options["db"]
-        return redis.RedisCluster(startup_nodes=nodes, address_remap=lambda found: address.locate(*found), **options)
+        return redis.RedisCluster(startup_nodes=nodes, **options)
     if address.service:
         sentinels = address.sentinels
         own = {**options, "db": 0, "username": sentinels.username, "password": sentinels.password}

@@ -62,15 +62,14 @@ class SlotMap:
     def _load_slots(self, reply: Iterable[Any], source: Server) -> None:
         """Load a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
         owners: list[Server | None] = [None] * SLOTS
-        primaries: dict[Server, Server] = {}  # reachable address: announced address
+        primaries: dict[Server, None] = {}
         replicas: dict[Server, None] = {}
         for first, last, *servers in reply:
-            announced = [Server(host.decode() if host else "", port) for host, port, *_ in servers]
-            location, *others = (self._location(*server, source) for server in announced)
+            location, *others = (
+                self._location(host.decode() if host else "", port, source) for host, port, *_ in servers
+            )
             owners[first : last + 1] = [location] * (last + 1 - first)
-            if (other := primaries.setdefault(location, announced[0])) != announced[0]:
-                both = " and ".join(repr(str(each)) for each in sorted((other, announced[0])))
-                raise StoreError(f"remap: {both} both go to {location}. Write a pair for each server")
+            primaries[location] = None
             replicas.update(dict.fromkeys(others))
         if not primaries:
             raise StoreError("Redis: the server has left the cluster")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from ..calls import CallStore
 from ..servers import tls_context
 from ..url import parse_url_of, redacted_url
 from ..ways import EventLoop, Way
-from .address import Address, add_remap
+from .address import Address, Remap
 from .application import application_router
 from .batch import Batches
 from .call import HIT, PEEK, Operation, have_lua, key_name
@@ -48,8 +48,8 @@ class RedisStore(CallStore):
         client: A client of the application instead of a URL. Blocking calls go through it.
         aclient: The same for async calls, on the event loop of that client.
         credential_provider: A credential provider of redis-py instead of a login in the URL.
-        remap: Where to reach the servers of a Cluster or of Sentinel that announce other addresses, for example
-            ``{"10.0.0.1:6379": "localhost:7000"}``. docs/reference/stores/redis.md explains it.
+        remap: Returns where to reach the server of a Cluster or of Sentinel that announces a host and a port, such as
+            ``lambda announced: ("localhost", announced[1])``.
 
     Raises:
         ConfigError: The URL, an option or a client cannot be used. An async call without ``url`` and ``aclient``, or
@@ -68,7 +68,7 @@ class RedisStore(CallStore):
         client: redis.Redis | None = None,
         aclient: redis.asyncio.Redis | None = None,
         credential_provider: CredentialProvider | None = None,
-        remap: Mapping[str, str] | None = None,
+        remap: Remap | None = None,
     ) -> None:
         if (url is None) == (client is None and aclient is None):
             raise ConfigError("expected either a URL, or client= and aclient=")
@@ -80,10 +80,12 @@ class RedisStore(CallStore):
         if getattr(type(credential_provider), "get_credentials", None) is CredentialProvider.get_credentials:
             raise ConfigError("it has no get_credentials. Define it: a thread calls it", "credential_provider")
         address = parse_url_of(url, Address, "redis://localhost:6379/0") if isinstance(url, str) else url
-        if remap is not None:
-            address = add_remap(address, remap)
+        if remap is not None and not (address is not None and (address.cluster or address.service)):
+            raise ConfigError("needs a URL that starts with redis+cluster:// or redis+sentinel://", "remap")
+        if not (remap is None or callable(remap)):
+            raise ConfigError(f"expected a function of a host and a port; got {remap!r}", "remap")
         if address is not None:
-            address = _with_access(address, credential_provider)
+            address = _with_access(replace(address, remap=remap), credential_provider)
         self.prefix = (address or Address()).prefix if prefix is None else prefix
         self._is_cluster = address is not None and address.cluster
         self._address, self._client, self._aclient = address, client, aclient

@@ -14,7 +14,7 @@ from servers import HOST, redis_running
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.address import Address, add_remap, parse_address
+from ratelimit_mw.stores.redis.address import Address, parse_address
 from ratelimit_mw.stores.redis.store import RedisStore
 
 MEANINGS: dict[str, dict[str, Any]] = {
@@ -34,20 +34,7 @@ MEANINGS: dict[str, dict[str, Any]] = {
         "cluster": True,
         "password": "secret",
     },
-    "redis+cluster://a?remap=10.0.0.1:7000->localhost:17000,10.0.0.2->b,[::1]:7->[::2],*:9->c:1,*->d": {
-        "hosts": (("a", 6379),),
-        "cluster": True,
-        "remap": {
-            ("10.0.0.1", 7000): ("localhost", 17000),
-            ("10.0.0.2", 0): ("b", 0),
-            ("::1", 7): ("::2", 0),
-            ("*", 9): ("c", 1),
-            ("*", 0): ("d", 0),
-        },
-    },
 }
-
-CLUSTER = Address(cluster=True)
 
 
 def test_parts_of_a_url() -> None:
@@ -57,27 +44,13 @@ def test_parts_of_a_url() -> None:
         assert parse_address(split, dict(parse_qsl(split.query))) == Address(**parts), address
 
 
-def test_a_remap_in_python_means_the_same() -> None:
-    """A mapping of texts, checked like the option of the URL."""
-    address = add_remap(CLUSTER, {"10.0.0.1:7000": "localhost:17000", "*": "b"})
-    assert address.locate("10.0.0.1", 7000) == ("localhost", 17000)
-    assert address.locate("10.0.0.1", 7001) == ("b", 7001)
-    for arguments, message in (
-        (("redis://a", {"b": "c"}), "needs a URL"),
-        (("redis+cluster://a?remap=b->c", {"b": "c"}), "the URL sets it too"),
-        (("redis+cluster://a", ["b"]), "expected a dict such as"),
-        (("redis+cluster://a", {"b": None}), "got {'b': None}"),
-        (("redis+cluster://a", {"b": "c,d"}), "got 'b->c,d'"),
-    ):
-        with pytest.raises(ConfigError, match=f"remap: .*{message}"):
-            RedisStore(arguments[0], remap=arguments[1])  # type: ignore[arg-type]
-
-
-def test_a_remap_knows_each_form_of_a_host() -> None:
-    """An IPv6 address has several forms, and the case of a name does not matter."""
-    forms = {"[fd00:0::1]": "fd00::1", "[FD00::1]": "fd00:0:0::1", "Redis-0.Local": "redis-0.LOCAL"}
-    for announced, host in forms.items():
-        assert add_remap(CLUSTER, {f"{announced}:7000": "b:1"}).locate(host, 7000) == ("b", 1)
+def test_a_remap_that_cannot_be_used_is_rejected() -> None:
+    """It is a function, for servers that announce others."""
+    for url in ("redis://a", "unix:///a"):
+        with pytest.raises(ConfigError, match="remap: needs a URL"):
+            RedisStore(url, remap=lambda announced: announced)
+    with pytest.raises(ConfigError, match="remap: expected a function of a host and a port; got"):
+        RedisStore("redis+cluster://a", remap={"b": "c"})  # type: ignore[arg-type]
 
 
 def test_no_text_of_a_store_shows_its_password() -> None:

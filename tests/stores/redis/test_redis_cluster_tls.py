@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 import redis
-from redis_handles import ALGORITHMS, hit, limit_of, ways
+from redis_handles import ALGORITHMS, PATIENT, hit, limit_of, ways, ways_of
 from redis_topology import Topology
 from servers import HOST, STEADY, certificates, cluster_running, tls_options, wait_for
 
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores import RedisStore
 
 pytestmark = pytest.mark.thorough
 
@@ -83,11 +84,17 @@ def test_an_announced_ip_address_is_not_the_name_of_the_certificate(topology: To
 
 @pytest.mark.parametrize("kind", ["ip", "hostname"])
 def test_the_name_of_a_remap_is_verified(topology: Topology, folder: Path, kind: str) -> None:
-    """The host after ``->`` must be the name of the certificate, whatever the servers announce."""
+    """The name to use must be that of the certificate, whatever the servers announce."""
     announce(topology, kind, "redis.invalid")
-    announced = "redis.invalid" if kind == "hostname" else HOST
-    check(url(topology, folder, f"&remap={announced}->localhost"))
-    with ways(url(topology, folder, f"&remap={announced}->{HOST}")) as sends:
-        for send in sends:
+    limits = [limit_of("9/hour", spec) for spec in ALGORITHMS * 2]
+    with closing(
+        RedisStore(url(topology, folder), remap=lambda announced: ("localhost", announced[1]), timeout_us=PATIENT)
+    ) as store:
+        for number, send in enumerate(ways_of(store).values()):
+            assert [send(hit(limit))[0].remaining for limit in limits] == [8 - number] * len(limits)
+    with closing(
+        RedisStore(url(topology, folder), remap=lambda announced: (HOST, announced[1]), timeout_us=PATIENT)
+    ) as store:
+        for send in ways_of(store).values():
             with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.1'"):
                 send(hit(limit_of("9/hour")))

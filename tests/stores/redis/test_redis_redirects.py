@@ -151,21 +151,11 @@ def test_a_server_without_a_host_has_the_host_that_was_asked(host: bytes | None)
     """It does not know its address, or it has no host name. The port is its own, and a remap applies to both."""
     servers = Servers(a=ResponseError(f"MOVED 7 {(host or b'').decode()}:9"))
     servers.maps["a"] = [[0, 16383, [host, 8]]]
-    cluster = Router(Address((A,), cluster=True, remap={("a", 9): B}), servers.way(), servers.connect)
+    address = Address((A,), cluster=True, remap=lambda announced: B if announced == ("a", 9) else announced)
+    cluster = Router(address, servers.way(), servers.connect)
     assert ask(cluster, servers) == b"counted"
     assert servers.sent == ["a:CLUSTER", "a:EVALSHA", "b:EVALSHA"]
     assert set(cluster.map.owners) == {("a", 8), B}
-
-
-def test_a_remap_of_two_primaries_to_one_server_is_an_error() -> None:
-    """Replicas may share a server, because no request goes there. A primary may have several ranges of slots."""
-    servers = Servers()
-    servers.map = [(0, 99, B, A), (100, 199, C, A), (200, 16383, B, A)]
-    remap = {("b", 2): ("a", 1), ("c", 3): ("a", 1)}
-    cluster = Router(Address((A,), cluster=True, remap=remap), servers.way(), servers.connect)
-    assert "remap: 'b:2' and 'c:3' both go to a:1" in str(ask(cluster, servers))
-    remap.popitem()
-    assert ask(cluster, servers) == b"counted"
 
 
 def test_servers_that_redirect_to_each_other_end_in_an_error() -> None:
