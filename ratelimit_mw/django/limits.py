@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import django.conf
@@ -22,21 +22,18 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
-from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
+from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import check_parameters, check_routes
 from ..http.warnings import warn_at_start
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
-from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
 from ..settings.framework import SETTING, check_slips
-from .request import SCOPE, DjangoRequest, django_user, server_data
+from .request import SCOPE, django_user
 from .routes import URLRoutes, throttling
 
 _lock = threading.RLock()  # reentrant: importing the functions of the settings may ask for the limiter
-_current: list[ProjectLimits] = []
-"""The limits of the settings now, once something asked for them."""
 
 
 def limiter() -> Limiter:
@@ -49,33 +46,20 @@ def limiter() -> Limiter:
 
 
 def project_limits() -> ProjectLimits:
-    """Return the limits of this process. Overridden settings apply from the next request on, with fresh counts."""
-    source = getattr(django.conf.settings, SETTING, None)
-    for project in _current:
-        if project.source is source:
-            return project
+    """Return the limits of this process."""
     with _lock:
-        if not _current or _current[0].source is not source:
-            project = ProjectLimits(source)
-            _close()
-            _current.append(project)
-        return _current[0]
-
-
-def _close() -> None:
-    """Close the limiter of the previous settings, unless the project has built it."""
-    while _current:
-        project = _current.pop()
-        if project.owned:
-            project.http_limiter.limiter.close()
+        ProjectLimits.current = ProjectLimits.current or ProjectLimits(getattr(django.conf.settings, SETTING, None))
+        return ProjectLimits.current
 
 
 @receiver(setting_changed)  # type: ignore[untyped-decorator] # Django has no types
 def _forget(setting: str, **_: Any) -> None:
-    """A test overrides the settings, or stops to: equal settings get fresh counts too."""
+    """Forget the limits when a test overrides the settings, or stops to. Later requests have fresh counts."""
     if setting in (SETTING, "REST_FRAMEWORK"):
         with _lock:
-            _close()
+            project, ProjectLimits.current = ProjectLimits.current, None
+            if project is not None and project.owned:
+                project.http_limiter.limiter.close()
 
 
 def _import(value: Any, path: str) -> Any:
@@ -90,9 +74,11 @@ def _import(value: Any, path: str) -> Any:
 class ProjectLimits:
     """The limits of a project, for all its URLconfs. ``source`` is the value of the setting."""
 
+    current: ClassVar[ProjectLimits | None] = None
+    """The limits of the settings now, once something asked for them."""
+
     def __init__(self, source: Any) -> None:
-        self.source = source
-        self._routes: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
+        self.by_resolver: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
         if source is None:
             check_slips(dir(django.conf.settings))
             source = {}
@@ -119,7 +105,7 @@ class ProjectLimits:
     def middleware_needs(self) -> set[str]:
         """The features that the middleware reads. Throttles read those of their own rules."""
         rules = self.http_limiter.in_force.rules
-        names = _of_throttles(rules)
+        names = rules_of_throttles(rules)
         return {
             *rules.lists.needs,
             *(need for rule in rules.rules if rule.name not in names for need in rule.source.needs),
@@ -128,11 +114,8 @@ class ProjectLimits:
     def routes(self, urlconf: Any = None) -> URLRoutes:
         """Return the routes of a URLconf, by default the project's. Raises ``ConfigError`` for invalid marks."""
         resolver = get_resolver(urlconf)
-        routes = self._routes.get(resolver)
-        if routes is None:
-            with _lock:
-                routes = self._routes.get(resolver) or self._read(resolver)
-        return routes
+        with _lock:
+            return self.by_resolver.get(resolver) or self._read(resolver)
 
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
@@ -147,19 +130,9 @@ class ProjectLimits:
                 drf.check_scopes(routes.all, rules.rules)
 
         self.http_limiter.adopt([*routes.views, ViewMarks(tuple(rates))], check=check, key=id(resolver))
-        self._routes[resolver] = routes
+        self.by_resolver[resolver] = routes
         warn_at_start(self.http_limiter)
         return routes
-
-    def open_request(self, framework_request: Any, may_await: bool) -> DjangoRequest:
-        """Return Django's request as one that features are read from, with its route."""
-        routes = self.routes(getattr(framework_request, "urlconf", None))  # their limits are added before
-        request = DjangoRequest(framework_request, may_await)
-        limits = self.http_limiter.in_force
-        request.limits = limits if limits.watch is None else self.http_limiter.latest()
-        request.to, request.path_params = routes.find(request.path, request.method)
-        request.endpoint = request.to.endpoint
-        return request
 
 
 def _root_urlconf() -> Any:
@@ -170,15 +143,6 @@ def _root_urlconf() -> Any:
             break
         holder = holder.default_settings
     return holder.ROOT_URLCONF
-
-
-def plan_of(limits: HttpLimits, request: DjangoRequest, before_user: bool = False) -> Plan:
-    """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
-    plan, native = limits.plan(request, request.to), server_data(request.framework_request)
-    if before_user or ADMISSION in native:
-        plan = limits.undecided(plan, native, before_user)
-    names = _of_throttles(limits.rules)
-    return limits.plan_without(plan, names) if names else plan
 
 
 @lru_cache(4)
@@ -192,7 +156,8 @@ def rules_by_scope(rules: RuleSet) -> dict[str, list[str]]:
 
 
 @lru_cache(4)
-def _of_throttles(rules: RuleSet) -> tuple[str, ...]:
+def rules_of_throttles(rules: RuleSet) -> tuple[str, ...]:
+    """Return the names of the rules that throttles decide, and not the middleware."""
     scopes = [name for names in rules_by_scope(rules).values() for name in names]
     rates = [rules.rule_of(mark).name for mark in rules.marks if mark.source == "throttle"]
     return tuple(dict.fromkeys(scopes + rates))

@@ -6,7 +6,6 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, nullcontext
-from http.cookies import Morsel
 from typing import Any, Final
 
 import django.conf
@@ -15,17 +14,20 @@ from django.core.signals import got_request_exception
 from django.dispatch import receiver
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
+from django.urls import get_resolver
 from django.utils.module_loading import import_string
+from django.utils.translation import get_language
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
+from ..http.limits import ADMISSION, HttpLimits
 from ..http.rejection import Rejection
-from ..http.request import group_values
 from ..http.warnings import warn
 from ..rules.marks import get_current, set_current
+from ..rules.plan import Plan
 from ..settings.framework import SETTING
 from ..wsgi.exchange import ResponseBody
-from .limits import ProjectLimits, plan_of, project_limits
-from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, resolve, resolve_async
+from .limits import ProjectLimits, project_limits, rules_of_throttles
+from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, resolve, resolve_async, server_data
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 BEFORE_USER: Final = (
@@ -83,13 +85,9 @@ class RateLimitMiddleware:
 
     async def _handle(self, framework_request: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
-        project = project_limits()
-        if self._is_async and project.http_limiter.in_force.watch is not None:
-            await project.http_limiter.alatest()
-        request = project.open_request(framework_request, self._is_async)
         before = get_current()
         try:
-            admission = await self._admit(request)
+            admission = await self._admit(framework_request)
             try:
                 if admission.verdict.allowed:
                     response = await self._run(framework_request, admission)
@@ -107,11 +105,19 @@ class RateLimitMiddleware:
         finally:
             set_current(before)
 
-    async def _admit(self, request: DjangoRequest) -> DjangoAdmission:
+    async def _admit(self, framework_request: Any) -> DjangoAdmission:
         """Decide a request, and make it that of this thread or task."""
-        before_user = self._is_listed_twice and not hasattr(request.framework_request, ATTRIBUTE)
-        limits, verdict = request.limits, Verdict()
-        plan = plan_of(limits, request, before_user)
+        project, urlconf = ProjectLimits.current or project_limits(), getattr(framework_request, "urlconf", None)
+        routes = project.by_resolver.get(get_resolver(urlconf)) or project.routes(urlconf)
+        limits = project.http_limiter.in_force  # with the limits of these routes
+        if limits.watch is not None:
+            limits = await project.http_limiter.alatest() if self._is_async else project.http_limiter.latest()
+        language = get_language() if routes.has_languages else None
+        place = language, framework_request.path_info or "/", framework_request.method or ""
+        to, params = routes.cached.get(place) or routes.find(*place)
+        request = DjangoRequest(framework_request, to, self._is_async)
+        request.limits, request.path_params = limits, params
+        plan, verdict = self._plan(limits, request), Verdict()
         if plan.is_empty:
             pass
         elif self._is_async:
@@ -122,8 +128,17 @@ class RateLimitMiddleware:
             verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = DjangoAdmission(limits, request, plan, verdict)
         admission.delay = verdict.delay if plan.may_delay and verdict.allowed else 0.0
-        admission.enter(request.to.marks)
+        admission.enter(to.marks)
         return admission
+
+    def _plan(self, limits: HttpLimits, request: DjangoRequest) -> Plan:
+        """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
+        plan, native = limits.plan(request, request.to), server_data(request.framework_request)
+        before_user = self._is_listed_twice and not hasattr(request.framework_request, ATTRIBUTE)
+        if before_user or ADMISSION in native:
+            plan = limits.undecided(plan, native, before_user)
+        names = rules_of_throttles(limits.rules)
+        return limits.plan_without(plan, names) if names else plan
 
     async def _run(self, framework_request: Any, admission: DjangoAdmission) -> Any:
         if delay := admission.delay:
@@ -172,41 +187,16 @@ def is_before_user(project: ProjectLimits) -> bool:
 
 def respond(admission: DjangoAdmission, custom: Any) -> HttpResponseBase:
     """Return the response to a rejection: that of the project's function, or for ``None`` that of this package."""
-    if custom is None:
-        rejection = admission.rejection().response
+    if custom is None or isinstance(custom, Rejection):
+        rejection = custom or admission.rejection().response
+        if custom and len({name.lower() for name, _ in custom.headers}) < len(custom.headers):
+            raise TypeError("Django sends one line of each header. For several cookies, return an HttpResponse")
         body = b"" if admission.request.method == "HEAD" else rejection.body
         return HttpResponse(body, status=rejection.status, headers=dict(rejection.headers))
-    if isinstance(custom, Rejection):
-        return _with_headers(custom, b"" if admission.request.method == "HEAD" else custom.body)
     if not isinstance(custom, HttpResponseBase):
         expected = "an HttpResponse or a Rejection as the response to a rejection"
         raise TypeError(f"expected {expected}; got {custom!r}")
     return custom if getattr(custom, "is_rendered", True) else custom.render()
-
-
-def _with_headers(rejection: Rejection, body: bytes) -> HttpResponse:
-    """Return a response of Django, which has one line of each name, except for cookies."""
-    names = {name.lower(): name for name, _ in rejection.headers}
-    lines = group_values((name.lower(), value) for name, value in rejection.headers)
-    cookies = lines.pop("set-cookie", [])
-    joined = {names[name]: ", ".join(values) for name, values in lines.items()}
-    response = HttpResponse(body, status=rejection.status, headers=joined)
-    for line in cookies:
-        response.cookies[line] = _SetCookie(line)
-    return response
-
-
-class _SetCookie(Morsel[str]):
-    """A cookie that Django sends exactly as it is written."""
-
-    def __init__(self, line: str) -> None:
-        super().__init__()
-        name, _, value = line.partition(";")[0].partition("=")
-        self.set(name.strip(), value.strip(), value.strip())
-        self._line = line
-
-    def OutputString(self, attrs: Any = None) -> str:  # noqa: N802 - the name of the standard library
-        return self._line
 
 
 def watch(response: Any, admission: DjangoAdmission) -> None:

@@ -20,9 +20,9 @@ from ..http.body import Body
 from ..http.request import is_utf8
 from ..keys.features import INVALID
 from ..keys.forms import normalize_host
-from ..rules.marks import Destination
+from ..rules.marks import NOWHERE, Destination
 from ..stores.blocking import is_on_event_loop
-from ..wsgi.exchange import WSGIRequest
+from ..wsgi.exchange import WSGIRequest, environ_key
 
 if TYPE_CHECKING:
     from ..http.limits import HttpLimits
@@ -60,13 +60,13 @@ class DjangoRequest(WSGIRequest):
 
     limits: HttpLimits
     """The rules that decide the request. A page of this package has none."""
-    to = Destination()
-    """Where the request goes, with the marks of the view."""
 
-    def __init__(self, framework_request: Any, may_await: bool = False) -> None:
+    def __init__(self, framework_request: Any, to: Destination = NOWHERE, may_await: bool = False) -> None:
         self.native = framework_request.META
         self.framework_request = framework_request
         self._scope = getattr(framework_request, "scope", None)
+        self.to, self.endpoint = to, to.endpoint
+        """Where the request goes, with the marks of the view."""
         self.may_await = may_await
         """Whether features may be awaitable."""
         if getattr(framework_request, "_read_started", False) and not hasattr(framework_request, "_body"):
@@ -114,7 +114,8 @@ class DjangoRequest(WSGIRequest):
     def header_lines(self, name: str) -> list[str]:
         """Return the lines that arrived. Under ASGI, ``META`` joins them, and Django reads cookies from there."""
         if self._scope is None or name == "cookie":
-            return super().header_lines(name)
+            value = self.native.get(environ_key(name))
+            return [] if value is None else [value]
         return ASGIRequest(self._scope).header_lines(name)
 
     def header_pairs(self) -> list[tuple[str, str]]:
@@ -155,9 +156,8 @@ class DjangoAdmission(Admission):
 
     def renew(self) -> DjangoRequest:
         before = self.request
-        request = DjangoRequest(before.framework_request, before.may_await)
-        request.limits, request.to = before.limits, before.to
-        request.endpoint, request.path_params = before.endpoint, before.path_params
+        request = DjangoRequest(before.framework_request, before.to, before.may_await)
+        request.limits, request.path_params = before.limits, before.path_params
         return request
 
     def show(self) -> None:

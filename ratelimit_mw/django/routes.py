@@ -60,22 +60,15 @@ class DjangoRoute(Route):
 
     def destination(self, method: str) -> Destination:
         """Return where a request with this method goes."""
-        by_method, other = self._destinations
-        return by_method.get(method, other)
-
-    @functools.cached_property
-    def _destinations(self) -> tuple[dict[str, Destination], Destination]:
-        build = functools.partial(
-            destination,
+        return destination(
             self.template,
             self.name,
-            function=self.function,
+            self.marked.for_method(method),
             is_expression=_EXPRESSION in self.pattern,
             unprefixed=self.template.removeprefix("/{language}") if self.pattern.startswith(_ANY_LANGUAGE) else "",
             suffix=self.suffix,
+            function=self.function,
         )
-        by_method = {method: build(marks=marks) for method, marks in self.marked.by_method.items()}
-        return by_method, build(marks=self.marked.common)
 
 
 NO_ROUTE: Final = DjangoRoute(UNMATCHED, {}, callback=None, marked=ViewMarksByMethod(None))
@@ -102,22 +95,20 @@ class URLRoutes:
         patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
         self.has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
         self._by_language: dict[str | None, dict[tuple[str, int], DjangoRoute]] = {}
-        self._cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
+        self.cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
+        """The results of ``find`` for the paths that a route has."""
 
-    def find(self, path: str, method: str = "GET") -> tuple[Destination, dict[str, Any]]:
+    def find(self, language: str | None, path: str, method: str) -> tuple[Destination, dict[str, Any]]:
         """Return where a request goes in the current language, and the parameters in its path.
 
         A path without a route is resolved each time: a converter may find it in a database later.
         """
-        language = translation.get_language() if self.has_languages else None
-        found = self._cached.get((language, path, method))
-        if found is None:
-            route, params = self.resolve(path, language)
-            found = route.destination(method), params
-            if route is not NO_ROUTE and len(path) + len(method) <= _MAX_CHARACTERS:
-                if len(self._cached) >= _MAX_CACHED:
-                    self._cached.clear()
-                self._cached[language, path, method] = found
+        route, params = self.resolve(path, language)
+        found = route.destination(method), params
+        if route is not NO_ROUTE and len(path) + len(method) <= _MAX_CHARACTERS:
+            if len(self.cached) >= _MAX_CACHED:
+                self.cached.clear()
+            self.cached[language, path, method] = found
         return found
 
     def resolve(self, path: str, language: str | None) -> tuple[DjangoRoute, dict[str, Any]]:

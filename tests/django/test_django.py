@@ -19,7 +19,7 @@ from django_calls import CLIENT, LOG, MIDDLEWARE, SESSIONS, ahello, hello, one_r
 from shared_store import SharedStore
 from tables import each
 
-from ratelimit_mw import Limiter, Rule
+from ratelimit_mw import Limiter, Rejection, Rule
 from ratelimit_mw.django import RateLimitMiddleware, limit
 from ratelimit_mw.stores.blocking import is_on_event_loop
 
@@ -227,6 +227,7 @@ def test_an_error_below_middleware_with_a_request_of_its_own_stays(monkeypatch: 
         Client().get("/")
 
 
+TEXT = ("Content-Type", "text/plain")
 BACKEND = "django.template.backends.django.DjangoTemplates"
 LOADER = ("django.template.loaders.locmem.Loader", {"busy.html": "wait {{ time }} s"})
 TEMPLATES = [{"BACKEND": BACKEND, "OPTIONS": {"loaders": [LOADER]}}]
@@ -242,12 +243,17 @@ def render_later(request: Any, verdict: Any) -> HttpResponse:
 
 @each("is_async", [False, True])
 def test_your_own_page_may_have_several_forms(is_async: bool) -> None:
-    """A coroutine, a template that is not rendered, and None for the page of this package. Another value is a 500."""
+    """A coroutine, a template that is not rendered, a Rejection, and None for the page of this package.
+
+    Another value is a 500, and so is a Rejection with two cookies, which Django would send as one.
+    """
     expected: dict[Any, tuple[int, bytes]] = {
         respond_later: (429, b"later"),
         render_later: (429, b"wait 60.0 s"),
         (lambda *_: None): (429, b'{"type"'),
         (lambda *_: "busy"): (500, b""),
+        (lambda *_: Rejection(429, [("Set-Cookie", "a=1"), TEXT], b"wait")): (429, b"wait"),
+        (lambda *_: Rejection(429, [("Set-Cookie", "a=1"), ("set-cookie", "b=1"), TEXT], b"wait")): (500, b""),
     }
     for function, (status, start) in expected.items():
         options = {"limiter": one_rule("1/minute"), "rejection": function}
