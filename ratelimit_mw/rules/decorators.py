@@ -145,7 +145,7 @@ def call_site() -> str:
     return f"{file}:{frame.f_lineno}"
 
 
-def make_mark(limits: Limits, options: RuleOptions, where: str, place: str) -> Mark:
+def make_mark(limits: Limits, options: RuleOptions, where: str, place: str = "") -> Mark:
     """Build the mark of a dependency at ``where``."""
     return Mark(_rule(limits, options, where), where, place=place)
 
