@@ -56,7 +56,7 @@ def is_email(feature: str) -> bool:
     return feature == "email" or feature.startswith("email:")
 
 
-def field_name(family: str, name: str) -> str:
+def field_name(name: str, family: str = "header") -> str:
     """Return a name as features of a family have it, such as that of a header in lower case; "" for none."""
     return checked_name(f"{family}:{name}").partition(":")[2] if name else ""
 

@@ -4,7 +4,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Final, TypedDict
 
 from ..errors import ConfigError, error_path, parse_each, suggestion
@@ -33,19 +32,10 @@ class PriorityTable(TypedDict, total=False):
 
     order: Annotated[
         Sequence[str],
-        option(
-            "The classes, the most important one first.",
-            ["critical", "normal", "background"],
-            parse=_parse_order,
-        ),
+        option("The classes, the most important one first.", ["critical", "normal", "background"], parse=_parse_order),
     ]
     header: Annotated[
-        str,
-        option(
-            "The header with the class of a request. It needs `trusted_proxies`.",
-            "",
-            parse=partial(field_name, "header"),
-        ),
+        str, option("The header with the class of a request. It needs `trusted_proxies`.", "", parse=field_name)
     ]
     shed: Annotated[
         Mapping[str, str],

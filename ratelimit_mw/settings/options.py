@@ -141,8 +141,7 @@ OF_LIMITER = "of the limiter"
 each = partial(partial, parse_each)
 """Makes the parser of a list from that of its items."""
 _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]"}
-_CONVERTED = ("array", "boolean", "integer", "number")
-_ITEMS = ("items", "additionalProperties")
+_CONVERTED = ("array", "boolean", "enum", "integer", "number")
 _SCHEMA_FIELD = {"type": "string", "description": "The address of this schema, for editors. Not read."}
 Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 
@@ -218,7 +217,9 @@ class HttpOptions(TypedDict, total=False):
     email_field: Annotated[
         str,
         option(
-            "The field of a body that holds `email`. `a.b` is `b` in `a`.", "email", parse=partial(field_name, "json")
+            "The field of a body that holds `email`. `a.b` is `b` in `a`.",
+            "email",
+            parse=partial(field_name, family="json"),
         ),
     ]
     body_limit: Annotated[
@@ -230,12 +231,7 @@ class HttpOptions(TypedDict, total=False):
     ]
     region_database: Annotated[str, option("A MaxMind database for `region`, relative to the settings file.", "")]
     region_header: Annotated[
-        str,
-        option(
-            "The header with the country for `region`. It needs `trusted_proxies`.",
-            "",
-            parse=partial(field_name, "header"),
-        ),
+        str, option("The header with the country for `region`. It needs `trusted_proxies`.", "", parse=field_name)
     ]
 
 
@@ -291,18 +287,13 @@ class SettingsDict(HttpOptions, total=False):
     ]
 
 
-def _or_variable(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a value that may also be a text with a variable of the environment."""
-    notes = {name: value[name] for name in ("title", "description", "default") if name in value}
-    kinds = value.get("anyOf") or [{name: rule for name, rule in value.items() if name not in notes}]
-    kinds = [
-        {name: _or_variable(rule) if name in _ITEMS and isinstance(rule, dict) else rule for name, rule in kind.items()}
-        for kind in kinds
-    ]
-    is_text = any(kind.get("type") == "string" for kind in kinds)
-    if not is_text and any("enum" in kind or kind.get("type") in _CONVERTED for kind in kinds):
-        kinds.append(_VARIABLE)
-    return notes | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds})
+def _or_variable(option: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an option that may also be a variable of the environment, as a text."""
+    notes = {name: option.pop(name) for name in ("description", "default") if name in option}
+    kinds = option.get("anyOf", [option])
+    types = {"enum" if "enum" in kind else kind.get("type") for kind in kinds}
+    is_converted = "string" not in types and not types.isdisjoint(_CONVERTED)
+    return notes | ({"anyOf": [*kinds, _VARIABLE]} if is_converted else option)
 
 
 def schema() -> dict[str, Any]:
