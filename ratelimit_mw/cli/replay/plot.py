@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from datetime import UTC
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,11 +20,14 @@ from .report import STEPS, ReplayReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-_INK: Final = "#333333"
+_INK, _PAPER, _GRID = "#333333", "#ffffff", "#dddddd"
+_DARK: Final = {_INK: "#e6edf3", _PAPER: "#131416", _GRID: "#3d444d"}
+"""The colours of an SVG where the reader prefers a dark scheme."""
 _ALLOWED: Final = "#8fb3d9"
 _REJECTED: Final = "#c8342f"
 _DAY: Final = 86_400  # matplotlib counts in days since 1970
 _STYLE: Final[dict[Any, Any]] = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
     "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -64,8 +68,20 @@ def draw(report: ReplayReport, path: Path) -> None:
     with rc_context(_STYLE):
         figure = Figure(figsize=(11, 4.6), dpi=150, layout="constrained")
         _draw_curves(figure.subplots(), report)
-        # Without the date, the same input gives the same file.
-        figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else {})
+        if path.suffix.lower() == ".png":
+            figure.savefig(path)
+        else:
+            svg = StringIO()
+            figure.savefig(svg, format="svg", metadata={"Date": None})  # the same input gives the same file
+            path.write_text(_with_dark_scheme(svg.getvalue()), "utf-8")
+
+
+def _with_dark_scheme(svg: str) -> str:
+    """Return a picture that is light or dark, as its reader prefers. A program without variables shows it light."""
+    dark = " ".join(f"--{light[1:]}: {colour};" for light, colour in _DARK.items())
+    for light in _DARK:
+        svg = svg.replace(light, f"var(--{light[1:]}, {light})")
+    return svg.replace("</style>", f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}</style>", 1)
 
 
 def _draw_curves(axes: Axes, report: ReplayReport) -> None:
@@ -86,7 +102,8 @@ def _draw_curves(axes: Axes, report: ReplayReport) -> None:
     title = f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})"
     axes.set(title=title, xlabel=report.period, ylabel=f"requests per {STEPS[step]}")
     axes.xaxis_date(UTC)
+    axes.xaxis.get_offset_text().set_visible(False)  # the label of the axis contains the year
     axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-    axes.grid(axis="y", color="#dddddd")
+    axes.grid(axis="y", color=_GRID)
