@@ -36,10 +36,6 @@ _ABOUT_APP: Final = (
     "FILE contains only settings. With --app, the command imports your application and also knows the rules of its"
     " decorators."
 )
-_OF_LOG: Final = (
-    "For the events of a traffic log, run: ratelimit-mw traffic URL. For the clients of an event, run: ratelimit-mw"
-    " traffic URL EVENT --top 10"
-)
 
 
 class Routed(NamedTuple):
@@ -241,11 +237,12 @@ def _import(name: str) -> Any:
 
 
 class SettingsFile(click.Path):
-    """The path of a settings file. The URL of a traffic log is an error that names the command for it."""
+    """The path of a settings file. The URL of a traffic log is an error that does not show it, with the command."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):
-            self.fail(f"expected a settings file; got a URL. {_OF_LOG}", param, ctx)
+            hint = "For the events of a traffic log, run: ratelimit-mw traffic URL"
+            self.fail(f"expected a settings file; got a URL. {hint}", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -9,9 +9,7 @@ from ..clock import SECOND
 from ..errors import ConfigError, suggestion
 from ..operations import Answer, Cell, Table
 from ..operations.answer import minute_text, seconds_of
-from ..operations.traffic import missing_text
 from ..quota import parse_duration
-from ..settings import Settings
 from ..testmode import process_clock
 from ..traffic import TrafficLog
 from ..traffic.store import parse_log_url
@@ -20,7 +18,6 @@ from .log_formats import LineParser
 from .logs import RequestLog, format_option, format_text, logs_argument
 from .operate import open_log
 from .output import command, count_text, json_flag, parsed
-from .replay.simulation import LogClients
 
 _WIDTH: Final = 50
 """The longest bar of a curve in the terminal, in characters."""
@@ -63,7 +60,6 @@ def _read_time(text: str) -> float:
     "ratelimit-mw traffic sqlite:///traffic.db",
     "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --from 7d --plot",
     "ratelimit-mw traffic sqlite:///traffic.db order --from 2026-01-01 --json",
-    "ratelimit-mw traffic sqlite:///traffic.db rule:api:rejected --top 20",
     name="show",
 )
 @click.argument("url")
@@ -72,25 +68,16 @@ def _read_time(text: str) -> float:
               help="The start of the range: a duration before now, a date or a time.")  # fmt: skip
 @click.option("--to", "end", metavar="TIME", default="0s", show_default="now", callback=parsed(_read_time),
               help="The end of the range, such as 2026-01-31T12:00.")  # fmt: skip
-@click.option("--top", type=click.IntRange(1, 1_000), help="Show the clients with the highest counts, this many.")
 @click.option("--plot", is_flag=True, help="Draw the curve in the terminal.")
 @json_flag
-def show(url: str, event: str | None, start: float, end: float, top: int | None, plot: bool) -> Answer:
-    """Show the counts of EVENT in the traffic log at URL.
-
-    With --top, it shows the clients of EVENT, and without EVENT all events and their totals.
+def show(url: str, event: str | None, start: float, end: float, plot: bool) -> Answer:
+    """Show the counts of EVENT in the traffic log at URL, or all events and their totals.
 
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
     the last count are whole: they start and end at multiples of their length.
     """
-    if event is None and (plot or top):
-        raise click.UsageError("name an EVENT for --plot and --top")
-    if top and plot:
-        raise click.UsageError("--top has no curve. Leave out --plot")
     with closing(open_log(url)) as log:
-        if event is None:
-            return _events(log, start, end)
-        return _clients(log, event, start, end, top) if top else _curve(log, event, start, end, plot)
+        return _events(log, start, end) if event is None else _curve(log, event, start, end, plot)
 
 
 def _events(log: TrafficLog, start: float, end: float) -> Answer:
@@ -99,14 +86,6 @@ def _events(log: TrafficLog, start: float, end: float) -> Answer:
     notes = [] if events else ["no event is recorded in this time"]
     table = Table(f"{log.name}: events from {_period(start, end)}", rows)
     return Answer({"from": start, "to": end, "events": events}, [table], notes)
-
-
-def _clients(log: TrafficLog, event: str, start: float, end: float, top: int) -> Answer:
-    clients = log.top(event, start, end, top)
-    rows = [each._asdict() for each in clients]
-    json = {"event": event, "from": start, "to": end, "clients": rows, "complete_from": clients.complete_from}
-    note = missing_text(clients.complete_from) if clients else f"no client of {event!r} is recorded in this time"
-    return Answer(json, [Table(f"{event}: clients from {_period(start, end)}", rows)], [note] * bool(note))
 
 
 def _curve(log: TrafficLog, event: str, start: float, end: float, has_bars: bool) -> Answer:
@@ -136,16 +115,14 @@ def _period(start: float, end: float) -> str:
 
 @command(
     "ratelimit-mw traffic import sqlite:///traffic.db access.log",
-    "ratelimit-mw traffic import sqlite:///traffic.db access.log --clients",
     "zcat access.log.*.gz | ratelimit-mw traffic import redis://cache:6379/0 -",
     name="import",
 )
 @click.argument("url")
 @logs_argument()
 @format_option
-@click.option("--clients", is_flag=True, help="Record the IP addresses as the clients of the event request.")
 @json_flag
-def import_logs(url: str, access_logs: tuple[str, ...], name: str | None, clients: bool) -> Answer:
+def import_logs(url: str, access_logs: tuple[str, ...], name: str | None) -> Answer:
     """Count the requests of access logs in the traffic log at URL. A missing log is created.
 
     ACCESS_LOG is a file as for `replay`. Each request counts as the events request, status:STATUS and path:PATH. A log
@@ -153,10 +130,10 @@ def import_logs(url: str, access_logs: tuple[str, ...], name: str | None, client
     1% of the lines of a file cannot be read, nothing is counted.
     """
     parse_log_url(url)  # a mistake in it is an error before the work
-    requests, client_of, left_out = RequestLog(access_logs, LineParser(name=name)), LogClients(Settings()), 0
+    requests, left_out = RequestLog(access_logs, LineParser(name=name)), 0
     with closing(open_log(url, create=True)) as log:
         for number, entry in enumerate(requests.requests("importing"), 1):
-            left_out += not _record(log, entry, client_of(entry) if clients and entry.client else None)
+            left_out += not _record(log, entry)
             if number % _AT_ONCE == 0:
                 log.flush()
     counted = requests.count - left_out
@@ -165,10 +142,10 @@ def import_logs(url: str, access_logs: tuple[str, ...], name: str | None, client
     return Answer({"requests": counted, "left_out": left_out, **requests.lines_json()}, shown, [text] * bool(left_out))
 
 
-def _record(log: TrafficLog, entry: LogEntry, client: str | None) -> bool:
+def _record(log: TrafficLog, entry: LogEntry) -> bool:
     """Count a request. Return False when the log does not keep its time."""
     try:
-        log.record("request", client, at=entry.time)
+        log.record("request", at=entry.time)
     except ConfigError:
         return False
     log.record(f"status:{entry.status}", at=entry.time)

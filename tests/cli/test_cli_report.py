@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 import redis_handles
 from click.testing import Result
-from command_line import START, Files, answer_of, line, rows_of, run, run_with
+from command_line import SITE, START, Files, answer_of, line, rows_of, run, run_with
 from decision_service import API, Asked
 from flask import Flask
 from servers import Server
@@ -261,23 +261,19 @@ def test_the_output_for_programs_has_exact_times(url: str) -> None:
     assert (found["start"], found["end"], found["step"], found["total"]) == (START, START + 1200, 60, 3)
 
 
-def test_a_list_without_room_says_what_is_missing(url: str) -> None:
-    """The clients with low counts were dropped. Totals are exact."""
+def test_a_list_without_room_says_what_is_missing(url: str, tmp_path: Path) -> None:
+    """The clients with low counts were dropped."""
     log = TrafficLog(url, "1m:1d,1h:90d", ManualClock(NOW))
     for i in range(2_001):
-        log.record("login", f"client {i}", at=START)
-    log.record("login", "bob", 1_200, at=START)
+        log.record("rule:site:rejected", f"client {i}", at=START)
+    log.record("rule:site:rejected", "bob", 1_201, at=START)
     log.close()
-    result = shown(url, "login", "--top", 1, "--from", "1h")
-    assert result.stdout.splitlines()[3].split() == ["bob", "1,201"]
-    assert result.stderr == "Clients below 2 may be missing.\n"
-    found = json.loads(shown(url, "login", "--top", 1, "--json").stdout)
-    assert (found["clients"], found["complete_from"]) == ([{"client": "bob", "total": 1_201}], 2)
-    assert "no client of 'absent' is recorded" in shown(url, "absent", "--top", 2).stderr
-    assert shown(url, "login", "--from", "1h").stdout.startswith("login: 3,205 from ")
+    answer = answer_of("top", Files(tmp_path).rules(SITE, traffic_log=url, traffic_clients=True), "--limit", 1)
+    assert (answer.json["complete_from"], answer.notes) == (2, ["Clients below 2 may be missing."])
+    assert answer.json["clients"] == [{"rule": "site", "client": "bob", "rejected": 1_201}]
 
 
-@each("words", [(), ("login",), ("login", "--top", "3"), ("login", "--plot")])
+@each("words", [(), ("login",), ("login", "--plot")])
 def test_a_command_closes_the_log(url: str, words: tuple[str, ...]) -> None:
     """It leaves no connection open."""
     with patch.object(TrafficLog, "close") as close:
@@ -294,8 +290,6 @@ def test_a_command_closes_the_log(url: str, words: tuple[str, ...]) -> None:
         (("{url}", "login", "--from", "yesterday"), 2, "expected a duration before now such as 7d"),
         (("{url}", "login", "--from", "1h", "--to", "2h"), 1, "before its start"),
         (("sqlite://[", "login"), 1, "sqlite:// needs the path of a file"),
-        (("{url}", "--top", "3"), 2, "name an EVENT"),
-        (("{url}", "login", "--top", "3", "--plot"), 2, "--top has no curve"),
         ((), 2, "Usage"),
         (("{url}", "logins"), 0, "no record of 'logins' in this time. Did you mean 'login'?"),
     ],
@@ -313,7 +307,7 @@ def test_a_command_for_a_settings_file_names_that_of_a_log(command: str) -> None
         message = " ".join(result.output.split())
         assert (result.exit_code, "hidden" in message) == (2, False)
         assert "expected a settings file; got a URL." in message
-        assert "ratelimit-mw traffic URL EVENT --top 10" in message
+        assert "run: ratelimit-mw traffic URL" in message
 
 
 def test_an_access_log_is_imported(tmp_path: Path) -> None:
@@ -324,7 +318,7 @@ def test_an_access_log_is_imported(tmp_path: Path) -> None:
     old = files.log([line(at=-100 * 86_400), line(method="\\x16")], "old.log")
     url = f"sqlite:///{tmp_path}/log.db?retention=10s:1d,1m:90d"
     with limits_timed_by(clock):
-        result = shown("import", url, plain, packed, old, "--clients", "--json")
+        result = shown("import", url, plain, packed, old, "--json")
         found = json.loads(result.stdout)
         assert "1 request left out" in result.stderr
         assert (found["requests"], found["left_out"], found["lines"], found["invalid"]) == (60, 1, 62, 1)
@@ -334,7 +328,6 @@ def test_an_access_log_is_imported(tmp_path: Path) -> None:
         assert log.events(START, NOW) == {
             "request": 90, "path:/p0": 45, "path:/p1": 45, "status:200": 45, "status:201": 45,
         }  # fmt: skip
-        assert log.top("request", START, NOW) == [("192.0.2.0", 20), ("192.0.2.1", 20), ("192.0.2.2", 20)]
         assert log.curve("request", START, START + 59).counts == [20, 20, 20, 10, 10, 10]
 
 
@@ -346,16 +339,6 @@ def test_a_log_with_an_error_counts_nothing(tmp_path: Path) -> None:
         assert (result.exit_code, message in result.stderr) == (1, True)
         assert not (tmp_path / "log.db").exists()
     assert run("traffic", "import", "nowhere://x", "-", input=line()).exit_code == 1
-
-
-def test_imported_clients_are_those_of_the_middleware(tmp_path: Path) -> None:
-    """A client has no port, its IPv6 network is one client, and a missing client is none."""
-    clients = ("[2001:db8::1]:443", "2001:db8::2", "192.0.2.1:80", "host.example", "-")
-    with limits_timed_by(ManualClock(NOW)):
-        url = f"sqlite:///{tmp_path}/log.db"
-        shown("import", url, Files(tmp_path).log(map(line, clients)), "--clients")
-        top = TrafficLog.open(url, ManualClock(NOW)).top("request", START, NOW)
-    assert top == [("2001:db8::/64", 2), ("192.0.2.1", 1), ("host.example", 1)]
 
 
 def test_a_large_log_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
