@@ -4,7 +4,8 @@ import contextlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -52,33 +53,46 @@ class Routed(NamedTuple):
         return given if self.to.endpoint is None else {**given, "endpoint": self.to.endpoint, "view": self.to.function}
 
 
+def _path_only(request: ASGIRequest) -> Routed:
+    return Routed(request.sent_path)
+
+
+def _no_texts() -> Iterable[str]:
+    return ()
+
+
+@dataclass
 class Source:
-    """Rules with their title. Without ``routes`` they are those of a settings file.
+    """Rules with their title, and the parts of an application that a settings file lacks."""
 
-    ``http_limiter`` is what the middleware of the application built.
-    """
+    title: str
+    settings: Settings
+    rules: RuleSet
+    routes: Sequence[Route] | None = None
+    """The routes of the application; None for a file."""
+    http_limiter: HttpLimiter | None = None
+    """Built by the middleware of the application."""
+    route: Callable[[ASGIRequest], Routed] = _path_only
+    """Returns where a request goes."""
+    notes: Callable[[], Iterable[str]] = _no_texts
+    """Returns notes about the place of the limits in the application."""
+    problems: Callable[[], Iterable[str]] = _no_texts
+    """Returns the mistakes of the application that only its framework shows."""
 
-    def __init__(
-        self,
-        title: str,
-        settings: Settings,
-        rules: RuleSet,
-        routes: Iterable[Route] | None = None,
-        http_limiter: HttpLimiter | None = None,
-    ) -> None:
-        self.title = title
-        self.settings = settings
-        self.rules = rules
-        self.routes = None if routes is None else list(routes)
-        """The routes of the application; None for a file."""
-        self.overview = Overview(rules, settings.amendments, self.routes)
-        self.http_limiter = http_limiter
+    def __post_init__(self) -> None:
+        self.overview = Overview(self.rules, self.settings.amendments, self.routes)
 
     @classmethod
     def from_file(cls, file: Path) -> "Source":
         settings = load_settings(file)
         rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret, priorities=settings.priorities)
         return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
+
+    @classmethod
+    def from_limiter(cls, title: str, http_limiter: HttpLimiter, routes: Iterable[Route], *found: Any) -> "Source":
+        """Return the source of an application. ``found`` are its ``route``, ``notes`` and ``problems``."""
+        limits = http_limiter.in_force
+        return cls(title, limits.settings, limits.rules, list(routes), http_limiter, *found)
 
     @property
     def running_settings(self) -> Settings:
@@ -105,73 +119,43 @@ class Source:
         hint = f"{end} For a rule of a decorator, write --app MODULE:APP instead of the file"
         return message + hint * self.overview.is_file
 
-    def route(self, request: ASGIRequest) -> Routed:
-        return Routed(request.sent_path)
 
-    def problems(self) -> Iterator[str]:
-        """Yield the mistakes of the application that only its framework shows."""
-        yield from ()
+def map_source(title: str, views: Any, notes: Callable[[], Iterable[str]]) -> Source:
+    """Return the rules of an application whose routes are a map of Werkzeug."""
 
-    def notes(self) -> Iterator[str]:
-        """Yield notes about the place of the limits in the application."""
-        yield from ()
+    def route(request: ASGIRequest) -> Routed:
+        # The default host is the server.
+        host = request.header("host") or views.server_name or "localhost"
+        path = request.native["path"].encode().decode("latin-1")
+        server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
+        sent = {"REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
+        return Routed(request.sent_path, *views.find({**server, **sent}))
 
-
-class MapSource(Source):
-    """The rules of an application whose routes are a map of Werkzeug. ``notes`` yields its notes."""
-
-    def __init__(self, title: str, views: Any, notes: Callable[[], Iterable[str]]) -> None:
-        self._views, self._notes = views, notes
-        routes, http_limiter = views.read(), views.http_limiter
-        limits = http_limiter.in_force
-        super().__init__(title, limits.settings, limits.rules, routes, http_limiter)
-
-    def route(self, request: ASGIRequest) -> Routed:
-        to, params = self._views.find(_environ_of(request, self._views.server_name))
-        return Routed(request.sent_path, to, params)
-
-    def notes(self) -> Iterator[str]:
-        yield from self._notes()
+    return Source.from_limiter(title, views.http_limiter, views.read(), route, notes)
 
 
-def _environ_of(request: ASGIRequest, server_name: str | None) -> dict[str, Any]:
-    """Return a request as the WSGI environ from which Werkzeug finds its route. Its default host is the server."""
-    host = request.header("host") or server_name or "localhost"
-    path = request.native["path"].encode().decode("latin-1")
-    server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
-    return {**server, "REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
+def _middleware_source(title: str, middleware: Any, outside: list[Any]) -> Source:
+    """Return the rules of the middleware of ASGI or WSGI, which is built and opens no connection."""
+    if isinstance(middleware, wsgi.RateLimitMiddleware):
+        notes = partial(warnings_of_user, middleware.http_limiter, wsgi.NO_REMOTE_USER)
+        if middleware.routes is not None:
+            return map_source(title, middleware.routes, notes)
+        return Source.from_limiter(title, middleware.http_limiter, (), _path_only, notes)
+    app = next((layer for layer in outside if hasattr(layer, "build_middleware_stack")), None)
+    scope = {"app": app} if app is not None else {}
+    index = middleware.routes.index_of({"type": "http", **scope})
+    if index is None:
+        return Source.from_limiter(title, middleware.http_limiter, ())
 
-
-class MiddlewareSource(Source):
-    """The rules of the middleware of ASGI or WSGI, which is built and opens no connection."""
-
-    def __init__(self, name: str, middleware: Any, outside: list[Any]) -> None:
-        self._middleware = middleware
-        app = next((layer for layer in outside if hasattr(layer, "build_middleware_stack")), None)
-        self._scope = {"app": app} if app is not None else {}
-        is_asgi = isinstance(middleware, asgi.RateLimitMiddleware)
-        self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
-        routes = () if self._index is None else self._index.reader.describe()
-        limits = middleware.http_limiter.in_force
-        super().__init__(name, limits.settings, limits.rules, routes, middleware.http_limiter)
-
-    def route(self, request: ASGIRequest) -> Routed:
-        if self._index is None:
-            return super().route(request)
-        request = ASGIRequest({**request.native, **self._scope})
-        to = self._index.find(request)
+    def route(request: ASGIRequest) -> Routed:
+        request = ASGIRequest({**request.native, **scope})
+        to = index.find(request)
         if to.endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
             request = ASGIRequest({**request.native, "type": "websocket"})
-            to = self._index.find(request)
-        return Routed(request.sent_path, to, self._index.params(request))
+            to = index.find(request)
+        return Routed(request.sent_path, to, index.params(request))
 
-    def notes(self) -> Iterator[str]:
-        if isinstance(self._middleware, wsgi.RateLimitMiddleware):
-            yield from _notes_of_wsgi(self._middleware)
-
-
-def _notes_of_wsgi(middleware: wsgi.RateLimitMiddleware) -> Iterator[str]:
-    yield from warnings_of_user(middleware.http_limiter, wsgi.NO_REMOTE_USER)
+    return Source.from_limiter(title, middleware.http_limiter, index.reader.describe(), route)
 
 
 def open_application(name: str) -> Source:
@@ -182,9 +166,7 @@ def open_application(name: str) -> Source:
         for layer in _layers_of(app):
             is_middleware = isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware)
             if is_middleware and not layer.before_user:
-                if isinstance(layer, wsgi.RateLimitMiddleware) and layer.routes is not None:
-                    return MapSource(name, layer.routes, partial(_notes_of_wsgi, layer))
-                return MiddlewareSource(name, layer, outside)
+                return _middleware_source(name, layer, outside)
             if source := _source_of_framework(layer, name):
                 return source
             outside.append(layer)

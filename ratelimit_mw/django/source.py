@@ -1,6 +1,6 @@
 """The rules of a Django project, as the commands of ``cli/`` show them."""
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
@@ -19,41 +19,33 @@ from .routes import throttling
 _NO_USER: Final = "ratelimit_mw.W003"
 
 
-class DjangoSource(Source):
-    """The rules of a project. Raises ``ConfigError`` for a mistake in a setting or a decorator."""
-
-    def __init__(self, title: str) -> None:
-        project = project_limits()
-        self._routes = project.routes()  # they add rules to the limiter
-        http_limiter = project.http_limiter
-        limits = http_limiter.in_force
-        super().__init__(title, limits.settings, http_limiter.limiter.rules, self._routes.all, http_limiter)
-        self.is_limited = bool(
-            self._routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)
-        )
-
-    def route(self, request: ASGIRequest) -> Routed:
-        path = request.path
-        with translation.override(translation.get_language_from_path(path) or settings.LANGUAGE_CODE):
-            route, params = self._routes.resolve(path, translation.get_language())
-        drf, to = throttling(), route.destination(request.method)
-        scopes = drf.scopes_of_view(route.callback) if drf else []
-        given = {"path": to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
-        return Routed(path, to, params, given)
-
-    def problems(self) -> Iterator[str]:
-        """Yield the messages of the system checks, all but those about limits that apply in another way."""
-        yield from (message.msg for message in check_project() if _is_problem(message))
-
-    def notes(self) -> Iterator[str]:
-        """Yield the other messages of the system checks."""
-        yield from (message.msg for message in check_project() if not _is_problem(message))
-
-
 def open_source(_: object, title: str) -> Source | None:
-    """Return the rules of the project of a handler; None when nothing is limited."""
-    source = DjangoSource(title)
-    return source if source.is_limited else None
+    """Return the rules of the project of a handler; None when nothing is limited.
+
+    Raises ``ConfigError`` for a mistake in a setting or a decorator.
+    """
+    project = project_limits()
+    routes = project.routes()  # they add rules to the limiter
+    if not (routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)):
+        return None
+    # A note is about a limit that applies in another way.
+    notes, problems = (partial(_messages, is_problem) for is_problem in (False, True))
+    return Source.from_limiter(title, project.http_limiter, routes.all, partial(_route, routes), notes, problems)
+
+
+def _route(routes: Any, request: ASGIRequest) -> Routed:
+    path = request.path
+    with translation.override(translation.get_language_from_path(path) or settings.LANGUAGE_CODE):
+        route, params = routes.resolve(path, translation.get_language())
+    drf, to = throttling(), route.destination(request.method)
+    scopes = drf.scopes_of_view(route.callback) if drf else []
+    given = {"path": to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
+    return Routed(path, to, params, given)
+
+
+def _messages(is_problem: bool) -> list[str]:
+    """Return the messages of the system checks that are problems, or the others."""
+    return [message.msg for message in check_project() if _is_problem(message) is is_problem]
 
 
 def _is_problem(message: Any) -> bool:

@@ -2,11 +2,11 @@
 
 from flask import Flask
 
-from ..cli.source import MapSource
+from ..cli.source import Source, map_source
 from .hooks import EXTENSION
 
 
-def open_source(app: Flask, title: str) -> MapSource | None:
+def open_source(app: Flask, title: str) -> Source | None:
     """Return the rules of an application; None without the extension."""
     hooks = app.extensions.get(EXTENSION)
-    return hooks and MapSource(title, hooks.views, hooks.views.notes)
+    return hooks and map_source(title, hooks.views, hooks.views.notes)
