@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -13,14 +12,14 @@ from ..errors import RateLimitError, StoreError
 from ..limiter.gates import EVERY
 from ..limiter.limiter import Limiter
 from ..limiter.observers.events import REJECTED
-from ..operations.answer import decision_json, override_json, span_text, time_json
-from ..operations.clients import read_pages
+from ..operations.answer import Answer, span_text, time_json
+from ..operations.clients import bans
+from ..operations.overrides import list_overrides
 from ..operations.overview import Overview, row_of
-from ..operations.traffic import TrafficSeries, missing_text, read_series, top_clients, total_json
-from ..rules.ruleset import RuleSet
+from ..operations.traffic import LogOutcomes, TrafficSeries, missing_text
 from ..stores.blocking import blocking_call, run_blocking
 from ..stores.url import redacted_url
-from ..traffic import Curve, TrafficLog
+from ..traffic import Curve
 from .view import View
 
 Json = dict[str, Any]
@@ -36,6 +35,7 @@ LABELS: Final = {
 _CLIENTS: Final = {"rejected": REJECTED, "shadow": {"shadow"}, "allowed": {"allowed"}}
 """The outcomes of each list of clients."""
 _NO_CLIENTS: Final = "Clients need traffic_log and traffic_clients = true in your settings."
+_UNREACHABLE: Final = {"error": "The store is unreachable."}
 _MOST_CURVES: Final = 20
 _MOST_ROWS: Final = 50
 _MOST_NAMES: Final = 200
@@ -71,63 +71,60 @@ def forget_store(limiter: Limiter) -> None:
 
 def _read_log(limiter: Limiter, view: View, start: float, end: float) -> Json:
     """Return the traffic and the top clients of a view. An error of one is that of both, and is waited for once."""
-    log, rules, has_clients = limiter.traffic_log, limiter.rules, limiter.settings.traffic_clients
+    log, has_clients = limiter.traffic_log, limiter.settings.traffic_clients
     if log is None:
         missing = 'Add traffic_log = "sqlite:///traffic.db" to your settings to see curves and totals.'
         return {"traffic": {"missing": missing}, "clients": {"missing": _NO_CLIENTS}}
-    traffic: Json
-    clients: Json = {"hidden": "Clients are personal data, so they are hidden."}
+    clients = {"hidden": "Clients are personal data, so they are hidden."} if has_clients else {"missing": _NO_CLIENTS}
     try:
-        series = read_series(log, start, end, rules)
-        traffic = _traffic_json(log, series, view, start, end, rules)
+        outcomes = LogOutcomes(log, start, end, limiter.rules)
+        traffic = _traffic_json(outcomes, view)
         if has_clients and view.clients:
-            clients = _clients_json(log, series, view, start, end, rules)
+            clients = _clients_json(outcomes, view)
     except RateLimitError as error:
         traffic = {"error": str(error)}
-        clients = traffic if view.clients else clients
-    return {"traffic": traffic, "clients": clients if has_clients else {"missing": _NO_CLIENTS}}
+        clients = traffic if has_clients and view.clients else clients
+    return {"traffic": traffic, "clients": clients}
 
 
-def _traffic_json(
-    log: TrafficLog, series: Sequence[TrafficSeries], view: View, start: float, end: float, rules: RuleSet
-) -> Json:
+def _traffic_json(outcomes: LogOutcomes, view: View) -> Json:
     """Return the totals of a view, with the curves of the largest."""
-    several = [each for each in series if each.kind == view.kind]
+    several = [each for each in outcomes.series if each.kind == view.kind]
     chosen = [each for each in several if view.name in (None, each.name)]
     drawn = chosen[:_MOST_CURVES]
     events = [event for each in drawn for events in each.lines().values() for event in events]
-    curves = log.curves(events, start, end)
-    order = {name: position for position, name in enumerate(rules.by_name)}
+    curves = outcomes.log.curves(events, outcomes.start, outcomes.end)
+    order = {name: position for position, name in enumerate(outcomes.rules.by_name)}
     drawn.sort(key=lambda each: (order.get(each.name, len(order)), each.name))
     first = next(iter(curves.values()), None)
-    steps = {"start": first and time_json(first.start), "step": first and first.step}
-    shown = [_curve_json(each, curves, rules) for each in drawn]
+    shown = [_curve_json(each, curves) for each in drawn]
     return {
-        "log": log.name,
-        "from": time_json(start),
-        "to": time_json(end),
+        "log": outcomes.log.name,
+        "from": time_json(outcomes.start),
+        "to": time_json(outcomes.end),
         "by": view.kind,
         "name": view.name,
-        "kinds": Counter(each.kind for each in series),
+        "kinds": Counter(each.kind for each in outcomes.series),
         "names": sorted(each.name for each in several[:_MOST_NAMES]),
-        "totals": [total_json(each, rules) for each in chosen[:_MOST_ROWS]],
+        "totals": [each.as_json() for each in chosen[:_MOST_ROWS]],
         "totals_left_out": max(0, len(chosen) - _MOST_ROWS),
-        **steps,
+        "start": first and time_json(first.start),
+        "step": first and first.step,
         "curves": shown,
         "curves_left_out": len(chosen) - len(drawn),
         **({} if view.name is None or first is None else {"steps": _rows(shown[0]["lines"], first)}),
     }
 
 
-def _curve_json(series: TrafficSeries, curves: Mapping[str, Curve], rules: RuleSet) -> Json:
+def _curve_json(series: TrafficSeries, curves: Mapping[str, Curve]) -> Json:
     lines = {
         line: [sum(column) for column in zip(*(curves[event].counts for event in events), strict=True)]
         for line, events in series.lines().items()
     }
     peaks = ", ".join(f"{max(counts):,} {LABELS[line]}" for line, counts in lines.items())
-    total, span = total_json(series, rules), span_text(next(iter(curves.values())).step)
-    is_shadow = total.get("mode") == "shadow"
-    return {**total, "is_shadow": is_shadow, "lines": lines, "peaks": f"at most {peaks} in {span}"}
+    span = span_text(next(iter(curves.values())).step)
+    is_shadow = series.mode == "shadow"
+    return {**series.as_json(), "is_shadow": is_shadow, "lines": lines, "peaks": f"at most {peaks} in {span}"}
 
 
 def _rows(lines: Mapping[str, Sequence[int]], curve: Curve) -> list[Json]:
@@ -139,18 +136,13 @@ def _rows(lines: Mapping[str, Sequence[int]], curve: Curve) -> list[Json]:
     return rows[::-1]
 
 
-def _clients_json(
-    log: TrafficLog, series: Sequence[TrafficSeries], view: View, start: float, end: float, rules: RuleSet
-) -> Json:
+def _clients_json(outcomes: LogOutcomes, view: View) -> Json:
     """Return the clients with the highest counts, per outcome. Below ``complete_from``, some may be missing."""
     name = view.name if view.kind == "rule" else None  # endpoints have no clients
-    several = [each for each in series if name in (None, each.name)]
-    found: Json = {}
-    complete_from = 1
-    for line, outcomes in _CLIENTS.items():
-        found[line], complete = top_clients(log, start, end, several, outcomes, _MOST_CLIENTS, rules)
-        complete_from = max(complete_from, complete)
-    return {**found, "complete_from": complete_from, "note": missing_text(complete_from)}
+    found = {line: outcomes.clients(several, _MOST_CLIENTS, name) for line, several in _CLIENTS.items()}
+    complete_from = max(each for _, each in found.values())
+    lists = {line: clients for line, (clients, _) in found.items()}
+    return {**lists, "complete_from": complete_from, "note": missing_text(complete_from)}
 
 
 def _read_load(limiter: Limiter) -> Json:
@@ -196,11 +188,10 @@ def _read_store(limiter: Limiter) -> Json:
     now = limiter.clocks.time()
     if not found or not 0 <= now - at < _KEPT:
         store = _read_state(limiter)
-        found = {
-            "store": store,
-            "bans": _of_store(store, lambda: _read_bans(limiter)),
-            "overrides": _of_store(store, lambda: _read_overrides(limiter)),
-        }
+        found = {"store": store, "bans": _UNREACHABLE, "overrides": _UNREACHABLE}
+        if store["reachable"]:  # otherwise each call would wait for the store again
+            shown = bans(blocking_call, limiter, limit=_MOST_BANS, pages=_MOST_PAGES)
+            found |= {"bans": _part(shown), "overrides": _part(list_overrides(blocking_call, limiter))}
         _kept[limiter] = now, found
     return found
 
@@ -226,27 +217,9 @@ def _read_state(limiter: Limiter) -> Json:
     }
 
 
-def _read_bans(limiter: Limiter) -> Json:
-    read = partial(blocking_call, limiter.clients, "bans", None)
-    found, has_more = run_blocking(read_pages(read, _MOST_BANS, _MOST_PAGES))
-    if not found and all(rule.ban is None for rule in limiter.rules.rules):
-        return {"missing": "No rule has the option ban, and no client is banned."}
-    bans = [decision_json(each, limiter.rules) for each in found]
-    bans.sort(key=lambda each: (each["rule"], each["client"]))
-    return {"bans": bans[:_MOST_BANS], "has_more": has_more}
-
-
-def _read_overrides(limiter: Limiter) -> Json:
-    return {"overrides": [override_json(each, limiter.rules) for each in limiter.clients.overrides()]}
-
-
-def _of_store(store: Json, read: Callable[[], Json]) -> Json:
-    """Read a part from the store, unless the store is unreachable: each call would wait for it again."""
-    return _part(read) if store["reachable"] else {"error": "The store is unreachable."}
-
-
-def _part(read: Callable[[], Json]) -> Json:
+def _part(operation: Coroutine[Any, Any, Answer]) -> Json:
+    """Return the result of an operation, or its error."""
     try:
-        return read()
+        return run_blocking(operation).json  # type: ignore[no-any-return]
     except RateLimitError as error:
         return {"error": str(error)}

@@ -53,10 +53,13 @@ class Answer(NamedTuple):
 
 
 def decision_json(decision: Decision, rules: RuleSet) -> dict[str, Any]:
-    """Return a decision with the names of its attributes. ``until`` is the end of a rejection or of a ban."""
+    """Return a decision with the names of its attributes. ``until`` is the end of a rejection or of a ban.
+
+    The rule of a ban from all rules is None.
+    """
     retry = None if decision.allowed else decision.retry_after
     return {
-        "rule": decision.rule,
+        "rule": decision.rule or None,
         "client": client_text(decision.key[len(prefix_of(decision.key)) :], decision.rule, rules),
         "quota": function_of(decision, rules) or str(decision.quota),
         "unit": decision.unit,
@@ -126,22 +129,22 @@ def word_of(part: Part) -> str:
     return f"{part.feature}.{part.attribute}" if part.attribute else part.feature
 
 
-def time_text(at: float, after: float = 0.0) -> str:
-    """Return the time ``after`` seconds after ``at``, rounded up, for a table.
-
-    >>> time_text(1_000_000_000.2, 60)
-    '2001-09-09 01:47:41 UTC'
-    """
-    return f"{_moment(at, after):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def time_json(at: float, after: float = 0.0) -> str:
     """Return the time ``after`` seconds after ``at``, rounded up, in the form of ISO 8601.
 
     >>> time_json(1_000_000_000)
     '2001-09-09T01:46:40+00:00'
     """
-    return _moment(at, after).isoformat()
+    return datetime.fromtimestamp(ceil(at + min(after, _LONGEST)), UTC).isoformat()
+
+
+def time_text(moment: str | None) -> str:
+    """Return a time of JSON for a table.
+
+    >>> time_text("2001-09-09T01:46:40+00:00"), time_text(None)
+    ('2001-09-09 01:46:40 UTC', 'no end')
+    """
+    return f"{moment[:10]} {moment[11:19]} UTC" if moment else "no end"
 
 
 def minute_text(seconds: float) -> str:
@@ -172,7 +175,3 @@ def span_text(seconds: float) -> str:
         if count or parts:
             parts.append(f"{count} {unit}" * bool(count))
     return " ".join(filter(None, parts[:2])) or "0 s"
-
-
-def _moment(at: float, after: float) -> datetime:
-    return datetime.fromtimestamp(ceil(at + min(after, _LONGEST)), UTC)

@@ -1,20 +1,19 @@
 """The operations on single clients of a limiter: reset and bans, and the helpers of all these operations."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from ..clock import SECOND
-from ..decision import Decision, client_of, prefix_of, rule_of
+from ..decision import Decision, client_of, rule_of
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..keys.parts import part_of
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
-from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call
 from ..stores.url import redacted_url
 from .answer import (
@@ -22,7 +21,6 @@ from .answer import (
     Cell,
     Table,
     client_json,
-    client_text,
     decision_json,
     span_text,
     time_json,
@@ -94,19 +92,14 @@ def secret_hint(limiter: Limiter, rules: Iterable[CompiledRule]) -> str:
     return f"The keys have digests of {every}. The secret must be that of the application" if digested else ""
 
 
-def client_cell(decision: Decision, rules: RuleSet) -> str:
-    """Return the client of a decision in words."""
-    return client_text(decision.key[len(prefix_of(decision.key)) :], decision.rule, rules) or ALL_CLIENTS
-
-
-def next_request(decision: Decision) -> str:
+def next_request(key: Mapping[str, Any]) -> str:
     """Return whether the next request of a key is allowed, in words."""
-    if decision.allowed:
+    if key["allowed"]:
         return "allowed"
-    verb = "would be rejected" if decision.shadow else "banned" if decision.banned else "rejected"
-    if decision.retry_after is None:
+    verb = "would be rejected" if key["mode"] == "shadow" else "banned" if key["banned"] else "rejected"
+    if key["retry_after"] is None:
         return f"{verb}: its cost never fits"
-    return f"{verb} for {span_text(decision.retry_after)}"
+    return f"{verb} for {span_text(key['retry_after'])}"
 
 
 def counted(limiter: Limiter, features: Features) -> Features:
@@ -160,24 +153,26 @@ async def reset(
         raise ConfigError("set either key, or rule and features", "key")
     every = {each.key: each for each in (*await call(limiter.clients, "inspect_key", key), *known)}
     await call(limiter.clients, "reset_key", key)
-    of_key, decisions = limiter.rules.named(rule_of(key)), list(every.values())
-    json = {"reset": bool(decisions), "keys": [decision_json(each, limiter.rules) for each in decisions]}
-    if not decisions:
+    of_key = limiter.rules.named(rule_of(key))
+    keys = [decision_json(each, limiter.rules) for each in every.values()]
+    json = {"reset": bool(keys), "keys": keys}
+    if not keys:
         client = " ".join(words_of(features or {})) or client_of(key) or ALL_CLIENTS
         hint = secret_hint(limiter, [of_key])
         note = f"rule {of_key.name} has no counts of {client}. {SPELLING}. {hint}"
         return Answer(json, notes=[note.removesuffix(". ")], found_wrong=True)
-    rows = [_reset_row(each, limiter.rules) for each in decisions]
-    return Answer(json, [Table(f"Reset in {place_of(limiter)}", rows)], _notes_on_workers(limiter, of_key))
+    return Answer(
+        json, [Table(f"Reset in {place_of(limiter)}", list(map(_reset_row, keys)))], _notes_on_workers(limiter, of_key)
+    )
 
 
-def _reset_row(decision: Decision, rules: RuleSet) -> dict[str, Cell]:
+def _reset_row(key: Mapping[str, Any]) -> dict[str, Cell]:
     return {
-        "rule": decision.rule,
-        "client": client_cell(decision, rules),
-        "limit": decision.source.text,
-        "consumed": "" if decision.banned else f"{decision.limit - decision.remaining:,} of {decision.limit:,}",
-        "before": next_request(decision),
+        "rule": key["rule"],
+        "client": key["client"] or ALL_CLIENTS,
+        "limit": key["quota"],
+        "consumed": "" if key["banned"] else f"{key['limit'] - key['remaining']:,} of {key['limit']:,}",
+        "before": next_request(key),
     }
 
 
@@ -217,7 +212,7 @@ async def ban(
     features = await _banned_client(call, limiter, rule, features)
     until = await call(limiter.clients, "ban", rule, features, for_)
     end = None if until == inf else time_json(until)
-    text = f"{_of_ban(rule, features, 'is banned')} {f'until {time_text(until)}' if end else 'without an end'}"
+    text = f"{_of_ban(rule, features, 'is banned')} {f'until {time_text(end)}' if end else 'without an end'}"
     return Answer(client_json(rule, features, until=end), [text], [] if rule else notes_on_interval(limiter))
 
 
@@ -251,29 +246,30 @@ async def unban(call: Call, limiter: Limiter, rule: RuleOrAll, features: Client)
 
 
 @operation("bans", "/v1/bans", "FILE", "FILE --rule login --json", "APP")
-async def bans(call: Call, limiter: Limiter, *, rule: OnlyRule = None, limit: Most = 100) -> Answer:
+async def bans(
+    call: Call, limiter: Limiter, *, rule: OnlyRule = None, limit: Most = 100, pages: float | None = None
+) -> Answer:
     """List the clients that are banned now, with the end of each ban."""
     if rule is not None:
         limiter.rules.named(rule)  # raises for another name, before it connects
     await call(limiter, "start")
-    pages = pages_of(call)
-    found, has_more = await read_pages(lambda cursor: call(limiter.clients, "bans", rule, cursor), limit, pages)
+    most = pages or pages_of(call)
+    found, has_more = await read_pages(lambda cursor: call(limiter.clients, "bans", rule, cursor), limit, most)
     shown = sorted(found, key=lambda each: (each.rule, each.client))[:limit]
     notes = [] if shown else ["no client is banned now"]
     notes += [f"there are more bans than --limit {limit}. Raise it, or use --rule"] * has_more
-    rows = [_ban_row(each, limiter.rules) for each in shown]
-    bans = [{**decision_json(each, limiter.rules), "rule": each.rule or None} for each in shown]  # None: all rules
-    return Answer({"bans": bans, "has_more": has_more}, [Table(f"Banned in {place_of(limiter)}", rows)], notes)
+    json: dict[str, Any] = {"bans": [decision_json(each, limiter.rules) for each in shown], "has_more": has_more}
+    return Answer(json, [Table(f"Banned in {place_of(limiter)}", list(map(_ban_row, json["bans"])))], notes)
 
 
-def _ban_row(decision: Decision, rules: RuleSet) -> dict[str, Cell]:
-    left = decision.retry_after
+def _ban_row(ban: Mapping[str, Any]) -> dict[str, Cell]:
+    left = ban["retry_after"]
     return {
-        "rule": decision.rule or "(all rules)",
-        "client": client_cell(decision, rules),
-        "until": "no end" if left is None else time_text(decision.at, left),
+        "rule": ban["rule"] or "(all rules)",
+        "client": ban["client"] or ALL_CLIENTS,
+        "until": time_text(ban["until"]),
         "left": "" if left is None else span_text(left),
-        "mode": "shadow" if decision.shadow else "enforce",
+        "mode": ban["mode"],
     }
 
 

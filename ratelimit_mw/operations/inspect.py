@@ -1,7 +1,7 @@
 """The operation ``inspect``: the keys of a store, of one client or of all."""
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Annotated, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -11,12 +11,11 @@ from ..keys.features import Features
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule, similar_names, words_of_entries
-from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call
-from .answer import Answer, Cell, Table, decision_json, function_of, span_text, words_of_client
+from .answer import Answer, Cell, Table, decision_json, span_text, words_of_client
 from .arguments import Given, Most, OnlyRule, operation, read_features
 from .clients import (
-    client_cell,
+    ALL_CLIENTS,
     counted,
     missing_in_tables,
     next_request,
@@ -66,7 +65,7 @@ async def inspect(
     If a function returns the limits of a rule, name all features of its key to see a client. If the limits of a rule
     depend on a feature such as plan, name that feature, too. Otherwise the lowest limits decide.
     """
-    search, rules = _KeySearch(limiter, rule, features or {}, prefix, rejected), limiter.rules
+    search = _KeySearch(limiter, rule, features or {}, prefix, rejected)
     await call(limiter, "start")
     found, has_more = await search.find(call, limit)
     shown, notes = sorted(found, key=_order)[:limit], list(search.notes())
@@ -76,8 +75,9 @@ async def inspect(
         state = "is rejected" if rejected else "matches"
         hint = secret_hint(limiter, search.rules) if features else ""
         notes.append(f"no {'other ' * bool(search.functions)}client {state} now. {hint}".removesuffix(". "))
-    json = {"keys": [decision_json(each, rules) for each in shown], "has_more": has_more}
-    return Answer(json, [Table(place_of(limiter), [_key_row(each, rules) for each in shown])], notes, not shown)
+    keys = [decision_json(each, limiter.rules) for each in shown]
+    json = {"keys": keys, "has_more": has_more}
+    return Answer(json, [Table(place_of(limiter), list(map(_key_row, keys)))], notes, not shown)
 
 
 class _KeySearch:
@@ -204,13 +204,13 @@ def _order(decision: Decision) -> tuple[object, ...]:
     return *ends, decision.rule, decision.client, decision.quota.period_us
 
 
-def _key_row(decision: Decision, rules: RuleSet) -> dict[str, Cell]:
-    reason = decision.reason
+def _key_row(key: Mapping[str, Any]) -> dict[str, Cell]:
+    reason = f" ({key['reason']})" if "reason" in key else ""
     return {
-        "rule": decision.rule,
-        "client": client_cell(decision, rules),
-        "limit": function_of(decision, rules) or decision.source.text + (f" ({reason})" if reason else ""),
-        "remaining": f"{decision.remaining:,} of {decision.limit:,}",
-        "next request": next_request(decision),
-        "full again": span_text(decision.reset_after),
+        "rule": key["rule"],
+        "client": key["client"] or ALL_CLIENTS,
+        "limit": f"{key['quota']}{reason}",
+        "remaining": f"{key['remaining']:,} of {key['limit']:,}",
+        "next request": next_request(key),
+        "full again": span_text(key["reset_after"]),
     }

@@ -1,11 +1,11 @@
 """The operations on overrides: the limits of single clients."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..limiter.limiter import Limiter
-from ..rules.overrides import ClientOverride
 from ..stores.blocking import Call
-from .answer import Answer, Cell, Table, client_json, client_text, override_json, time_text, words_of
+from .answer import Answer, Cell, Table, client_json, override_json, time_text, words_of
 from .arguments import AnyClient, AnyRule, Client, Length, Limits, RuleName, operation
 from .clients import ALL_CLIENTS, SPELLING, named_client, notes_on_interval, place_of, secret_hint
 
@@ -33,7 +33,8 @@ async def set_override(
     if "concurrent" in override.limits:
         hint = "there, the client keeps the limits of the rule"
         notes.insert(0, f"`ratelimit-mw serve` cannot decide concurrent limits: {hint}")
-    return Answer(override_json(override, limiter.rules), [_override_table(limiter, [override])], notes)
+    json = override_json(override, limiter.rules)
+    return Answer(json, [_override_table(limiter, [json])], notes)
 
 
 @operation("override list", "/v1/overrides", "FILE", "FILE api user=acme", "APP --json")
@@ -54,8 +55,8 @@ async def list_overrides(call: Call, limiter: Limiter, rule: AnyRule = None, fea
     notes = [] if shown else ["there is no such override" if every else "there are no overrides"]
     if shown and key is None and (hint := secret_hint(limiter, limiter.rules.rules)):
         notes.append(f"{hint}. To find a client, name its rule and its features")
-    json = {"overrides": [override_json(each, limiter.rules) for each in shown]}
-    return Answer(json, [_override_table(limiter, shown)], notes)
+    overrides = [override_json(each, limiter.rules) for each in shown]
+    return Answer({"overrides": overrides}, [_override_table(limiter, overrides)], notes)
 
 
 @operation("override remove", "/v1/override/remove", "FILE api user=acme", "APP login ip=192.0.2.7 --json", writes=True)
@@ -83,14 +84,13 @@ async def clear_overrides(call: Call, limiter: Limiter) -> Answer:
     return Answer({"cleared": True}, notes=["all overrides removed", *notes_on_interval(limiter)])
 
 
-def _override_table(limiter: Limiter, overrides: Iterable[ClientOverride]) -> Table:
-    rules = limiter.rules
+def _override_table(limiter: Limiter, overrides: Iterable[Mapping[str, Any]]) -> Table:
     rows: list[dict[str, Cell]] = [
         {
-            "rule": each.rule if each.rule in rules.by_name else f"{each.rule} (unknown)",
-            "client": client_text(each.key, each.rule, rules) or ALL_CLIENTS,
-            "limits": each.limits.split("; "),
-            "until": "no end" if each.until is None else time_text(each.until),
+            "rule": each["rule"] if each["rule"] in limiter.rules.by_name else f"{each['rule']} (unknown)",
+            "client": each["client"] or ALL_CLIENTS,
+            "limits": each["limits"].split("; "),
+            "until": time_text(each["until"]),
         }
         for each in overrides
     ]

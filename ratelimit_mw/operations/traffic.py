@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from ..clock import SECOND
@@ -37,12 +37,12 @@ async def report(call: Call, limiter: Limiter, *, last: Last = "24h") -> Answer:
     The numbers are those of the traffic log, so they include all workers, which write every 15 seconds. The start is
     rounded down as the log keeps its counts: to the minute for the last day.
     """
-    log, start, end = _range(limiter, last)
-    json = await run_beside(call, report_json, log, start, end, limiter.rules)
+    found = await _outcomes(call, limiter, last)
+    json = found.report()
     rows = json["rules"]
     parts = [part for part in _PARTS if any(row[part] for row in rows)]
-    first, last_minute = (minute_text(time // 60 * 60) for time in (start, end))
-    title = f"{log.name}: requests from {first} to {last_minute} UTC"
+    first, last_minute = (minute_text(time // 60 * 60) for time in (found.start, found.end))
+    title = f"{found.log.name}: requests from {first} to {last_minute} UTC"
     notes = [] if any(row["total"] for row in rows) else ["no request is recorded in this time"]
     return Answer(json, [Table(title, [_cells(row, parts) for row in rows])], notes)
 
@@ -58,16 +58,16 @@ async def top(call: Call, limiter: Limiter, *, last: Last = "24h", rule: OnlyRul
     number below which clients may be missing.
     """
     name = None if rule is None else limiter.rules.named(rule).name
-    log, start, end = _range(limiter, last, needs_clients=True)
-    json = await run_beside(call, top_json, log, start, end, limiter.rules, name, limit)
+    found = await _outcomes(call, limiter, last, needs_clients=True)
+    json = await run_beside(call, found.top, name, limit)
     rows = [{**each, "client": each["client"] or ALL_CLIENTS} for each in json["clients"]]
     missing = missing_text(json["complete_from"])
     notes = [missing] * bool(missing) if rows else ["no rejection is recorded in this time"]
-    return Answer(json, [Table(log.name, rows)], notes)
+    return Answer(json, [Table(found.log.name, rows)], notes)
 
 
-def _range(limiter: Limiter, last: str, needs_clients: bool = False) -> tuple[TrafficLog, float, float]:
-    """Return the traffic log of a limiter, and the start and the end of the range."""
+async def _outcomes(call: Call, limiter: Limiter, last: str, needs_clients: bool = False) -> LogOutcomes:
+    """Return the outcomes in the traffic log of a limiter. ``ConfigError`` where the log does not record them."""
     name, log = limiter.settings.source or "the application", limiter.traffic_log
     if log is None:
         missing = 'has no traffic log. Add traffic_log = "sqlite:///traffic.db"'
@@ -75,7 +75,7 @@ def _range(limiter: Limiter, last: str, needs_clients: bool = False) -> tuple[Tr
         missing = "does not record clients. Add traffic_clients = true"
     else:
         end = limiter.clocks.time() / SECOND
-        return log, end - parse_duration(last) / SECOND, end
+        return await run_beside(call, LogOutcomes, log, end - parse_duration(last) / SECOND, end, limiter.rules)
     raise ConfigError(f"{name} {missing}, and restart your application")
 
 
@@ -92,10 +92,11 @@ def _cells(row: dict[str, Any], parts: list[str]) -> dict[str, Cell]:
 
 
 class TrafficSeries(NamedTuple):
-    """A rule or an endpoint: its counts by outcome."""
+    """A rule or an endpoint: its counts by outcome. ``mode`` is that of a rule; "" for one that is gone."""
 
     kind: Kind
     name: str
+    mode: str
     counts: dict[str, int]
 
     @property
@@ -113,84 +114,83 @@ class TrafficSeries(NamedTuple):
             lines["rejected" if outcome in REJECTED else outcome].append(self.event(outcome))
         return lines
 
-
-def read_series(log: TrafficLog, start: float, end: float, rules: RuleSet) -> list[TrafficSeries]:
-    """Return the counts of rules and endpoints in a time range, the largest first."""
-    names = {rule_in_log(name): name for name in rules.by_name}
-    found: dict[tuple[Kind, str], TrafficSeries] = {}
-    for event, number in log.events(start, end).items():
-        if parts := _parts(event):
-            kind, name, outcome = parts
-            name = names.get(name, name) if kind == "rule" else name
-            found.setdefault((kind, name), TrafficSeries(kind, name, {})).counts[outcome] = number
-    return sorted(found.values(), key=lambda each: -each.total)
-
-
-def report_json(log: TrafficLog, start: float, end: float, rules: RuleSet) -> dict[str, Any]:
-    """Return the outcomes of a time range as JSON: a row for each rule, even for those without a request."""
-    found = {each.name: each for each in read_series(log, start, end, rules) if each.kind == "rule"}
-    names = dict.fromkeys([*rules.by_name, *sorted(found)])
-    rows = [total_json(found.get(name) or TrafficSeries("rule", name, {}), rules) for name in names]
-    return {"from": time_json(start), "to": time_json(end), "rules": rows}
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts. ``rejected`` includes all rejections. A rule in shadow mode rejects nothing."""
+        counts = {outcome: self.counts.get(outcome, 0) for outcome in OUTCOMES}
+        counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
+        return {
+            self.kind: self.name,
+            **({"mode": self.mode} if self.kind == "rule" else {}),
+            "total": self.total,
+            **counts,
+            "share": counts["rejected"] / max(self.total, 1),
+            "shadow_share": counts["shadow"] / max(self.total, 1),
+        }
 
 
-def total_json(series: TrafficSeries, rules: RuleSet) -> dict[str, Any]:
-    """Return the counts of a series. ``rejected`` includes all rejections. A rule in shadow mode rejects nothing."""
-    total = series.total
-    rule = rules.by_name.get(series.name) if series.kind == "rule" else None
-    counts = {outcome: series.counts.get(outcome, 0) for outcome in OUTCOMES}
-    counts["rejected"] = sum(counts[outcome] for outcome in REJECTED)
-    return {
-        series.kind: series.name,
-        **({"mode": rule.source.mode if rule else ""} if series.kind == "rule" else {}),
-        "total": total,
-        **counts,
-        "share": counts["rejected"] / max(total, 1),
-        "shadow_share": counts["shadow"] / max(total, 1),
-    }
+class LogOutcomes:
+    """The outcomes of rules and endpoints in a time range of a traffic log, the largest first. It may wait for the log.
 
-
-def top_json(
-    log: TrafficLog, start: float, end: float, rules: RuleSet, rule: str | None = None, limit: int = 10
-) -> dict[str, Any]:
-    """Return the clients that were rejected most as JSON, including those that a rule in shadow mode would reject.
-
-    Below the count ``complete_from``, clients may be missing.
+    Args:
+        log: The log.
+        start: The start of the range, in seconds since 1970.
+        end: The end of the range, in seconds since 1970.
+        rules: The rules that the log has outcomes of.
     """
-    several = [each for each in read_series(log, start, end, rules) if rule in (None, each.name)]
-    found, complete_from = top_clients(log, start, end, several, _NOT_ALLOWED, limit, rules)
-    rows = [{"rule": each["rule"], "client": each["client"], "rejected": each["total"]} for each in found]
-    return {"clients": rows, "complete_from": complete_from}
 
+    def __init__(self, log: TrafficLog, start: float, end: float, rules: RuleSet) -> None:
+        self.log, self.start, self.end, self.rules = log, start, end, rules
+        names = {rule_in_log(name): name for name in rules.by_name}
+        found: dict[tuple[Kind, str], TrafficSeries] = {}
+        for event, number in log.events(start, end).items():
+            if parts := _parts(event):
+                kind, name, outcome = parts
+                name = names.get(name, name) if kind == "rule" else name
+                found.setdefault((kind, name), self._series(kind, name)).counts[outcome] = number
+        self.series = sorted(found.values(), key=lambda each: -each.total)
 
-def top_clients(
-    log: TrafficLog,
-    start: float,
-    end: float,
-    several: Iterable[TrafficSeries],
-    outcomes: Collection[str],
-    limit: int,
-    rules: RuleSet,
-) -> tuple[list[dict[str, Any]], int]:
-    """Return the clients of rules with the highest counts of some outcomes together.
+    def _series(self, kind: Kind, name: str) -> TrafficSeries:
+        rule = self.rules.by_name.get(name) if kind == "rule" else None
+        return TrafficSeries(kind, name, rule.source.mode if rule else "", {})
 
-    The number is the count from which on no client is missing.
-    """
-    of_rules = [each for each in several if each.kind == "rule"]
-    totals = [(sum(each.counts.get(outcome, 0) for outcome in outcomes), each) for each in of_rules]
-    rows, complete_from = list[tuple[int, str, str]](), 1
-    for total, series in sorted(totals, key=lambda each: -each[0]):
-        if not total or (len(rows) == limit and total < -rows[-1][0]):
-            break  # no client of the other rules has as many
-        counts, missing = Counter[str](), 0
-        for outcome in series.counts.keys() & outcomes:
-            found = log.top(series.event(outcome), start, end, _EVERY)
-            counts.update(dict(found))
-            missing += found.complete_from - 1
-        complete_from = max(complete_from, missing + 1)
-        rows = sorted([*rows, *((-number, series.name, client) for client, number in counts.items())])[:limit]
-    shown = [{"rule": name, "client": client_text(each, name, rules), "total": -less} for less, name, each in rows]
-    return shown, complete_from
+    def report(self) -> dict[str, Any]:
+        """Return the outcomes as JSON: a row for each rule, even for those without a request."""
+        found = {each.name: each for each in self.series if each.kind == "rule"}
+        names = dict.fromkeys([*self.rules.by_name, *sorted(found)])
+        rows = [(found.get(name) or self._series("rule", name)).as_json() for name in names]
+        return {"from": time_json(self.start), "to": time_json(self.end), "rules": rows}
+
+    def top(self, rule: str | None = None, limit: int = 10) -> dict[str, Any]:
+        """Return the clients that were rejected most as JSON, with those that a rule in shadow mode would reject.
+
+        Below the count ``complete_from``, clients may be missing.
+        """
+        found, complete_from = self.clients(_NOT_ALLOWED, limit, rule)
+        rows = [{"rule": each["rule"], "client": each["client"], "rejected": each["total"]} for each in found]
+        return {"clients": rows, "complete_from": complete_from}
+
+    def clients(
+        self, outcomes: Collection[str], limit: int, rule: str | None = None
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the clients of rules with the highest counts of some outcomes together.
+
+        The number is the count from which on no client is missing.
+        """
+        of_rules = [each for each in self.series if each.kind == "rule" and rule in (None, each.name)]
+        totals = [(sum(each.counts.get(outcome, 0) for outcome in outcomes), each) for each in of_rules]
+        rows, complete_from = list[tuple[int, str, str]](), 1
+        for total, series in sorted(totals, key=lambda each: -each[0]):
+            if not total or (len(rows) == limit and total < -rows[-1][0]):
+                break  # no client of the other rules has as many
+            counts, missing = Counter[str](), 0
+            for outcome in series.counts.keys() & outcomes:
+                found = self.log.top(series.event(outcome), self.start, self.end, _EVERY)
+                counts.update(dict(found))
+                missing += found.complete_from - 1
+            complete_from = max(complete_from, missing + 1)
+            rows = sorted([*rows, *((-number, series.name, client) for client, number in counts.items())])[:limit]
+        shown = [{"rule": name, "client": client_text(each, name, self.rules), "total": -n} for n, name, each in rows]
+        return shown, complete_from
 
 
 def missing_text(complete_from: int) -> str:

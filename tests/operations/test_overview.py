@@ -9,7 +9,7 @@ import pytest
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.operations.overview import Overview, row_of
-from ratelimit_mw.operations.traffic import report_json, top_json
+from ratelimit_mw.operations.traffic import LogOutcomes
 from ratelimit_mw.testing import ManualClock
 
 
@@ -85,12 +85,12 @@ def limiter(rules: Any = RULES, **settings: Any) -> Limiter:
 
 def report(rate: Limiter, last: float = 3_600) -> Any:
     assert rate.traffic_log is not None
-    return report_json(rate.traffic_log, NOW - last, NOW, rate.rules)
+    return LogOutcomes(rate.traffic_log, NOW - last, NOW, rate.rules).report()
 
 
 def top(rate: Limiter, rule: str | None = None, limit: int = 10) -> list[tuple[str, str, int]]:
     assert rate.traffic_log is not None
-    found = top_json(rate.traffic_log, NOW - 3_600, NOW, rate.rules, rule, limit)
+    found = LogOutcomes(rate.traffic_log, NOW - 3_600, NOW, rate.rules).top(rule, limit)
     assert found["complete_from"] == 1
     return [(each["rule"], each["client"], each["rejected"]) for each in found["clients"]]
 
