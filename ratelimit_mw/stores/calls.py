@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import threading
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from math import inf
 from typing import Any, ClassVar, Final, TypeVar
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import SECOND, monotonic
 from ..decision import Correction
 from ..errors import ConfigError, RateLimitError, StoreError
-from ..forksafe import check_process, create_lock, run_in_child
+from ..forksafe import check_process, run_in_child
 from ..heartbeat import Heartbeat
 from .base import Store, seconds_of
 from .blocking import PerLoop, forms, run_blocking
@@ -28,7 +28,7 @@ _Kind = TypeVar("_Kind", Threads, EventLoop)
 
 _PAUSE: Final = 0.2  # seconds between two tries
 _CLOSING: Final = 1.0  # seconds in which the last tries begin
-_MOST: Final = 10_000  # items
+_MOST: Final = 10_000  # calls
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -66,7 +66,8 @@ class CallStore(Store):
         self._threads.close()
 
     async def aclose(self) -> None:
-        await self._unmade.aclose()  # a thread may need the connections of this loop
+        if len(self._unmade):
+            await asyncio.to_thread(self._unmade.close)  # a thread may need the connections of this loop
         if loop := self._loops.values.pop(asyncio.get_running_loop(), None):
             loop.close()
             await forget_transports()
@@ -86,6 +87,7 @@ class CallStore(Store):
 
     def _start_over(self) -> None:
         """In a forked child: drop what belongs to the parent."""
+        self._unmade = UnmadeCorrections(self._correct_again)
         self._threads.close()
         self._threads = self._open(Threads(self._seconds))
 
@@ -133,80 +135,54 @@ class CallStore(Store):
         return left
 
 
-@dataclass(slots=True, eq=False)
-class _Unmade:
-    changes: Sequence[Correction]
-    now: int | None  # the time that the caller gave
-    until: float
-
-
 class UnmadeCorrections:
     """The corrections that a store has not made, because it was busy with other clients. A thread tries them again.
 
     After 60 s the cost stays consumed; a slot has expired by then. ``correct`` returns those that are still left.
     """
 
-    def __init__(
-        self,
-        correct: Callable[[Sequence[Correction], int | None], Sequence[Correction]],
-        time: Callable[[], float] = monotonic,
-    ) -> None:
-        self._correct, self._time = correct, time
-        self._heartbeat = Heartbeat(self._beat, _PAUSE, "make corrections", "their cost stays consumed")
-        self._is_full = False
-        self._lock = create_lock(self, "_lock", threading.Lock)  # of the caller that tries
+    def __init__(self, correct: Callable[[Sequence[Correction], int | None], Sequence[Correction]]) -> None:
+        self._correct = correct
+        self._waiting: deque[tuple[Sequence[Correction], int | None, float]] = deque(maxlen=_MOST)
+        self._heartbeat = Heartbeat(
+            UnmadeCorrections._try_again, _PAUSE, "make corrections", "their cost stays consumed"
+        )
 
     def keep(self, changes: Sequence[Correction], now: int | None) -> None:
-        if not changes:
-            return
-        if len(self._heartbeat) >= _MOST:
-            if not self._is_full:
-                _give_up(len(changes))
-            self._is_full = True
-            return
-        atexit.unregister(self.close)
-        atexit.register(self.close)
-        self._heartbeat.hold(_Unmade(changes, now, self._time() + SLOT_LIFE / SECOND))
+        if changes:
+            self._waiting.append((changes, now, monotonic() + SLOT_LIFE / SECOND))
+            self._heartbeat.hold(self)
 
     def __len__(self) -> int:
-        return len(self._heartbeat)
+        return len(self._waiting)
 
     def close(self) -> None:
-        """Try all corrections once more, and stop the thread."""
-        ends_at, left = self._time() + _CLOSING, 0
-        with self._lock:
-            for unmade in self._heartbeat.items():
-                self._heartbeat.release(unmade)
-                if self._time() > ends_at or not self._makes(unmade):
-                    left += len(unmade.changes)
+        """Try each once more, and stop the thread."""
+        self._try_again(_CLOSING)
         self._heartbeat.close()
-        if left:
-            _give_up(left)
-        atexit.unregister(self.close)
+        if self._waiting:
+            _log.warning("%d calls for corrections have failed; their cost stays consumed", len(self))
 
-    async def aclose(self) -> None:
-        """Async form of ``close``: a thread makes the tries."""
-        if len(self):
-            await asyncio.to_thread(self.close)
+    def _try_again(self, seconds: float = inf) -> None:
+        ends_at = monotonic() + seconds
+        for _ in range(len(self._waiting)):
+            if monotonic() > ends_at:
+                break
+            with suppress(IndexError):  # another thread has taken it
+                self._try(*self._waiting.popleft())
+        self._heartbeat.release(self)
+        if self._waiting:
+            self._heartbeat.hold(self)
 
-    def _beat(self, unmade: _Unmade) -> None:
-        with self._lock:
-            if unmade not in self._heartbeat:
-                return
-            is_made, is_over = self._makes(unmade), self._time() > unmade.until
-            if is_made or is_over:
-                self._heartbeat.release(unmade)
-            if is_over and not is_made:
-                _give_up(len(unmade.changes))
-
-    def _makes(self, unmade: _Unmade) -> bool:
-        """Try once. After an error the server may have made them, so only slots, which have an id, are tried again."""
+    def _try(self, changes: Sequence[Correction], now: int | None, until: float) -> None:
         try:
-            unmade.changes = self._correct(unmade.changes, unmade.now)
+            changes = self._correct(changes, now)
         except RateLimitError:  # without its event loop, the client of an application raises ConfigError
-            unmade.changes = [change for change in unmade.changes if change.limit.quota.concurrent]
-        return not unmade.changes
-
-
-def _give_up(count: int) -> None:
-    _log.warning("%d corrections were not made, because the store was busy or unreachable; their cost stays", count)
+            # The server may have made them, so only slots, which have an id, are tried again.
+            changes = [change for change in changes if change.limit.quota.concurrent]
+        if changes and monotonic() < until:
+            self._waiting.append((changes, now, until))
+        elif changes:
+            _log.warning(
+                "the store was busy or unreachable for a minute: the cost of %d corrections stays", len(changes)
+            )

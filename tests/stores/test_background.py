@@ -11,7 +11,7 @@ from servers import wait_for
 from ratelimit_mw import Quota, StoreError
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Charge, Correction
-from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores import calls, open_store
 from ratelimit_mw.stores.blocking import run_once
 from ratelimit_mw.stores.calls import UnmadeCorrections
 
@@ -25,7 +25,7 @@ class Contested:
     def __init__(self, outcome: Callable[[Sequence[Correction]], Sequence[Correction]]) -> None:
         self.outcome, self.now = outcome, 0.0
         self.tries: list[tuple[float, Sequence[Correction]]] = []
-        self.unmade = UnmadeCorrections(self.correct, lambda: self.now)
+        self.unmade = UnmadeCorrections(self.correct)
 
     def correct(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
         assert now == 7
@@ -33,15 +33,18 @@ class Contested:
         return self.outcome(changes)
 
 
-def test_a_correction_is_given_up_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_correction_is_given_up_after_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until then each beat tries it again. The log says so."""
     store = Contested(lambda changes: changes)
+    monkeypatch.setattr(calls, "monotonic", lambda: store.now)
     store.unmade.keep([REFUND, SLOT], 7)
-    store.now = 60.0
-    wait_for(lambda: [now for now, _ in store.tries].count(60.0) > 1, "two tries")
+    store.now = 59.9
+    wait_for(lambda: [now for now, _ in store.tries].count(59.9) > 1, "two tries")
     store.now = 60.1
     wait_for(lambda: not len(store.unmade), "the end")
-    assert caplog.text.count("2 corrections were not made") == 1
+    assert caplog.text.count("the cost of 2 corrections stays") == 1
     store.unmade.close()
 
 
@@ -68,14 +71,16 @@ def test_after_an_error_only_slots_are_tried_again() -> None:
 
 
 @pytest.mark.slow
-def test_the_number_of_corrections_is_bounded(no_threads: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """More than 10,000 are given up at once, with one line. Closing gives up what does not fit into a second."""
+def test_the_number_of_corrections_is_bounded(
+    no_threads: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 10,000 calls are kept. Closing gives up what does not fit into a second."""
     store = Contested(lambda changes: [])
+    monkeypatch.setattr(calls, "monotonic", lambda: store.now)
     for _ in range(10_002):
         store.unmade.keep([REFUND], 7)
     store.unmade.keep([], 7)
     assert len(store.unmade) == 10_000
-    assert caplog.text.count("1 corrections were not made") == 1
 
     def take(changes: Sequence[Correction]) -> Sequence[Correction]:
         store.now += 0.3
@@ -84,8 +89,23 @@ def test_the_number_of_corrections_is_bounded(no_threads: pytest.MonkeyPatch, ca
     store.outcome = take
     store.unmade.close()
     assert len(store.tries) == 4
-    assert caplog.text.count("were not made") == 2
-    assert "9996 corrections" in caplog.text
+    assert "9996 calls for corrections have failed" in caplog.text
+
+
+def test_two_threads_that_try_at_once_make_each_correction_once() -> None:
+    """A beat and ``close`` may meet. Each call is taken by one of them."""
+
+    def make(changes: Sequence[Correction]) -> Sequence[Correction]:
+        if len(store.tries) == 1:
+            store.unmade.close()
+        return []
+
+    store = Contested(make)
+    for _ in range(3):
+        store.unmade.keep([REFUND], 7)
+    wait_for(lambda: len(store.tries) == 3, "the tries")
+    wait_for(lambda: not len(store.unmade), "the end")
+    assert len(store.tries) == 3
 
 
 # -- work for several callers ----------------------------------------------------------------------------------------

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """A kind of operation, numbered as in the script. ``is_rejected``: another slot rejects the request of the hits."""
+    """A kind of operation, numbered as in the script."""
 
     number: int
     consumes: bool = True
-    is_rejected: bool = False
 
 
 HIT: Final = Kind(1)
@@ -297,8 +296,3 @@ def text_of(prefix: str, name: bytes) -> str:
     except UnicodeDecodeError:
         text = name.decode("utf-8", "replace")
     return text.removeprefix(prefix)
-
-
-def swap_arguments(before: bytes | None, after: bytes | None, milliseconds: int = 0) -> tuple[bytes, bytes, int]:
-    """Return the arguments of ``SWAP`` that write, or delete for None, the value of one key."""
-    return *(b"" if data is None else b"=" + data for data in (before, after)), milliseconds  # type: ignore[return-value]

@@ -12,13 +12,13 @@ from typing import Any, Final, TypeVar
 
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
 from ...errors import StateError, StoreError
-from ..base import LOOKED_AT, KeyPage, numbers_in, record_key
-from ..bytestore import TimedCall, Write
+from ..base import LOOKED_AT, KeyPage, numbers_in
+from ..bytestore import FOR_EVER, TimedCall, Write
 from ..servers import Server
 from ..ways import Way
-from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, swap_arguments, text_of
+from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error
-from .script import PACKED, Script
+from .script import PACKED
 
 _MOST_GRACE: Final = 0.01  # seconds: refunds get this time after a server was silent for the whole budget
 _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
@@ -34,7 +34,7 @@ class OwnCall(TimedCall):
 
     title = "Redis"
 
-    def __init__(self, request: RedisRequest, is_rejected: bool) -> None:
+    def __init__(self, request: RedisRequest, is_rejected: bool = False) -> None:
         super().__init__(request.way, request.deadline - request.way.clock.now)
         self._request = request
         self._is_rejected = is_rejected
@@ -54,8 +54,8 @@ class OwnCall(TimedCall):
     async def swap(self, writes: Sequence[Write]) -> Collection[str]:
         arguments: list[Any] = []
         for _, data, before, lasts_us in writes:
-            milliseconds = max(_LEAST_MS, min(-(-lasts_us // 1_000), _LONGEST_MS))
-            arguments += swap_arguments(before, data, milliseconds)
+            milliseconds = 0 if lasts_us == FOR_EVER else max(_LEAST_MS, min(-(-lasts_us // 1_000), _LONGEST_MS))
+            arguments += (*(b"" if each is None else b"=" + each for each in (before, data)), milliseconds)
         keys = [write.key for write in writes]
         return () if await self._request.ask(self._swap_call(keys, arguments)) == 1 else keys
 
@@ -102,9 +102,7 @@ class RedisRequest:
         there = [hit for hit in hits if hit not in here] if here else hits
         decided = await self._ask_each(self._operations(kind, there))
         for operation in self._operations(kind, here):
-            if True in [each.stops for each in decided]:
-                operation.kind = kind._replace(is_rejected=True)
-            decided += await self._run_here(operation)
+            decided += await self._run_here(operation, True in [each.stops for each in decided])
         if len(decided) > 1 and True in [each.stops for each in decided]:
             await self._withdraw(decided, consume)
         return _in_order(hits, decided)
@@ -114,7 +112,9 @@ class RedisRequest:
         self.now = now
         here = [change for change in changes if PACKED[change.limit] is None]
         there = [change for change in changes if PACKED[change.limit] is not None]
-        return _in_order(changes, await self._run(self._operations(CORRECT, there) + self._operations(CORRECT, here)))
+        made = await self._run(self._operations(CORRECT, there) + self._operations(CORRECT, here))
+        self._keep_unmade(made)
+        return _in_order(changes, made)
 
     async def forget(self, keys: Iterable[str]) -> None:
         """Delete keys."""
@@ -122,13 +122,11 @@ class RedisRequest:
 
     async def read_record(self, name: str) -> bytes | None:
         """Return the data of a record."""
-        return await self.ask(self._on_key(b"GET", record_key(name)))  # type: ignore[no-any-return]
+        return await OwnCall(self).read_record(name)
 
     async def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
         """Write or delete a record that still is ``before``."""
-        write = self._on_key(SWAP, record_key(name, data), *swap_arguments(before, data))
-        write.has_text = True  # a write without a reply is then made, too, by a server that lacks the script
-        return bool(await self.ask(write) == 1)
+        return await OwnCall(self).write_record(name, data, before)
 
     async def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
@@ -160,7 +158,7 @@ class RedisRequest:
         servers, slots = await router.primaries(self.deadline), {self.place(key)[1] for key in "ab"}
         return servers if len(slots) > 1 else [router.map.owners[slots.pop()] or servers[0]]
 
-    def _on_key(self, verb: bytes | Script, key: str, *arguments: Any) -> Call:
+    def _on_key(self, verb: bytes, key: str, *arguments: Any) -> Call:
         name, slot = self.place(key)
         return Call(verb, [key], [name], slot, *arguments)
 
@@ -190,23 +188,23 @@ class RedisRequest:
         await self._calls.ask_each(parts, self.deadline)
         return [each for each in calls if each not in moving] + parts
 
-    async def _run_here(self, operation: Operation) -> list[Operation]:
+    async def _run_here(self, operation: Operation, is_rejected: bool = False) -> list[Operation]:
         """Run an operation in this process. Return it, or its parts when their slot is moving."""
         kind, items = operation.kind, operation.items
-        own = OwnCall(self, kind.is_rejected)
+        own = OwnCall(self, is_rejected)
         try:
             if kind == CORRECT:
                 operation.result, operation.stops = await own.correct(items, self.now), False
             else:
                 operation.result = await own.apply(items, self.now, kind.consumes)
-                operation.stops = rejects(operation.result)
+                operation.stops = is_rejected or rejects(operation.result)
         except StoreError as error:
             operation.fail(error)
         finally:
             self.left += own.left
         if not _is_moving(operation):
             return [operation]
-        return [part for each in operation.split() for part in await self._run_here(each)]
+        return [part for each in operation.split() for part in await self._run_here(each, is_rejected)]
 
     async def _run(self, operations: list[Operation]) -> list[Operation]:
         """Run operations by calls, and those without Lua in this process."""
@@ -226,19 +224,23 @@ class RedisRequest:
         if consume:
             self._store.lost_refunds += count_hits([hit for each in unknown for hit in each.items if hit.cost != 0])
         has_failed = any(isinstance(each.result, StoreError) for each in decided)
-        passed = [each for each in decided if not (each.stops or each.kind.is_rejected)]
+        passed = [each for each in decided if not each.stops]
         refunds = [refund for each in passed if consume and (refund := self._refund(each)).items]
         peeks = [] if has_failed else [(each, self._peek(each)) for each in passed]
         asked = await self._run([*refunds, *(peek for _, peek in peeks)])
-        for each in [each for each in asked if each.kind == CORRECT and isinstance(each.result, StoreError)]:
-            if not isinstance(each.result, NotRunError):
-                self._store.lost_refunds += len(each.items)
-            elif have_lua(each.items):  # refunds that run here are left already
-                self.left += each.items
+        failed = [each for each in asked if each.kind == CORRECT and isinstance(each.result, StoreError)]
+        self._store.lost_refunds += sum(len(each.items) for each in failed if not isinstance(each.result, NotRunError))
+        self._keep_unmade(failed)
         for each, peek in peeks:
             if not isinstance(peek.result, StoreError):
                 pairs = zip(each.result, peek.result, strict=True)
                 each.result = [looked if one.allowed else one for one, looked in pairs]
+
+    def _keep_unmade(self, corrected: Sequence[Operation]) -> None:
+        """Note the corrections that no server has made. Those that run here are left already."""
+        for each in corrected:
+            if isinstance(each.result, NotRunError) and have_lua(each.items):
+                self.left += each.items
 
     def _refund(self, operation: Operation) -> Operation:
         found = _refunds(operation.result)
@@ -247,7 +249,7 @@ class RedisRequest:
     def _peek(self, operation: Operation) -> Operation:
         """Look at the limits of a request that is rejected, without a cost."""
         hits = [hit._replace(cost=0) for hit in operation.items]
-        return Operation(PEEK._replace(is_rejected=True), hits, operation.names, operation.slot, self.now)
+        return Operation(PEEK, hits, operation.names, operation.slot, self.now)
 
 
 def _decided_here(hits: Sequence[Hit]) -> list[Hit]:

@@ -1,15 +1,15 @@
 -- Everything that is the same for all algorithms: time, all or nothing, expiry, reply. The counterpart of call.py.
 --
 -- KEYS: the keys of all operations in turn. ARGV[1], packed: the limits, which operations name by number, and numbers.
--- There are two kinds of operation: hits, which are applied, and corrections. One starts with its kind, and with two
--- flags: hits consume, another part of their request rejects them. Then follow its time (nil: the time of the server),
--- the least milliseconds that its keys stay, and the count of its keys. The numbers of each key are last.
+-- There are two kinds of operation: hits, which are applied, and corrections. One starts with its kind, and whether hits
+-- consume. Then follow its time (nil: the time of the server), the least milliseconds that its keys stay, and the count
+-- of its keys. The numbers of each key are last.
 -- The reply has, for each operation, its time and the values of its keys, or the text of its error. STATE and a number:
 -- that key of the operation holds no state of its algorithm.
 -- Times and amounts are whole numbers below 2^53: Lua is exact there.
 
 local HITS = 1
-local HEAD, NUMBERS = 6, {2, 5} -- of each key: limit and cost; of a correction also time, cost, delay of the charge
+local HEAD, NUMBERS = 5, {2, 5} -- of each key: limit and cost; of a correction also time, cost, delay of the charge
 local LONGEST = 10^14
 
 local message = cmsgpack.unpack(ARGV[1])
@@ -77,16 +77,16 @@ local function apply_one(now, min_ttl, consume)
   return {now, remaining, retry or -1, reset, at, delay or 0}
 end
 
-if numbers[1] == HITS and numbers[HEAD] == 1 and not (numbers[3] or numbers[HEAD + 3]) then
-  local ok, result = pcall(apply_one, numbers[4] or time(), numbers[5], numbers[2])
+if numbers[1] == HITS and numbers[HEAD] == 1 and not numbers[HEAD + 3] then
+  local ok, result = pcall(apply_one, numbers[3] or time(), numbers[4], numbers[2])
   if ok then return result end
   result = failure(result)
   return string.find(result, 'READONLY', 1, true) and redis.error_reply(result) or {result}
 end
 
--- All hits at one instant, all or none: decide_all of verdict.py. A hit that is rejected elsewhere is not allowed.
-local function apply(count, now, min_ttl, consume, allowed)
-  local hits, bans = {}, nil -- bans: of each rule that has one, before its limits
+-- All hits at one instant, all or none: decide_all of verdict.py.
+local function apply(count, now, min_ttl, consume)
+  local hits, allowed, bans = {}, true, nil -- bans: of each rule that has one, before its limits
   for i = 1, count do
     current = i
     local limit, cost, key = limits[numbers[cursor]], numbers[cursor + 1], KEYS[keys_read + i]
@@ -143,12 +143,12 @@ local function correct(count, now, min_ttl)
   end
 end
 
-local function run(kind, consume, is_rejected, explicit_now, min_ttl, count)
+local function run(kind, consume, explicit_now, min_ttl, count)
   local now = explicit_now or time()
   length = length + 1
   reply[length] = now
   if kind == HITS then
-    apply(count, now, min_ttl, consume, not is_rejected)
+    apply(count, now, min_ttl, consume)
   else
     correct(count, now, min_ttl)
   end

@@ -16,7 +16,7 @@ from redis.crc import key_slot
 from redis.credentials import CredentialProvider
 
 from ... import forksafe
-from ...decision import Correction, Decision, Hit
+from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ..base import Facts, Store
 from ..blocking import forms, run_blocking
@@ -28,7 +28,6 @@ from .address import Address, Remap
 from .application import application_router
 from .batch import Batches
 from .call import HIT, PEEK, Operation, have_lua, key_name
-from .errors import NotRunError
 from .request import RedisRequest
 from .router import Router
 
@@ -132,17 +131,6 @@ class RedisStore(CallStore):
 
     def _begin(self, way: Way, seconds: float) -> RedisRequest:
         return RedisRequest(self, way, seconds)
-
-    def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
-        left: list[Correction] = []
-        for change in changes:
-            request = self._begin(self._threads, self._seconds)
-            try:
-                run_blocking(request.correct([change], now))
-            except NotRunError:
-                request.left = [change]
-            left += request.left
-        return left
 
     def _place(self, key: str) -> tuple[bytes, int]:
         """Return the name of a key in Redis and its slot, 0 without a cluster."""
