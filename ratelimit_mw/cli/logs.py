@@ -5,7 +5,6 @@ import gzip
 import io
 import lzma
 import sqlite3
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -68,13 +67,6 @@ def _zstd() -> Any:
     raise Failure("zst needs Python 3.14 or the package backports.zstd. Or run: zstdcat FILE | ratelimit-mw ... -")
 
 
-def _is_damage(error: Exception) -> bool:
-    """Return whether a compressed file has caused an error of reading it, and not the disk."""
-    if isinstance(error, OSError):
-        return error.errno is None
-    return isinstance(error, (EOFError, lzma.LZMAError, zlib.error)) or type(error).__name__ == "ZstdError"
-
-
 _OPENERS: Final[dict[bytes, Callable[[Any], Any]]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
@@ -97,20 +89,7 @@ class LogFile:
 
     def read(self, file: IO[bytes], parse: Callable[[bytes], LogEntry]) -> Iterator[LogEntry]:
         """Yield the requests of the file."""
-        buffered = io.BufferedReader(cast(io.RawIOBase, file))
-        start = buffered.peek(6)
-        opener = next((each for magic, each in _OPENERS.items() if start.startswith(magic)), None)
-        try:
-            yield from self._entries(buffered if opener is None else io.BufferedReader(opener(buffered)), parse)
-        except Exception as error:
-            if opener is None or not _is_damage(error):
-                raise
-            raise Failure(f"{self.name}: cannot read the compressed file to its end: {error}") from None
-        finally:
-            buffered.detach()  # or it would close the file of the caller
-
-    def _entries(self, unpacked: io.BufferedIOBase, parse: Callable[[bytes], LogEntry]) -> Iterator[LogEntry]:
-        while line := unpacked.readline(_READ):
+        for line in self._lines(file):
             self.lines += 1
             try:
                 entry = parse(line)
@@ -119,8 +98,24 @@ class LogFile:
             else:
                 self.formats[entry.format] += 1
                 yield entry
-            while len(line) > LONGEST_LINE and not line.endswith(b"\n"):  # skip the rest of the line
-                line = unpacked.readline(_READ)
+
+    def _lines(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Yield the start of each line of a file, which may be compressed."""
+        buffered = io.BufferedReader(cast(io.RawIOBase, file))
+        start = buffered.peek(6)
+        opener = next((each for magic, each in _OPENERS.items() if start.startswith(magic)), None)
+        unpacked = buffered if opener is None else io.BufferedReader(opener(buffered))
+        try:
+            while line := unpacked.readline(_READ):
+                yield line
+                while len(line) > LONGEST_LINE and not line.endswith(b"\n"):  # skip the rest of the line
+                    line = unpacked.readline(_READ)
+        except Exception as error:
+            if opener is None:
+                raise
+            raise Failure(f"{self.name}: cannot read the compressed file to its end: {error}") from None
+        finally:
+            buffered.detach()  # or it would close the file of the caller
 
     def _add_invalid(self, line: bytes, error: InvalidLineError) -> None:
         if isinstance(error, HeaderLineError) or not line.strip():
@@ -129,8 +124,8 @@ class LogFile:
         self.invalid += 1
         text = line[:200].decode("utf-8", "replace").rstrip()
         if not isinstance(error, NoRequestError):
-            self._unread += 1
             self._first_unread = self._first_unread or f"line {self.lines}: {error}: {printable(text, 150)}"
+            self._unread += 1
         if len(self.examples) < _EXAMPLES:
             self.examples.append({"number": self.lines, "reason": str(error), "text": text})
 
