@@ -18,7 +18,7 @@ from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
-from .output import Failure, command, json_flag, parsed
+from .output import Failure, command, json_flag
 from .source import Routed, Source, SourceCommand
 
 _QUERY: Final = "query:"
@@ -26,8 +26,11 @@ _SHOWN: Final = ("mode", "consistency", "lease", "algorithm", "ban")
 """The fields of a rule as JSON that an explanation has, too."""
 
 
-def _parse_features(texts: tuple[str, ...]) -> dict[str, Any]:
-    features = read_features(texts)
+def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        features = read_features(texts)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
     for name in {"method", "path"}.intersection(features):
         raise click.BadParameter(f"set {name} with {name.upper()}")
     if not isinstance(features.get("host", ""), str):
@@ -52,8 +55,8 @@ def _parse_path(text: str) -> tuple[RequestTarget, str]:
     cls=SourceCommand,
 )
 @click.argument("method")
-@click.argument("path", callback=parsed(_parse_path))
-@click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=parsed(_parse_features),
+@click.argument("path", metavar="PATH", type=_parse_path)
+@click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=_parse_features,
               help="A feature of the request: ip=..., user=..., header:NAME=... Repeat it for several"
                    " features.")  # fmt: skip
 @json_flag

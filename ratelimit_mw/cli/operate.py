@@ -23,11 +23,7 @@ from .source import Source, SourceCommand
 
 _TIMEOUT_US: Final = 3 * SECOND
 """The shortest time that a call may wait for the store. A command has more time than a request."""
-_SHARED: Final = (
-    "Use its dashboard, the admin API if it is `ratelimit-mw serve`, or a store that processes share, such as"
-    " redis://localhost:6379/0 or lmdb:///var/lib/app/ratelimit"
-)
-_SHARED_LOG: Final = "Set a log that processes share, such as sqlite:///traffic.db"
+_IN_MEMORY: Final = "{} memory:// is in each process of your application, so a command cannot reach it. Set {}"
 
 
 def command_of(operation: AdminOperation) -> SourceCommand:
@@ -73,8 +69,7 @@ def _param(operation: AdminOperation, name: str, argument: Argument) -> click.Pa
 
 def _perform(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Answer:
     fields = _fields(operation, source, values)
-    open_it = open_limiter_of_log if operation.reads_log else open_limiter
-    with open_it(source) as limiter, progress("working", None):
+    with open_limiter(source, operation.reads_log) as limiter, progress("working", None):
         try:
             return run(limiter, operation.name, fields)
         except ConfigError as error:
@@ -128,59 +123,42 @@ def commands() -> Iterator[click.Command]:
 
 
 @contextmanager
-def open_limiter(source: Source, may_be_memory: bool = False) -> Iterator[Limiter]:
-    """Open a limiter with the rules and the store of a source. Its calls may wait longer than those of requests.
+def open_limiter(source: Source, with_log: bool = False, may_be_memory: bool = False) -> Iterator[Limiter]:
+    """Open a limiter with the rules and the store of a source, or with its traffic log and no store.
+
+    Its calls may wait longer than those of requests.
 
     Raises:
         Failure: The store fails, or is an LMDB that does not exist or belongs to another user. ``memory://``, which no
             other process can reach, is one too, unless it ``may_be_memory``.
     """
-    own = source.http_limiter.limiter if source.http_limiter else None
-    store = source.running_settings.store
-    if own and (not isinstance(store, str) or redacted_url(store) != redacted_url(own.store)):
+    settings, own = source.running_settings, source.http_limiter.limiter if source.http_limiter else None
+    store, log = ("memory://", settings.traffic_log) if with_log else (settings.store, None)
+    if own and not with_log and (not isinstance(store, str) or redacted_url(store) != redacted_url(own.store)):
         store = own.store  # an object of the application
-    if not may_be_memory and redacted_url(store).startswith(("memory:", "MemoryStore")):
-        raise _own_memory("the store", _SHARED)
-    limiter = _limiter_of(source, store)
+    if not (with_log or may_be_memory) and redacted_url(store).startswith(("memory:", "MemoryStore")):
+        shared = "a store that processes share, such as redis://localhost:6379/0, or use the dashboard or the admin API"
+        raise Failure(_IN_MEMORY.format("the store", shared))
+    settings = settings.replaced(store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
+    limiter = Limiter((), store, own.clocks.own if own else None, settings)
+    limiter.reloads.rules = source.rules
     try:
         _check_files(limiter.store)
+        limiter.traffic_log = None if log is None else open_log(log)
         yield limiter
     except StoreError as error:
+        if with_log:
+            raise  # it names the log
         raise Failure(f"{redacted_url(store)} failed: {error}. `check --connect` examines its servers") from error
     finally:
         limiter.close()
 
 
-@contextmanager
-def open_limiter_of_log(source: Source) -> Iterator[Limiter]:
-    """Open a limiter with the rules and the traffic log of a source, and with no store."""
-    url = source.running_settings.traffic_log
-    limiter = _limiter_of(source, "memory://")
-    limiter.traffic_log = None if url is None else open_log(url)
-    try:
-        yield limiter
-    finally:
-        limiter.close()
-
-
-def _limiter_of(source: Source, store: str | Store) -> Limiter:
-    settings, own = source.running_settings, source.http_limiter.limiter if source.http_limiter else None
-    settings = settings.replaced(store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
-    limiter = Limiter((), store, own.clocks.own if own else None, settings)
-    limiter.reloads.rules = source.rules
-    return limiter
-
-
 def open_log(url: str, create: bool = False) -> TrafficLog:
     """Open the log of a URL, with its own retention. Raises ``Failure`` for one in memory."""
     if parse_log_url(url).family == "memory":
-        raise _own_memory("the log", _SHARED_LOG)
+        raise Failure(_IN_MEMORY.format("the log", "a log that processes share, such as sqlite:///traffic.db"))
     return TrafficLog.open(url, process_clock, create)
-
-
-def _own_memory(place: str, hint: str) -> Failure:
-    """Return the error for a store or a log in the memory of the application."""
-    return Failure(f"{place} memory:// is in each process of your application, so a command cannot reach it. {hint}")
 
 
 def _check_files(store: Store) -> None:

@@ -69,18 +69,6 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return the callback of an option whose value a function parses. A ``ValueError`` is shown as misuse."""
-
-    def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
-        try:
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return convert
-
-
 def command(
     *examples: str,
     cls: type[AnyCommand] = click.Command,  # type: ignore[assignment]

@@ -17,7 +17,7 @@ from .access_log import LogEntry
 from .log_formats import LineParser
 from .logs import RequestLog, format_option, format_text, logs_argument
 from .operate import open_log
-from .output import command, count_text, json_flag, parsed
+from .output import command, count_text, json_flag
 
 _WIDTH: Final = 50
 """The longest bar of a curve in the terminal, in characters."""
@@ -64,9 +64,9 @@ def _read_time(text: str) -> float:
 )
 @click.argument("url")
 @click.argument("event", required=False)
-@click.option("--from", "start", metavar="TIME", default="24h", show_default=True, callback=parsed(_read_time),
+@click.option("--from", "start", metavar="TIME", default="24h", show_default=True, type=_read_time,
               help="The start of the range: a duration before now, a date or a time.")  # fmt: skip
-@click.option("--to", "end", metavar="TIME", default="0s", show_default="now", callback=parsed(_read_time),
+@click.option("--to", "end", metavar="TIME", default="0s", show_default="now", type=_read_time,
               help="The end of the range, such as 2026-01-31T12:00.")  # fmt: skip
 @click.option("--plot", is_flag=True, help="Draw the curve in the terminal.")
 @json_flag

@@ -77,7 +77,7 @@ def outcomes(file: Path, *options: str) -> dict[str, tuple[int, int, int]]:
 def test_the_numbers_of_all_processes_are_together(place: Place) -> None:
     """Those of processes that have ended, too. A rule without a request is in the table."""
     file = place(traffic_clients=True)
-    assert "there is no traffic log at" in run("report", file).stderr
+    assert run("report", file).stderr.startswith("Error: there is no traffic log at")
     for how in ("close", "end"):
         with worker(file, how) as process:
             assert process.wait(60) == 0

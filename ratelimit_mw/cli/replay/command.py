@@ -9,7 +9,7 @@ import click
 
 from ...operations import Answer, Cell, Line, Table
 from ..logs import RequestLog, format_option, format_text, logs_argument
-from ..output import command, count_text, json_flag, parsed, toml
+from ..output import command, count_text, json_flag, toml
 from ..source import Source, SourceCommand
 from .plot import draw, plot_option
 from .report import ReplayReport
@@ -41,7 +41,7 @@ def _parse_share(text: str) -> float:
 )
 @logs_argument()
 @format_option
-@click.option("--suggest", "share", metavar="SHARE", callback=parsed(_parse_share),
+@click.option("--suggest", "share", metavar="SHARE", type=_parse_share,
               help='Suggest limits that reject about this share of the requests of each rule at most, such as "1%".'
                    " It replays the logs once more.")  # fmt: skip
 @plot_option
