@@ -146,8 +146,11 @@ SIZES = st.none() | st.integers(-1, 12)
 
 @given(st.integers(0, 40), st.lists(st.tuples(st.sampled_from(["read", "readline", "readlines"]), SIZES)))
 def test_a_replayed_stream_equals_the_original(at: int, calls: list[tuple[str, Any]]) -> None:
-    """For any part that was read ahead and any calls, the replayed stream returns the same results."""
-    whole = io.BytesIO(TEXT)
+    """For any part that was read ahead and any calls, the replayed stream returns the same results.
+
+    As in wsgiref, the original has a buffer: the hint of ``readlines`` means another number of lines to ``BytesIO``.
+    """
+    whole = io.BufferedReader(io.BytesIO(TEXT))
     replayed = io.BufferedReader(ReplayedInput(TEXT[:at], io.BytesIO(TEXT[at:])))
     for method, size in calls:
         assert getattr(replayed, method)(*(() if size == -1 else (size,))) == getattr(whole, method)(size)
