@@ -20,7 +20,7 @@ from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
 from .request import BODY, ERROR, ASGIAdmission, ASGIRequest, asgi_user
-from .route_reader import is_of_framework, layers_of
+from .router import is_of_framework, layers_of
 from .routes import Applications, BrokenApplications
 from .types import ASGIApp, Message, Receive, Scope, Send
 from .websocket import WebSocketAdmission

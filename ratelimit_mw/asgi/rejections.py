@@ -9,8 +9,7 @@ from typing import Any, Final
 from ..decision import RateLimitExceeded, Verdict
 from ..errors import RateLimitError
 from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
-from .route_reader import is_of_framework, layers_of
-from .router import AppRoute
+from .router import AppRoute, is_of_framework, layers_of
 
 _ERRORS: Final = (RateLimitExceeded, RateLimitError)
 _STATUS: Final = 429
@@ -120,7 +119,7 @@ def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppR
         response = _describe_response(limits.writer.text_names, has_problem, limits.settings.reset)
         for route in routes:
             operations = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
-            for method in route.methods or ():
+            for method in route.methods:
                 if method.lower() in operations and _is_limited(limits, route, method):
                     operations[method.lower()].setdefault("responses", {}).setdefault(str(_STATUS), response)
         return schema

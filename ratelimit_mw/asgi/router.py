@@ -4,15 +4,16 @@ A path table of all templates narrows the routes of a router to one or two. The 
 decides.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ..http.routes import Route, ViewMarksByMethod
 from ..keys.features import INVALID, UNMATCHED
 from ..rules.marks import Destination, ViewMarks
 from ..rules.match import METHODS
-from ..rules.paths import PathTable
+from ..rules.paths import PathTable, deepen
 from .dependants import ParameterTypes, calls_before
 
 Scope = Mapping[str, Any]
@@ -20,6 +21,12 @@ Scope = Mapping[str, Any]
 _FULL: Final = 2  # the values of Starlette's ``Match``
 _PARTIAL: Final = 1
 _PARTIAL_MARKS: Final = ViewMarks(answers_options=True)  # Starlette rejects all methods that a route does not have
+REST: Final = "/{path:path}"
+"""The paths below a mount."""
+_FRAMEWORKS: Final = ("starlette", "fastapi")
+_MAX_DEPTH: Final = 32
+# Starlette's own convertors without a slash in their values. Other convertors may match any path.
+_WITHIN_SEGMENT: Final = {"StringConvertor", "IntegerConvertor", "FloatConvertor", "UUIDConvertor"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,47 +48,51 @@ class RouteFound(NamedTuple):
     is_cacheable: bool = True
 
 
-@dataclass(frozen=True)
-class RouterPlace:
-    """The place of a router: a pattern of its paths, the parameters in it, the routers above, its name."""
+class RouterPlace(NamedTuple):
+    """The place of a router of an application: a pattern of its paths, their parameters, its name, those above."""
 
+    app: Any
     pattern: str = ""
     parameters: frozenset[str] = frozenset()
-    above: tuple[int, ...] = ()
     name: str = ""
-    app: Any = None
+    above: tuple[Any, ...] = ()
 
 
-@dataclass(eq=False)
 class AppRoute:
-    """One route, with all that the mounts above it add. ``methods`` None: for every method."""
+    """One route, with all that the mounts above it add. ``made`` is the route before a router was included."""
 
-    shape: str
-    """A pattern that matches at least the paths of the route, below its router."""
-    pattern: str
-    """A pattern that matches at least the whole paths."""
-    entry: Any
-    """The framework's own object."""
-    place: RouterPlace
-    matches: Callable[[Scope], tuple[Any, Scope]]
-    is_plain: bool = True
-    """Whether its ``matches`` is the framework's, which asks for nothing but path, method and host."""
-    endpoint: str = ""
-    target: object = None
-    function: str = ""
+    function = ""
     """The name of the view for keys."""
-    parameters: frozenset[str] = frozenset()
     below: "RouteTable | None" = None
-    views: ViewMarksByMethod = field(default_factory=lambda: ViewMarksByMethod(None))
+    views: ViewMarksByMethod
 
-    def __post_init__(self) -> None:
-        entry, dependant = self.entry, getattr(self.entry, "dependant", None)
-        self.endpoint = self.endpoint or self.pattern.replace(":path}", "}")
+    def __init__(self, entry: Any, made: Any, place: RouterPlace) -> None:
+        self.entry = entry
+        """The framework's own object."""
+        self.place = place
+        self.matches, self.is_plain = _matches_of(entry, made)
+        """Its ``matches``, and whether that is the framework's, which asks for nothing but path, method and host."""
+        self.is_host = hasattr(entry, "host_regex")
         self.is_mount = getattr(entry, "endpoint", None) is None
-        methods = getattr(entry, "methods", None)
-        self.methods = frozenset(methods) if methods else None
         self.is_websocket = not self.is_mount and not hasattr(entry, "methods")
-        self.name = self.place.name + (getattr(entry, "name", None) or "")
+        self.methods = frozenset(getattr(entry, "methods", None) or ())
+        """Empty for every method."""
+        convertors: Mapping[str, Any] = getattr(entry, "param_convertors", {})
+        self.parameters = place.parameters.union(convertors)
+        regex, path, self.shape = getattr(entry, "path_regex", None), REST, "/**"
+        if regex is not None:
+            deep = {name for name, convertor in convertors.items() if not _is_within_segment(convertor)}
+            path = deepen(entry.path_format, deep)
+            self.shape = _shape(path, regex)
+            self.parameters -= {"path"} if self.is_mount else set()
+        self.pattern = place.pattern + path
+        """A pattern that matches at least the whole paths. ``shape`` is one for those below its router."""
+        is_opaque = regex is None and not self.is_host  # of another class, which may match any path
+        self.mounted = entry.app if self.is_mount and not is_opaque else None
+        self.target = entry if is_opaque else self.mounted if self.is_mount else entry.endpoint
+        self.endpoint = str(UNMATCHED) if is_opaque else self.pattern.replace(":path}", "}")
+        self.name = place.name + (getattr(entry, "name", None) or "")
+        dependant = getattr(entry, "dependant", None)
         self.conversions = ParameterTypes(dependant)
         self.calls = list(calls_before(dependant))
         self._matches: dict[str | None, RouteMatch] = {}
@@ -163,3 +174,70 @@ def path_below(root: str, path: str) -> str:
         return path
     rest = path[len(root) :]
     return rest if not rest or rest[0] == "/" else path
+
+
+def entries_of(router: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the routes of a router and of those it includes: each as it is included, and as it was made.
+
+    FastAPI since 0.137 keeps an included router as one object, which lists its routes. Before, it copied them.
+    """
+    for route in router.routes:
+        if hasattr(route, "effective_route_contexts"):
+            for context in route.effective_route_contexts():
+                yield context.starlette_route or context, context.original_route
+        else:
+            yield route, route
+    for route in getattr(router, "_iter_low_priority_routes", tuple)():  # they serve files where no route matches
+        yield route, route
+
+
+def _matches_of(entry: Any, made: Any) -> tuple[Callable[[Scope], tuple[Any, Scope]], bool]:
+    """Return a function that asks a route whether it matches, and whether it is the framework's own."""
+    asked = made if getattr(entry, "original_route", None) is made else entry  # included, of FastAPI's class
+    is_plain = is_of_framework(next(cls for cls in type(asked).__mro__ if "matches" in vars(cls)))
+    if is_plain or asked is entry:
+        return entry.matches, is_plain
+    context = {"effective_route_context": entry}
+    return lambda scope: made.matches({**scope, "fastapi": {**scope.get("fastapi", {}), **context}}), False
+
+
+def _is_within_segment(convertor: object) -> bool:
+    cls = type(convertor)
+    return cls.__module__ == "starlette.convertors" and cls.__name__ in _WITHIN_SEGMENT
+
+
+def _shape(pattern: str, regex: re.Pattern[str]) -> str:
+    """Return a pattern of the path table, whose segments have stars, that matches at least the paths of a route.
+
+    >>> _shape("/items/{id}", re.compile("")), _shape("/files/{rest:path}/raw", re.compile(""))
+    ('/items/{id}', '/files/**')
+    """
+    before, deep, _ = pattern.partition(":path}")
+    if regex.flags & re.IGNORECASE:
+        return "/**"
+    return f"{before.rpartition('/')[0]}/**" if deep else pattern
+
+
+def layers_of(app: Any) -> Iterator[Any]:
+    """Yield an application, and those inside that middleware keeps as its ``app``."""
+    for _ in range(_MAX_DEPTH):
+        if app is None:
+            return
+        yield app
+        app = getattr(app, "app", None)
+
+
+def application_behind(app: Any) -> Any:
+    """Return the Starlette application or router inside middleware; None where there is none."""
+    of_frameworks = (layer for layer in layers_of(app) if is_of_framework(*type(layer).__mro__))
+    return next((layer for layer in of_frameworks if isinstance(getattr(layer, "routes", None), list)), None)
+
+
+def router_of(owner: Any) -> Any:
+    """Return the router of an application; a router itself."""
+    return getattr(owner, "router", owner)
+
+
+def is_of_framework(*things: Any) -> bool:
+    """Return whether one of some classes or functions is of Starlette or FastAPI."""
+    return any(str(getattr(thing, "__module__", "")).partition(".")[0] in _FRAMEWORKS for thing in things)

@@ -3,18 +3,36 @@
 A bounded dictionary keeps what the routers have found for a path.
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, Never
 
+from ..errors import ConfigError
 from ..http.limits import HttpLimiter, HttpLimits
-from ..http.routes import check_parameters, check_routes
+from ..http.routes import Route, ViewMarksByMethod, ViewNames, check_parameters, check_routes
 from ..http.warnings import warn_at_start
+from ..keys.features import UNMATCHED
 from ..keys.parts import parameter
+from ..rules.marks import ViewMarks, marked_form, marks_of
+from ..rules.match import METHODS
 from .rejections import describe_limits, handle_rejections, has_handlers
 from .request import ASGIRequest
-from .route_reader import RouteReader, application_behind
-from .router import RouteFound, RouteMatch, path_below
+from .router import (
+    NO_ROUTE,
+    REST,
+    AppRoute,
+    RouteFound,
+    RouteMatch,
+    RouterPlace,
+    RouteTable,
+    application_behind,
+    entries_of,
+    path_below,
+    router_of,
+)
 
+_NOT_FOUND: Final = "not_found"  # the name of the default of a router, unless an application replaces it
 _MAX_CACHED: Final = 10_000
 _MAX_KEY: Final = 256
 
@@ -35,8 +53,16 @@ class RouteIndex:
         self._is_outermost = is_outermost
         self._root: str = getattr(app, "root_path", "")
         """The root path that FastAPI sets when it is called, instead of the server's."""
-        self.reader = RouteReader(app)
-        self._sizes = [(routes, len(routes)) for routes in self.reader.lists]
+        self.routes: list[AppRoute] = []
+        """All with a view, or with an application that cannot be read."""
+        self.owners: list[Any] = []
+        """The applications and routers."""
+        self._lists: list[list[Any]] = []  # they grow when routes are added
+        self._has_fallback = False  # whether a path without a route may have a response
+        self._by_host = False  # whether a route depends on the host
+        self._table = self._read_router(RouterPlace(app), NO_ROUTE)
+        self._read_marks()
+        self._sizes = [(routes, len(routes)) for routes in self._lists]
         self._cached: dict[tuple[str, str, str, str], RouteMatch] = {}
 
     def is_current(self) -> bool:
@@ -52,7 +78,7 @@ class RouteIndex:
             request.native = {**request.native, "root_path": self._root}
         scope = request.native
         path = path_below(self._root_of(scope), scope["path"]) if scope.get("root_path") else scope["path"]
-        host = next(iter(request.header_lines("host")), "") if self.reader.by_host else ""
+        host = next(iter(request.header_lines("host")), "") if self._by_host else ""
         key = scope["type"], scope["method"], path, host  # a client may send any method, even "websocket"
         match = self._cached.get(key)
         if match is None:
@@ -70,12 +96,62 @@ class RouteIndex:
 
     def _look_up(self, scope: Mapping[str, Any]) -> RouteFound:
         """Find the route of a request without the cache. Mounts around the middleware have changed its scope."""
-        return self.reader.table.find({**scope, "root_path": self._root_of(scope), "path_params": {}})
+        return self._table.find({**scope, "root_path": self._root_of(scope), "path_params": {}})
 
     def _root_of(self, scope: Mapping[str, Any]) -> str:
         """Return the root path of the application; for the outermost one that of the server."""
         root: str = scope.get("root_path", "")
         return scope.get("app_root_path", root) if self._is_outermost else root
+
+    def describe(self) -> Iterator[Route]:
+        """Describe all routes in their order, for checks and commands."""
+        for route in self.routes:
+            yield route.describe()
+        if self._has_fallback:
+            yield Route(UNMATCHED, dict.fromkeys(METHODS, ViewMarks()), pattern="/**")
+
+    def contains(self, app: object) -> bool:
+        """Return whether the routes include those of another application."""
+        return any(owner is app or owner is router_of(app) for owner in self.owners)
+
+    def _read_router(self, place: RouterPlace, missed: RouteMatch) -> RouteTable:
+        router = router_of(place.app)
+        self.owners += [place.app, router]
+        self._watch(router)
+        self._has_fallback |= getattr(router.default, "__name__", "") != _NOT_FOUND
+        inside = place._replace(above=(*place.above, router))
+        return RouteTable([self._read_route(AppRoute(*entry, inside)) for entry in entries_of(router)], missed)
+
+    def _watch(self, router: Any) -> None:
+        self._lists.append(router.routes)
+        for route in router.routes:
+            if (included := getattr(route, "original_router", None)) is not None:
+                self._watch(included)
+
+    def _read_route(self, route: AppRoute) -> AppRoute:
+        """Read the application below a path or host, unless it cannot be read, or is one of those above."""
+        self._by_host |= route.is_host
+        app = application_behind(route.mounted) or application_behind(getattr(route.entry, "_base_app", None))
+        if app is None or any(router_of(app) is router for router in route.place.above):
+            self.routes.append(route)
+        else:
+            name = f"{route.name}:" if getattr(route.entry, "name", None) else route.place.name
+            pattern = route.pattern.removesuffix(REST)
+            place = RouterPlace(app, pattern, route.parameters, name, route.place.above)
+            route.below = self._read_router(place, replace(NO_ROUTE, target=route.mounted))
+        return route
+
+    def _read_marks(self) -> None:
+        """Read the marks of the views, and of all that is called before them, and name the views."""
+        names = ViewNames()
+        registered = {id(form) for route in self.routes for form in _forms_of(route.target)}
+        for route in self.routes:
+            target: Any = route.target or route
+            route.function = names.name(inspect.unwrap(target), route.name or route.endpoint)
+            route.views = ViewMarksByMethod(_marked_view(route.target, registered), route.calls)
+            messages = [message for marks in route.views.all() for message in marks.messages]
+            if messages and not route.is_websocket:
+                raise ConfigError(f"{route.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
 
 
 class Applications:
@@ -122,26 +198,25 @@ class Applications:
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
                 index = RouteIndex(root, is_outermost)
-                if app is None or index.reader.contains(app):
+                if app is None or index.contains(app):
                     index.handling = app if has_handlers(app) else None
                     return index
         return None
 
     def _adopt(self, index: RouteIndex) -> None:
         """Add the limits of all routes, and describe them in OpenAPI."""
-        reader = index.reader
-        views = [marks for route in reader.routes for marks in route.views.all()]
-        routes = list(reader.describe())
+        views = [marks for route in index.routes for marks in route.views.all()]
+        routes = list(index.describe())
 
         def check(limits: HttpLimits) -> None:
             check_parameters(routes, limits.rules)
             check_routes(routes, limits.rules, limits.functions.may_provide)
 
         self._http_limiter.adopt(views, check, key=id(index.app))
-        for app in {id(app): app for app in reader.owners}.values():
+        for app in {id(app): app for app in index.owners}.values():
             handle_rejections(app)
             if hasattr(app, "openapi_schema"):
-                describe_limits(app, self._http_limiter, [route for route in reader.routes if route.place.app is app])
+                describe_limits(app, self._http_limiter, [route for route in index.routes if route.place.app is app])
 
 
 class BrokenApplications:
@@ -162,3 +237,20 @@ def _outer_router(scope: Mapping[str, Any]) -> Any:
     """Return the router of the application that the current one is mounted in; None outside a mount."""
     router = scope.get("router")
     return None if router is getattr(scope.get("app"), "router", None) else router
+
+
+def _marked_view(endpoint: Any, registered: set[int]) -> Any:
+    """Return the endpoint, or its marked form where a decorator is above the one that registered it.
+
+    A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose.
+    """
+    form = marked_form(endpoint)
+    is_late = form is not None and marks_of(endpoint) == ViewMarks() and id(form) not in registered
+    return form if is_late else endpoint
+
+
+def _forms_of(endpoint: Any) -> Iterator[object]:
+    """Yield an endpoint and the functions that its decorators wrap."""
+    while endpoint is not None:
+        yield endpoint
+        endpoint = getattr(endpoint, "__wrapped__", None)

@@ -155,7 +155,7 @@ def _middleware_source(title: str, middleware: Any, outside: list[Any]) -> Sourc
             to = index.find(request)
         return Routed(request.sent_path, to, index.params(request))
 
-    return Source.from_limiter(title, middleware.http_limiter, index.reader.describe(), route)
+    return Source.from_limiter(title, middleware.http_limiter, index.describe(), route)
 
 
 def open_application(name: str) -> Source:
