@@ -22,7 +22,7 @@ from .body import body_feature
 from .client_ip import ClientIP, key_without_address
 from .functions import CheckedFunctions, Read
 from .headers import Memo
-from .needs import NOWHERE, Need
+from .needs import ErrorOf
 from .region import Region
 from .request import Request
 
@@ -48,7 +48,7 @@ class FeatureReader:
 
     def __init__(
         self,
-        needs: Mapping[str, Need],
+        needs: Mapping[str, ErrorOf],
         settings: Settings,
         functions: CheckedFunctions,
         adapter: Mapping[str, Read],
@@ -75,7 +75,7 @@ class FeatureReader:
         self._routes = routes
         self._body_feature = partial(body_feature, limit=settings.body_limit, email_field=settings.email_field)
         self._in_body: set[str] = set()
-        self._reads = {part_of(part).feature: self._find(part_of(part), need) for part, need in needs.items()}
+        self._reads = {part_of(part).feature: self._find(part_of(part), error_of) for part, error_of in needs.items()}
         for part in map(part_of, (*passed, *OF_LOAD)):
             with suppress(ConfigError):
                 self._reads.setdefault(part.feature, self._find(part))
@@ -142,25 +142,25 @@ class FeatureReader:
     def _ip_behind_proxies(self, request: Request) -> Any:
         return self._client_ip.resolve(request.peer, request.proxy_lines(self._client_ip.header))
 
-    def _find(self, part: Part, need: Need = NOWHERE) -> Read:
+    def _find(self, part: Part, error_of: ErrorOf = ConfigError) -> Read:
         """Return the function that reads a feature: yours where it returns the feature, else that of the request."""
         name, identify = part.feature, self._functions.identify
         if identify is None or not identify.may_return(name):
-            return self._read_of(part, need)
+            return self._read_of(part, error_of)
         otherwise: Read | None = None
         try:
-            otherwise = self._read_of(part_of(name), need)
+            otherwise = self._read_of(part_of(name), error_of)
         except ConfigError:
             if name not in identify.declared:
                 raise
         return identify.reader(name, otherwise)
 
-    def _read_of(self, part: Part, need: Need) -> Read:
+    def _read_of(self, part: Part, error_of: ErrorOf) -> Read:
         name = part.feature
         if name in self._functions.reads:
             return self._functions.reads[name]
         if part.attribute and name in self._built_in:
-            raise need.error(
+            raise error_of(
                 f"uses {part.name!r}, but the built-in feature {name!r} is a text. Write {name!r}, or pass"
                 f" features={{{name!r}: function_of_the_request}} to the middleware"
             )
@@ -170,7 +170,7 @@ class FeatureReader:
         if rest and family == "path" and self._routes:
             return lambda request: parameter(request.path_params.get(rest))
         if rest and is_email(name):
-            field = self._read_of(part_of(rest), need)
+            field = self._read_of(part_of(rest), error_of)
             self._in_body |= {name} if rest in self._in_body else set()
             return lambda request: normalized_email(text) if isinstance(text := field(request), str) else text
         if name in self._built_in:
@@ -178,7 +178,7 @@ class FeatureReader:
         if read := self._body_feature(name):
             self._in_body.add(name)
             return self._converted(name, read)
-        raise need.error(f"uses the feature {name!r}, but nothing provides it. {self._advice(name)}")
+        raise error_of(f"uses the feature {name!r}, but nothing provides it. {self._advice(name)}")
 
     def _converted(self, name: str, read: Read) -> Read:
         """Return a function that reads a feature as the framework converts it for the view: 7 and 07 are one."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
 
 from ..errors import ConfigError
 from ..keys.parts import feature_of
-from ..rules.access_lists import AccessLists
 from ..rules.compiled import CompiledRule
 from ..rules.priorities import PRIORITY
 from ..rules.ruleset import RuleSet
@@ -17,19 +17,8 @@ from ..settings.rules import check_lists, check_rule
 _OF_USER: Final = frozenset({"user", "group", "plan"})
 """The features that are known inside authentication."""
 
-
-class Need(NamedTuple):
-    """The option that needs a feature: that of a rule, or without a rule that of a list."""
-
-    path: str = ""
-    rule: CompiledRule | None = None
-
-    def error(self, message: str) -> ConfigError:
-        """Return an error about the feature, with the place of the option."""
-        return ConfigError(message, self.path) if self.rule is None else self.rule.error(message, self.path)
-
-
-NOWHERE: Final = Need()
+ErrorOf = Callable[[str], ConfigError]
+"""Returns an error about a feature, with the place of the option of a rule or a list that needs the feature."""
 
 
 class RulesHere:
@@ -41,18 +30,19 @@ class RulesHere:
 
     def __init__(self, every: RuleSet, has_routes: bool, knows: Callable[[str], bool] | None = None) -> None:
         self.rules = every if knows is None else every.without_amendments()
-        self._has_routes = has_routes
         all_rules = self.rules.rules
         foreign = {rule for rule in all_rules if knows is not None and not _is_known(rule, knows)}
         # Your code passes the features of a rule that only it decides.
         named = [rule for rule in all_rules if rule.source.matches.is_only_named]
-        decided = [rule for rule in all_rules if rule not in foreign and rule not in named]
-        of_lists = _needs_of_lists(self.rules.lists).items()
-        self.needs = {
-            **self._needs_of(decided),
-            **{part: need for part, need in of_lists if knows is None or knows(part)},
-        }
-        """The option that needs each part."""
+        paths = {entry.part: f"lists.{entry.kind}.{entry.part}" for entry in self.rules.lists.entries}
+        of_lists = [part for part in self.rules.lists.parts if knows is None or knows(part)]
+        self.needs: dict[str, ErrorOf] = {part: partial(ConfigError, path=paths.get(part, "bans")) for part in of_lists}
+        """The parts to read, each with its error. The first rule counts. Views or paths provide the other parts."""
+        for rule in all_rules:
+            provided = () if has_routes else rule.captures.names
+            for part, option in _options_of(rule).items() if rule not in foreign and rule not in named else ():
+                if feature_of(part) not in provided:
+                    self.needs.setdefault(part, partial(rule.error, path=option))
         self.passed = [part for rule in named for part in rule.source.parts]
         """Parts that may have no function."""
         of_user = {rule for rule in all_rules if _OF_USER & {*rule.source.needs}}
@@ -77,15 +67,6 @@ class RulesHere:
             if "user" in map(feature_of, self.rules.lists.names(kind)):
                 yield f"the {kind} list by user may never apply"
 
-    def _needs_of(self, rules: Iterable[CompiledRule]) -> dict[str, Need]:
-        """Return the needs of rules without those that their views or paths provide. The first rule counts."""
-        needs: dict[str, Need] = {}
-        for rule in rules:
-            names = () if self._has_routes else rule.captures.names
-            read = {part: need for part, need in _needs_of_rule(rule).items() if feature_of(part) not in names}
-            needs = {**read, **needs}
-        return needs
-
 
 def requires_user(rule: CompiledRule) -> bool:
     """Return whether a rule never applies without a user. A key such as "user|ip" has another part instead of it."""
@@ -98,7 +79,7 @@ def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
     return not rule.source.matches.views and all(map(knows, rule.source.parts))
 
 
-def _needs_of_rule(rule: CompiledRule) -> dict[str, Need]:
+def _options_of(rule: CompiledRule) -> Mapping[str, str]:
     """Return the option that each part of a rule is in. The key comes before all others."""
     source = rule.source
     options = dict.fromkeys(source.cost.parts if isinstance(source.cost, FeatureCost) else (), "cost")
@@ -106,10 +87,4 @@ def _needs_of_rule(rule: CompiledRule) -> dict[str, Need]:
     options |= {part: f"match.{part}" for part, _ in source.matches.features}
     options |= {PRIORITY: "reserve"} if source.reserve else {}
     options |= {part: "key" for names in source.entries for part in names}
-    return {part: Need(options.get(part, ""), rule) for part in source.parts}
-
-
-def _needs_of_lists(lists: AccessLists) -> dict[str, Need]:
-    """Return the list that each part is in."""
-    paths = {entry.part: f"lists.{entry.kind}.{entry.part}" for entry in lists.entries}
-    return {part: Need(paths.get(part, "bans")) for part in lists.parts}
+    return {part: options.get(part, "") for part in source.parts}

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from tables import expect_error
 
-from ratelimit_mw import Limiter, Quota, Rule
+from ratelimit_mw import ConfigError, Limiter, Quota, Rule
 from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.bucket import Gcra
 from ratelimit_mw.decision import BanTerms
 from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.http.functions import CheckedFunctions
 from ratelimit_mw.http.headers import Memo
-from ratelimit_mw.http.needs import Need
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations.overview import Overview, row_of
 from ratelimit_mw.rules import ruleset
@@ -120,7 +119,7 @@ def test_the_plan_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ruleset, "_MAX_CACHED", 100)
     monkeypatch.setattr(Memo, "most", 100)
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(8))
-    reader = FeatureReader({"ip": Need()}, Settings(), CheckedFunctions({}), {"user": lambda request: None})
+    reader = FeatureReader({"ip": ConfigError}, Settings(), CheckedFunctions({}), {"user": lambda request: None})
     request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
     plans: list[tuple[str, Plan]] = []
     for chosen in range(1 << 8):
