@@ -166,7 +166,7 @@ class ASGIAdmission(Admission):
         return request
 
     def show(self) -> None:
-        self.native.setdefault("state", {})["ratelimit"] = self.shown  # after the response, that of the server
+        self.native.setdefault("state", {})["ratelimit"] = self.verdict  # after the response, that of the server
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         return http_error(verdict)

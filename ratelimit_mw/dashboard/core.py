@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from ..errors import ConfigError, StoreError, url_of
-from ..http.admission import admissions_of
+from ..http.limits import ADMISSION
 from ..http.request import Request
 from ..http.token import CHALLENGE, has_token, start_token
 from ..limiter.limiter import Limiter
@@ -140,7 +140,7 @@ def is_open(answer: object, server_data: Mapping[str, Any]) -> bool:
     """
     if answer is not True and answer:
         raise ConfigError(f"expected True or False from the function; got {type(answer).__name__}", "allow")
-    for admission in admissions_of(server_data) if answer else ():
+    if answer and (admission := server_data.get(ADMISSION)) is not None:
         admission.skip_event()
     return bool(answer)
 

@@ -161,7 +161,7 @@ class DjangoAdmission(Admission):
         return request
 
     def show(self) -> None:
-        self._shown["ratelimit"] = self.shown
+        self._shown["ratelimit"] = self.verdict
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Code that keeps Django's request finds it later too."""

@@ -133,7 +133,7 @@ class FlaskAdmission(WSGIAdmission):
 
     def show(self) -> None:
         if has_app_context():  # a stream may run without one
-            g.ratelimit = self.shown
+            g.ratelimit = self.verdict
 
     def ends_with(self, body: object) -> bool:
         # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.

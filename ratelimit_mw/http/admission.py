@@ -6,17 +6,16 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
 from ..forksafe import create_lock
-from ..limiter.limiter import Limiter
 from ..rules.marks import Mark, ViewMarks, set_current
 from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
-from .limits import ADMISSION, HttpLimits
+from .limits import ADMISSION, HttpLimits, find_admission
 from .rejection import PreparedRejection
 from .request import Request
 
@@ -88,7 +87,7 @@ class Admission:
         # Responses read these faster here than on the class.
         self.counts_outcomes, self._prepared, self.added = False, None, None
         self.outer = outer = native.get(ADMISSION)
-        same = outer and outer.innermost().get(limits.limiter)
+        same = outer and find_admission(native, limits.limiter)
         self.first = same and (same.first or same)
         native[ADMISSION] = self
         if self.first is not None:
@@ -101,18 +100,7 @@ class Admission:
         else:
             self.verdicts = []
             self.rejections = [verdict]
-        shown[name] = verdict if outer is None else self.shown
-
-    def innermost(self) -> dict[Limiter, Admission]:
-        """Return the innermost admission of each limiter, from this one on. The outermost limiter is the first."""
-        return {each.limits.limiter: each for each in reversed(list(self.chain()))}
-
-    def chain(self) -> Iterator[Admission]:
-        """Yield this admission, and those outside, the outermost last."""
-        admission: Admission | None = self
-        while admission is not None:
-            yield admission
-            admission = admission.outer
+        shown[name] = self.verdict
 
     def _join(self, first: Admission, plan: Plan, verdict: Verdict) -> None:
         """Add a decision to the first admission, whose middleware may not know the route."""
@@ -120,12 +108,6 @@ class Admission:
         self.verdict, self.verdicts = first.verdict, first.verdicts
         if verdict.decisions or not verdict.allowed:
             self.add(plan, verdict)
-
-    @property
-    def shown(self) -> Verdict:
-        """The verdict for the application: a rejection, or all so far, with those of limiters outside."""
-        every = self.innermost() if self.outer is not None and self.verdict.allowed else {}
-        return combine_verdicts([each.verdict for each in every.values()]) if len(every) > 1 else self.verdict
 
     def enter(self, marks: ViewMarks | None) -> None:
         """Make this the request of this thread or task, whose view has these marks."""
@@ -345,9 +327,3 @@ class Admission:
         if self.limits.is_observed:
             request = self.request
             self.limits.limiter.observers.report((verdict,), None, request.endpoint, request.method, is_again=True)
-
-
-def admissions_of(native: Mapping[str, Any]) -> list[Admission]:
-    """Return the innermost admission of each limiter for a request, the outermost first."""
-    admission: Admission | None = native.get(ADMISSION)
-    return [] if admission is None else list(admission.innermost().values())

@@ -20,7 +20,7 @@ from ..rules.names import printable
 from ..rules.plan import Plan
 from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 from ..testmode import testmode
-from .admission import Admission, admissions_of
+from .admission import Admission
 from .body import UnreadBodyError
 from .features import FeatureReader
 from .limits import ADMISSION, HttpLimits
@@ -151,7 +151,7 @@ async def verdict(_call: Call, scope: Values, _rules: tuple[str, ...], _features
     innermost: Admission | None = scope.get(ADMISSION)
     if innermost is None and not testmode.off:
         raise MissingMiddlewareError("verdict()", "returns the verdict of the middleware")
-    return Verdict() if innermost is None else innermost.shown
+    return Verdict() if innermost is None else innermost.verdict
 
 
 async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> Verdict:
@@ -177,15 +177,15 @@ async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     Example:
         check(request, "forum-post", thread=7)
     """
-    for admission, _ in _find_admissions(scope, rules, "check"):
-        plan = admission.limits.rules.plan_named(rules[0], admission.lists)
-        with _placed("check", rules):
-            given = _checked(features, plan, admission.limits.reader)
-            verdict: Verdict = await call(admission, "decide", plan, given)
-        if not verdict.allowed:
-            raise admission.error(verdict)
-        return verdict
-    return Verdict()  # while limits are off
+    if (admission := _find_admission(scope, rules, "check")) is None:
+        return Verdict()
+    plan = admission.limits.rules.plan_named(rules[0], admission.lists)
+    with _placed("check", rules):
+        given = _checked(features, plan, admission.limits.reader)
+        verdict: Verdict = await call(admission, "decide", plan, given)
+    if not verdict.allowed:
+        raise admission.error(verdict)
+    return verdict
 
 
 async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> None:
@@ -199,13 +199,14 @@ async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     Raises:
         ConfigError: There is no such rule, or a feature of its key is missing.
     """
-    for admission, _ in _find_admissions(scope, rules, "check"):
-        limits = admission.limits
-        plan = limits.rules.plan_named(rules[0], admission.lists).without_costs
-        with _placed("check", rules):
-            given = _checked(features, plan, limits.reader)
-            read = await call(limits, "read", plan, admission.now, given)
-        await call(limits.limiter, "forget_key", admission.verdict, *rules, read, limits.rules)
+    if (admission := _find_admission(scope, rules, "check")) is None:
+        return
+    limits = admission.limits
+    plan = limits.rules.plan_named(rules[0], admission.lists).without_costs
+    with _placed("check", rules):
+        given = _checked(features, plan, limits.reader)
+        read = await call(limits, "read", plan, admission.now, given)
+    await call(limits.limiter, "forget_key", admission.verdict, *rules, read, limits.rules)
 
 
 async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> Usages:
@@ -230,22 +231,21 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     Example:
         usage(request, "tokens")["tokens"]["remaining"]
     """
-    verdicts: list[Verdict] = []
-    for admission, names in _find_admissions(scope, rules, "usage"):
-        limits, request, found = admission.limits, admission.now, []
-        compiled = (limits.rules.by_name[name] for name in names)
-        shown = [rule for rule in compiled if not rule.shadow]
-        if not rules:
-            shown = [rule for rule in shown if limits.reader.can_read(rule.source.needs_without_cost, features)]
-        with _placed("usage", rules):
-            read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
-        for rule in shown:
-            with _leaving_out(is_named=bool(rules)):
-                read = await call(limits, "read", limits.peek_plan((rule,)), request, read)
-                found.append(rule)
-        plans = _keyed_plans(limits, found, read)
-        verdicts += [await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans]
-    return _in_order(verdicts, rules)
+    if (admission := _find_admission(scope, rules, "usage")) is None:
+        return {}
+    limits, request, found = admission.limits, admission.now, []
+    by_name = limits.rules.by_name
+    shown = [rule for rule in (map(by_name.__getitem__, rules) if rules else by_name.values()) if not rule.shadow]
+    if not rules:
+        shown = [rule for rule in shown if limits.reader.can_read(rule.source.needs_without_cost, features)]
+    with _placed("usage", rules):
+        read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
+    for rule in shown:
+        with _leaving_out(is_named=bool(rules)):
+            read = await call(limits, "read", limits.peek_plan((rule,)), request, read)
+            found.append(rule)
+    plans = _keyed_plans(limits, found, read)
+    return _in_order([await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans], rules)
 
 
 def _keyed_plans(limits: HttpLimits, rules: Iterable[CompiledRule], features: Values) -> list[Plan]:
@@ -287,29 +287,19 @@ def _leaving_out(is_named: bool) -> Iterator[None]:
             raise
 
 
-def _find_admissions(scope: Values, rules: tuple[str, ...], called: str) -> list[tuple[Admission, list[str]]]:
-    """Return the admissions of a request whose limiters have the rules, each with its rules; none while limits are off.
-
-    The admission that has decided a rule has it, else the innermost one with the rule. Without names, all admissions
-    have all their rules.
-    """
-    admissions = admissions_of(scope)
-    if not admissions:
+def _find_admission(scope: Values, rules: tuple[str, ...], called: str) -> Admission | None:
+    """Return the admission of the innermost middleware, whose limiter has the rules; None while limits are off."""
+    admission: Admission | None = scope.get(ADMISSION)
+    if admission is None:
         if testmode.off:
-            return []
+            return None
         raise MissingMiddlewareError(f"{called}({', '.join(map(repr, rules))})", "reads rules of the middleware")
-    known = dict.fromkeys(name for each in admissions for name in each.limits.rules.by_name)
-    found: dict[Admission, list[str]] = {}
-    for name in rules or known:
-        having = [each for each in admissions if name in each.limits.rules.by_name]
-        if not having:
-            raise ConfigError(f"unknown rule {name!r}{suggestion(name, known)}", f"{called}({name!r})")
-        admission = next((each for each in having if name in each.decided_rules), having[-1])
-        if rules:
-            admission.limits.named.add(name)
-        if admission.limits.rules.enabled and not testmode.off:
-            found.setdefault(admission, []).append(name)
-    return list(found.items())
+    limits = admission.limits
+    for name in rules:
+        if name not in limits.rules.by_name:
+            raise ConfigError(f"unknown rule {name!r}{suggestion(name, limits.rules.by_name)}", f"{called}({name!r})")
+        limits.named.add(name)
+    return admission if limits.rules.enabled and not testmode.off else None
 
 
 def _placed(called: str, rules: Iterable[str]) -> AbstractContextManager[None]:

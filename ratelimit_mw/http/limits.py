@@ -109,10 +109,17 @@ class HttpLimits:
         The lists are checked again, because the user may be known only now. A middleware before the user leaves some
         rules to the inner one.
         """
-        innermost = native.get(ADMISSION)
-        outer = innermost and innermost.innermost().get(self.limiter)
+        outer = find_admission(native, self.limiter)
         names = (self.left if before_user else frozenset()).union(outer.decided_rules if outer else ())
         return self.plan_without(plan, names) if names else plan
+
+
+def find_admission(native: Mapping[str, Any], limiter: Limiter) -> Any:
+    """Return the innermost admission of a limiter for a request. Those of other limiters may be inside."""
+    admission = native.get(ADMISSION)
+    while admission is not None and admission.limits.limiter is not limiter:
+        admission = admission.outer
+    return admission
 
 
 class HttpLimiter:

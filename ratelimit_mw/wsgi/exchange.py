@@ -102,7 +102,7 @@ class WSGIAdmission(Admission):
         return request
 
     def show(self) -> None:
-        self.native[VERDICT] = self.shown
+        self.native[VERDICT] = self.verdict
 
     def respond(self, start: Any) -> Iterable[bytes]:
         """Start the response to the rejection, your own or the package's, and return its body."""

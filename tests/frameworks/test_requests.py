@@ -12,7 +12,7 @@ from tables import each
 
 from ratelimit_mw import Limiter, Rejection, Rule, Verdict
 from ratelimit_mw.stores import MemoryStore
-from ratelimit_mw.testing import ManualClock, limits_off
+from ratelimit_mw.testing import limits_off
 
 FIELDS = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit-policy", "ratelimit"]
 ONCE, TWICE = Rule(name="api", limits="1/minute"), Rule(name="api", limits="2/minute")
@@ -268,57 +268,10 @@ def test_limiters_with_equal_rules_are_not_the_same(site: Build) -> None:
     ]
 
 
-def test_an_inner_middleware_without_a_match_keeps_the_outer_verdict(site: Build) -> None:
-    inner = Rule(name="inner", limits="1/minute", match={"path": "/elsewhere"})
+def test_a_view_sees_the_verdict_of_the_innermost_limiter(site: Build) -> None:
+    """Its ``check`` and ``usage`` know the rules of this limiter, and no others."""
     outer = Limiter([Rule(name="outer", limits="9/minute")])
-    assert site(inner, {"/": rules_of, "/elsewhere": 200}, outer=outer).call().text == "outer"
-
-
-# -- a view that settles the rules of two limiters -------------------------------------------------------------
-
-
-def limiter_of(name: str) -> Limiter:
-    return Limiter([Rule(name=name, limits="99/minute", cost=10)], SharedStore(), ManualClock(NOW))
-
-
-def left(limiter: Limiter) -> int:
-    return limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining
-
-
-def test_a_view_settles_the_rules_of_both(site: Build) -> None:
-    """Each middleware applies the cost of its own rule at the end."""
-
-    async def settle(call: Call) -> int:
-        call.verdict["outer"].settle(3)
-        call.verdict["inner"].settle(4)
-        return 200
-
-    outer, inner = limiter_of("outer"), limiter_of("inner")
-    assert site(inner, settle, outer=outer).statuses(1) == [200]
-    assert (left(outer), left(inner)) == (96, 95)
-
-
-@each("is_ended", [False, True])
-def test_a_limiter_leaves_the_rules_of_another_to_it(site: Build, is_ended: bool) -> None:
-    """``settle`` and ``refund`` of one limiter reach both stores, during the request and after its end."""
-    seen: list[Verdict] = []
-
-    def change(verdict: Verdict) -> None:
-        outer.settle(verdict, 3, rule="inner")
-        inner.settle(verdict, 4, rule="outer")
-
-    async def view(call: Call) -> int:
-        seen.append(call.verdict) if is_ended else change(call.verdict)
-        return 200
-
-    outer, inner = limiter_of("outer"), limiter_of("inner")
-    assert site(inner, view, outer=outer).statuses(1) == [200]
-    for verdict in seen:
-        change(verdict)
-    assert (left(outer), left(inner)) == (95, 96)
-    for verdict in seen:
-        outer.refund(verdict)
-        assert (left(outer), left(inner)) == (99, 99)
+    assert site(Rule(name="inner", limits="1/minute"), rules_of, outer=outer).call().text == "inner"
 
 
 # -- bans, schedules and random waits --------------------------------------------------------------------------
