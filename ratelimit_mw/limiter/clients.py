@@ -380,45 +380,28 @@ class Clients:
 
     async def _list(self, call: Call, rule: str | None, cursor: str, rejected: bool, only: Only) -> KeyStates:
         prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self._reloads.rules.named(rule).name)
-        found: list[Decision] = []
+        found: dict[str, Decision] = {}  # a banned client is on two pages: with its limits, and with its ban
         for _ in range(_MOST_CALLS):
             keys, following = await call(self._store, "list_keys", prefix, cursor)
             if not cursor:
                 own = (key for key, tuning in self._gates.states() if tuning.by == "time")
                 keys = [*(key for key in own if key.startswith(prefix)), *keys]
-            found += await self._decide_counted(call, keys, rejected, only)
-            if following is None or len(found) >= _MOST:
-                return KeyStates(found, following)
+            found |= {each.key: each for each in await self._decide_counted(call, keys, rejected, only)}
             cursor = following
-        return KeyStates(found, cursor)
+            if following is None or len(found) >= _MOST:
+                break
+        return KeyStates(list(found.values()), cursor)
 
     async def _decide_counted(
         self, call: Call, keys: Iterable[str], rejected: bool, only: Only = None
     ) -> list[Decision]:
         """Decide the next request of each key by its override or the lowest limit, without expired keys."""
         limits = self._lowest_limits()
-
-        def hits_of(keys: Iterable[str]) -> dict[str, Hit]:
-            wanted = filter(only, keys) if only else keys
-            return {key: Hit(limit, key, 0) for key in wanted if (limit := self._limit_of(key, limits))}
-
-        hits = await self._with_bans(call, hits_of(keys), hits_of)
-        decisions = await self._decide_next(call, hits, rejected)
+        hits = [Hit(limit, key, 0) for key in filter(only, keys) if (limit := self._limit_of(key, limits))]
+        bans = [Hit(ban, ban.key_of(hit.limit, hit.key), 0) for hit in hits if (ban := hit.limit.ban)]
+        every = {hit.key: hit for hit in (*bans, *hits)}
+        decisions = await self._decide_next(call, list(every.values()), rejected)
         return [decision for decision in decisions if decision.reset_us or decision.source.sheds]
-
-    async def _with_bans(
-        self, call: Call, hits: dict[str, Hit], hits_of: Callable[[Iterable[str]], dict[str, Hit]]
-    ) -> list[Hit]:
-        """Return hits with those on the bans of their clients. A page need not have all keys of a client.
-
-        A ban without its limits is left out if they are on another page, which then shows it.
-        """
-        apart = {hit.key: self._same_client(hit.key) for hit in hits.values() if isinstance(hit.limit, BanLimit)}
-        others = hits_of(key for keys in apart.values() for key in keys if key not in hits)
-        counted = {each.key for each in await self._peek(call, list(others.values())) if each.reset_us}
-        kept = [hit for hit in hits.values() if counted.isdisjoint(apart.get(hit.key, ()))]
-        bans = [Hit(ban, ban.key_of(hit.limit, hit.key), 0) for hit in kept if (ban := hit.limit.ban)]
-        return list({hit.key: hit for hit in (*bans, *kept)}.values())
 
     def _lowest_limits(self) -> dict[str, Limit]:
         """Return a limit for the keys of each prefix: the lowest one that applies now."""

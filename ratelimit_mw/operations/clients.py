@@ -49,13 +49,13 @@ async def read_pages(
     read: Callable[[str], Awaitable[KeyStates]], most: int, pages: float = inf
 ) -> tuple[list[Decision], bool]:
     """Return decisions, and whether there may be more: no further page is read after ``most`` or ``pages``."""
-    found, count = list[Decision](), 0
+    found, count = dict[str, Decision](), 0
     cursor: str | None = ""
     while cursor is not None and len(found) <= most and count < pages:
         decisions, cursor = await read(cursor)
-        found += decisions
+        found |= {each.key: each for each in decisions}
         count += 1
-    return found, cursor is not None or len(found) > most
+    return list(found.values()), cursor is not None or len(found) > most
 
 
 def pages_of(call: Call) -> float:
