@@ -87,5 +87,5 @@ def test_a_folder_that_is_missing_changes_no_request(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "missing")}
     run = subprocess.run([sys.executable, "-c", f"{LIMITER}hit(3)"], env=environment, capture_output=True, check=True)
     log = run.stderr.decode()
-    assert log.count("observer ratelimit_mw.metrics.prometheus.count raised FileNotFoundError") == 1
+    assert log.count("observer ratelimit_mw.metrics.prometheus.PrometheusMetrics raised FileNotFoundError") == 1
     assert log.count("Traceback") == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Final, Literal, NamedTuple
 
@@ -121,7 +121,7 @@ class Event(msgspec.Struct, frozen=True, eq=False):
     @property
     def costs(self) -> Mapping[str, int]:
         """The settled cost that the request consumed from each rule, in units of its limits. Slots have the cost 0."""
-        return _costs(self._verdicts, _hits_of) if self._settled is None else dict(self._settled)
+        return _costs(self._verdicts, are_settled=False) if self._settled is None else dict(self._settled)
 
     @property
     def cost(self) -> int:
@@ -144,32 +144,23 @@ def settled_costs(verdicts: Sequence[Verdict]) -> Mapping[str, int] | None:
     """Return the costs that verdicts have consumed after all corrections; None without any, as nearly always."""
     for verdict in verdicts:
         if verdict.open_receipt is not None:  # its cost may change later
-            return _costs(verdicts, _consumed)
+            return _costs(verdicts, are_settled=True)
     return None
 
 
-def _costs(
-    verdicts: Iterable[Verdict], consumed: Callable[[Verdict], Iterable[tuple[Decision, int]]]
-) -> dict[str, int]:
+def _costs(verdicts: Iterable[Verdict], are_settled: bool) -> dict[str, int]:
+    """Return the cost that verdicts consumed from each rule, perhaps after corrections."""
     costs: dict[str, int] = {}
     for verdict in verdicts:
+        receipt = verdict.open_receipt if are_settled else None
+        hits = [(each, int(each.hit[2])) for each in verdict.decisions if verdict.allowed and each.allowed]
         of_limits: dict[str, int] = {}
-        for decision, cost in consumed(verdict):
+        for decision, cost in hits if receipt is None else receipt.consumed():
             if not decision.quota.concurrent:
                 of_limits[decision.rule] = max(cost, of_limits.get(decision.rule, 0))
         for rule in verdict.rules:
             costs[rule] = costs.get(rule, 0) + of_limits.get(rule, 0)
     return costs
-
-
-def _consumed(verdict: Verdict) -> Iterable[tuple[Decision, int]]:
-    """Return the decisions of hits that consumed, each with its cost after all corrections."""
-    return _hits_of(verdict) if verdict.open_receipt is None else verdict.open_receipt.consumed()
-
-
-def _hits_of(verdict: Verdict) -> Iterable[tuple[Decision, int]]:
-    """Return the decisions of hits that consumed, each with its cost, without later corrections."""
-    return [(each, int(each.hit[2])) for each in verdict.decisions if verdict.allowed and each.allowed]
 
 
 def _without_key(decision: Decision) -> Decision:

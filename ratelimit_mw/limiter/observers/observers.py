@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import iscoroutine
 from itertools import repeat
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -41,14 +41,12 @@ class _Thread(threading.local):
 class _Row(NamedTuple):
     """The requests with the same outcomes, and the same endpoint, where a traffic log counts each endpoint.
 
-    ``next(counter)`` counts one of them. The ``functions`` receive its event, and the ``recorder`` its clients.
+    ``next(counter)`` counts one of them. The ``functions`` receive its event.
     """
 
     outcomes: RequestOutcomes
-    endpoint: str | None
     counter: Iterator[object]
-    functions: Sequence[tuple[str, Observer]]
-    recorder: TrafficFeed | None
+    functions: Sequence[Observer]
 
 
 class Observers:
@@ -62,7 +60,7 @@ class Observers:
 
     Attributes:
         store: The kind of the store.
-        readers: The readers, each with the name of its observer.
+        readers: The readers.
         breaker: The circuit breaker of the store, None for the memory store.
         gates: The adaptive limits.
     """
@@ -76,31 +74,24 @@ class Observers:
         gates: Gates,
     ) -> None:
         self.store, self._names = store, frozenset(names)
-        self.readers: list[tuple[str, OutcomeReader]] = []
+        self.readers: list[OutcomeReader] = []
         self.breaker: Breaker | None = None
         self.gates = gates
-        self._functions: list[tuple[str, Observer]] = []
-        self.early: list[tuple[str, Observer]] = []
-        self._feed, self._feed_name = feed, name_of(feed)
-        self._recorder = feed if feed is not None and feed.has_clients else None
-        """The traffic log, if it counts the clients of each request."""
+        self._functions: list[Observer] = []
+        self._feed = feed
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
         self._lock = create_lock(self, "_lock", threading.Lock, Observers._start_over)
         self._start_over()
         for function in import_observers(observers):
-            self._add(name_of(function), function)
-
-    def _add(self, name: str, function: Any) -> None:
-        if reader := getattr(function, "reader", None):
-            function = reader()
-        if isinstance(function, OutcomeReader):
-            self.readers.append((name, function))
-            function.limiters.add(self)
-        else:
-            self._functions.append((name, function))
-            self.early += [(name, function)] * getattr(function, "is_early", False)
+            reader = getattr(function, "reader", None)
+            found = reader() if reader else function
+            if isinstance(found, OutcomeReader):
+                self.readers.append(found)
+                found.limiters.add(self)
+            else:
+                self._functions.append(found)
+        self.early = [function for function in self._functions if getattr(function, "is_early", False)]
 
     def _start_over(self, _intact: bool = True) -> None:
         """Forget the rows. In a forked child, the counters are those of its parent."""
@@ -119,8 +110,7 @@ class Observers:
 
     def announce(self, verdicts: Sequence[Verdict], final: Verdict, endpoint: str | None, method: str | None) -> None:
         """Call the early observers. The request is not counted yet."""
-        outcomes = outcomes_of(verdicts, final, self.store)
-        self._send(_Row(outcomes, endpoint, repeat(None), self.early, None), verdicts, endpoint, method)
+        self._send(self.early, outcomes_of(verdicts, final, self.store), verdicts, endpoint, method)
 
     def report_one(self, verdict: Verdict, endpoint: str | None = None, method: str | None = None) -> None:
         """Report a request with one verdict."""
@@ -143,8 +133,8 @@ class Observers:
                 rows.clear()
             row = rows[key] = self._row(outcomes_of((verdict,), None, self.store), endpoint)
         next(row.counter)
-        if row.functions or row.recorder:
-            self._send(row, (verdict,), endpoint, method)
+        if row.functions:
+            self._send(row.functions, row.outcomes, (verdict,), endpoint, method)
 
     def _key(self, decisions: Sequence[Decision], endpoint: str | None) -> object:
         """Return the limits and the endpoint of an allowed request, which determine its row. None for others."""
@@ -167,8 +157,8 @@ class Observers:
         outcomes = outcomes_of(verdicts, final, self.store)
         row = self._row(outcomes, None if is_again else endpoint)
         next(row.counter)
-        if row.functions or row.recorder:
-            self._send(row, verdicts, endpoint, method)
+        if row.functions:
+            self._send(row.functions, row.outcomes, verdicts, endpoint, method)
 
     def _row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
         key = outcomes, endpoint if self._feed is not None else None
@@ -182,75 +172,72 @@ class Observers:
         return row
 
     def _build_row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
-        counters = [self._call(name, reader.counter_of, outcomes) for name, reader in self.readers]
-        if self._feed is not None and self._recorder is None:
-            counters.append(self._call(self._feed_name, self._feed.counter_of, outcomes, endpoint))
+        counters = [self._call(reader.counter_of, outcomes) for reader in self.readers]
+        functions = [each for each in self._functions if getattr(each, "needs_event", _always)(outcomes)]
+        if self._feed is not None and self._feed.has_clients:
+            functions.insert(0, self._feed.recorder_of(outcomes, endpoint))
+        elif self._feed is not None:
+            counters.append(self._call(self._feed.counter_of, outcomes, endpoint))
         counters = [counter for counter in counters if counter is not None]
         counter = counters[0] if len(counters) == 1 else zip(*counters, strict=True) if counters else repeat(None)
-        functions = [each for each in self._functions if getattr(each[1], "needs_event", _always)(outcomes)]
-        return _Row(outcomes, endpoint, counter, functions, self._recorder)
+        return _Row(outcomes, counter, functions)
 
     def write(self) -> None:
         """Let the readers write what they have counted, because the process may end now."""
-        for name, reader in self.readers:
-            self._call(name, reader.write)
+        for reader in self.readers:
+            self._call(reader.write)
 
     def measure_store(self, seconds: float, result: str) -> None:
         """Report how long a call of the store took, and its result: "ok" or "error"."""
-        for name, reader in self.readers:
-            self._call(name, reader.measure_store, seconds, self.store, result)
+        for reader in self.readers:
+            self._call(reader.measure_store, seconds, self.store, result)
 
-    def _send(self, row: _Row, verdicts: Sequence[Verdict], endpoint: str | None, method: str | None) -> None:
-        """Call the functions with the event of a request, and the traffic log with its clients."""
+    def _send(
+        self,
+        functions: Iterable[Observer],
+        outcomes: RequestOutcomes,
+        verdicts: Sequence[Verdict],
+        endpoint: str | None,
+        method: str | None,
+    ) -> None:
+        """Call functions with the event of a request."""
         thread = self._thread
         if thread.is_busy:
             return
         thread.is_busy = True
         try:
-            decisions = [decision for verdict in verdicts for decision in verdict.decisions]
-            if row.recorder is not None:
-                clients = {each.rule: each.client for each in decisions if each.key}
-                self._call(self._feed_name, row.recorder.record, row.outcomes, row.endpoint, clients)
-            if row.functions:
-                features = self._features(decisions) if self._names else _NO_VALUES
-                method = method if method is None or method in _METHODS else "_OTHER"
-                request = row.outcomes.outcome, self.store, endpoint, method
-                event = Event(*request, row.outcomes, tuple(verdicts), features, settled_costs(verdicts))
-            for name, function in row.functions:
-                self._call(name, function, event)
+            features = self._features(verdicts) if self._names else _NO_VALUES
+            method = method if method is None or method in _METHODS else "_OTHER"
+            request = outcomes.outcome, self.store, endpoint, method
+            event = Event(*request, outcomes, tuple(verdicts), features, settled_costs(verdicts))
+            for function in functions:
+                self._call(function, event)
         finally:
             thread.is_busy = False
 
-    def _call(self, name: str, function: Callable[..., object], *arguments: object) -> Any:
-        """Call an observer. Its error is logged, and the result is None."""
+    def _call(self, function: Callable[..., object], *arguments: object) -> Any:
+        """Call an observer. Its error is logged, at most once a minute for each observer, and the result is None."""
         try:
             if iscoroutine(result := function(*arguments)):
                 result.close()
                 raise TypeError("it returned a coroutine, but is not awaited. Pass a sync function")
             return result
         except (Exception, CancelledError) as error:  # of a future in the observer, not of the request
-            self._log(name, error)
+            name, now = _name_of(function), monotonic()
+            if now >= self._silent_until.get(name, 0.0):
+                self._silent_until[name] = now + _LOG_EVERY
+                effect = "requests are not affected, and the next event goes to the observer again"
+                _log.error("observer %s raised %s; %s", name, type(error).__name__, effect, exc_info=error)
             return None
 
-    def _features(self, decisions: Sequence[Decision]) -> Mapping[str, str]:
+    def _features(self, verdicts: Iterable[Verdict]) -> Mapping[str, str]:
         """Return the values in the keys of the decisions, as the store has them."""
         found: dict[str, str] = {}
-        for decision in decisions:
+        for decision in (each for verdict in verdicts for each in verdict.decisions):
             limit, key = decision.hit[:2]
             values = limit.values_of(key.removeprefix(limit.prefix).removesuffix(testmode.key_suffix))
             found |= {name: value for name, value in values.items() if name in self._names}
         return found
-
-    def _log(self, name: str, error: BaseException) -> None:
-        """Log the error of an observer, at most once a minute for each observer."""
-        now = monotonic()
-        if now < self._silent_until.get(name, 0.0):
-            self._left_out[name] = self._left_out.get(name, 0) + 1
-            return
-        self._silent_until[name] = now + _LOG_EVERY
-        more = f"; {left_out} more errors since the last message" if (left_out := self._left_out.pop(name, 0)) else ""
-        message = "observer %s raised %s%s; requests are not affected, and the next event goes to the observer again"
-        _log.error(message, name, type(error).__name__, more, exc_info=error)
 
 
 def _always(_: RequestOutcomes) -> bool:
@@ -268,17 +255,14 @@ def import_observers(observers: Sequence[str | Observer]) -> list[Observer]:
 
 def _imported(path: str) -> Observer:
     """Return the function of ``"module:function"``."""
-    module, _, name = path.partition(":")
     try:
-        function: Any = import_module(module)
-        for part in name.split("."):
-            function = getattr(function, part)
+        return checked_observer(resolve_name(path))
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"cannot import {path!r}: {error}") from None
-    return checked_observer(function)
 
 
-def name_of(function: object) -> str:
-    """Return the name of a function or of the class of an object, for the log."""
+def _name_of(function: object) -> str:
+    """Return the name of a function, or of the class of an object, for the log."""
+    function = getattr(function, "__self__", function)
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__ or 'builtins'}.{named.__qualname__}"

@@ -19,6 +19,8 @@ _log = logging.getLogger("ratelimit_mw.events")
 class RejectionLog:
     """Log rejections, and requests that rules in shadow mode would have rejected. It is an observer.
 
+    ``log_rejections`` is one, for all limiters of a process.
+
     The logger is ``ratelimit_mw.events``. Fields of a record: ``ratelimit_outcome``, ``ratelimit_rules``,
     ``ratelimit_method``, ``ratelimit_endpoint``, ``ratelimit_wait``, ``ratelimit_store``, ``ratelimit_features`` and
     ``ratelimit_left_out``.
@@ -78,16 +80,5 @@ def _line(event: Event) -> str:
     return "; ".join(filter(None, (f"{event.outcome}{by}", where, wait, *features)))
 
 
-_of_process: Final = RejectionLog()
-
-
-def log_rejections(event: Event) -> None:
-    """Log a rejection with the ``RejectionLog`` of this process. It is an observer, for all limiters.
-
-    Args:
-        event: The event of a request.
-    """
-    _of_process(event)
-
-
-vars(log_rejections).update(needs_event=RejectionLog.needs_event)
+log_rejections: Final = RejectionLog()
+"""Logs the rejections of this process. It is an observer, for all limiters."""

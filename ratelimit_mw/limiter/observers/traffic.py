@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
 from typing import Final
 
@@ -10,7 +10,7 @@ from ...clock import Clock
 from ...settings import Settings
 from ...traffic import TrafficLog
 from ...traffic.writer import name_of
-from .events import RequestOutcomes
+from .events import Event, RequestOutcomes
 
 _LONGEST: Final = 100
 """The maximum length of an endpoint, so that the log keeps the outcome after it."""
@@ -37,10 +37,17 @@ class TrafficFeed:
         """Return an iterator whose every step counts a request, without its client."""
         return starmap(self.log.counter_of(*(event for event, _ in _events(outcomes, endpoint))), repeat(()))
 
-    def record(self, outcomes: RequestOutcomes, endpoint: str | None, clients: Mapping[str, str]) -> None:
-        """Count a request for its clients, which are those of its rules."""
-        for event, rule in _events(outcomes, endpoint):
-            self.log.record(event, clients.get(rule))
+    def recorder_of(self, outcomes: RequestOutcomes, endpoint: str | None) -> Callable[[Event], None]:
+        """Return a function that counts a request for its clients, which are those of its rules."""
+        events = list(_events(outcomes, endpoint))
+
+        def record(request: Event) -> None:
+            decisions = (decision for verdict in request._verdicts for decision in verdict.decisions)
+            clients = {each.rule: each.client for each in decisions if each.key}
+            for event, rule in events:
+                self.log.record(event, clients.get(rule))
+
+        return record
 
 
 def _events(outcomes: RequestOutcomes, endpoint: str | None) -> Iterator[tuple[str, str]]:
