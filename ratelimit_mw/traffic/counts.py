@@ -48,8 +48,8 @@ class EventCounts:
     def merge(self, other: EventCounts) -> None:
         """Add other counts."""
         self.total += other.total
-        if other.clients:
-            add_counts(self.clients, other.clients)
+        for client, number in other.clients.items():
+            self.clients[client] = self.clients.get(client, 0) + number
         if other.dropped is not None:
             if self.dropped is None:
                 self.dropped = Dropped()
@@ -105,12 +105,6 @@ def merged(parts: Iterable[EventCounts]) -> EventCounts:
     for part in parts:
         whole.merge(part)
     return whole
-
-
-def add_counts(counts: dict[str, int], others: Mapping[str, int]) -> None:
-    """Add other counts to those of the same names."""
-    for name, number in others.items():
-        counts[name] = counts.get(name, 0) + number
 
 
 class ClientCount(NamedTuple):

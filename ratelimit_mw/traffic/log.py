@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
 from ..stores.url import redacted_url
-from .counts import Curve, EventCounts, TopClients, add_counts, merged
+from .counts import Curve, EventCounts, TopClients, merged
 from .store import open_counts, parse_log_url, without_retention
 from .writer import CountWriter, name_of
 
@@ -204,9 +205,9 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for run in self._runs(start, end):
-            add_counts(counts, self._store.events(run))
+            counts.update(self._store.events(run))
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
     def _counts(self, run: range, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:

@@ -6,6 +6,7 @@ token, so a part that is sent again after a lost reply counts once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -20,7 +21,7 @@ from redis.sentinel import Sentinel
 from ..errors import StoreError
 from ..stores.redis.address import Address
 from ..stores.redis.errors import as_store_error
-from .counts import MOST_EVENTS, Batch, EventCounts, add_counts, clients_of, fit_events
+from .counts import MOST_EVENTS, Batch, EventCounts, clients_of, fit_events
 from .retention import Resolution, Retention
 from .store import CountStore
 
@@ -69,9 +70,9 @@ class RedisCounts(CountStore):
         return self._of_run(run, "get", f":{event}", parse=clients_of)
 
     def events(self, run: range) -> dict[str, int]:
-        found: dict[str, int] = {}
+        found = Counter[str]()
         for counts in self._of_run(run, "hgetall", "", parse=_counts).values():
-            add_counts(found, counts)
+            found.update(counts)
         return found
 
     def retention(self) -> str | None:

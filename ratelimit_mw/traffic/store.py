@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -12,7 +13,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from ..errors import ConfigError, MissingExtraError, suggestion
 from ..forksafe import create_lock
 from ..stores.url import check_store_url, family_of
-from .counts import Batch, EventCounts, Events, add_counts, add_events, drop_expired, merged
+from .counts import Batch, EventCounts, Events, add_events, drop_expired, merged
 from .retention import DEFAULT, Retention
 
 _EXAMPLE: Final = "sqlite:///traffic.db, or sqlite:////var/lib/app/traffic.db for an absolute path"
@@ -78,10 +79,10 @@ class MemoryCounts(CountStore):
             return {start: merged([each[event]]) for start, each in self._in(run).items() if event in each}
 
     def events(self, run: range) -> dict[str, int]:
-        found: dict[str, int] = {}
+        found = Counter[str]()
         with self._lock:
             for each in self._in(run).values():
-                add_counts(found, {event: counts.total for event, counts in each.items()})
+                found.update({event: counts.total for event, counts in each.items()})
         return found
 
     def retention(self) -> str:
