@@ -176,7 +176,6 @@ def _read_rules(limiter: Limiter) -> list[Json]:
             **shown[rule],
             "shown": row_of(shown[rule]) | ({"applies to": sorted(views[rule])} if rule in views else {}),
             "place": ", ".join(filter(None, places[rule.name])),
-            "on_store_error": rule.source.on_store_error or limiter.settings.on_store_error,
         }
         for rule in rules.rules
     ]
