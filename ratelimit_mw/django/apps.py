@@ -8,7 +8,7 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
 from ..errors import ConfigError, RateLimitError
-from ..settings.framework import SETTING
+from ..settings import SETTING
 from .limits import project_limits
 from .middleware import BEFORE_USER, RateLimitMiddleware, is_before_user, positions_of
 

@@ -28,8 +28,7 @@ from ..http.warnings import warn_at_start
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
 from ..rules.ruleset import RuleSet
-from ..settings import Settings
-from ..settings.framework import SETTING, check_slips
+from ..settings import SETTING, Settings, check_slips
 from .request import SCOPE, django_user
 from .routes import URLRoutes, throttling
 

@@ -24,7 +24,7 @@ from ..http.rejection import Rejection
 from ..http.warnings import warn
 from ..rules.marks import get_current, set_current
 from ..rules.plan import Plan
-from ..settings.framework import SETTING
+from ..settings import SETTING
 from ..wsgi.exchange import ResponseBody
 from .limits import ProjectLimits, project_limits, rules_of_throttles
 from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, resolve, resolve_async, server_data

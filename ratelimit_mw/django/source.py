@@ -9,7 +9,7 @@ from django.utils import translation
 from ..asgi.request import ASGIRequest
 from ..cli.source import Routed, Source
 from ..http.needs import requires_user
-from ..settings.framework import SETTING
+from ..settings import SETTING
 from .apps import check_project
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, positions_of

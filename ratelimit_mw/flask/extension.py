@@ -12,8 +12,7 @@ from ..errors import ConfigError
 from ..http.functions import FeatureFunctions, checked_functions
 from ..http.limits import HttpLimiter
 from ..limiter.limiter import Limiter
-from ..settings import HttpOptions, SettingsDict, SettingsSource
-from ..settings.framework import SETTING, check_slips
+from ..settings import SETTING, HttpOptions, SettingsDict, SettingsSource, check_slips
 from .hooks import EXTENSION, FlaskHooks, flask_user
 
 

@@ -14,7 +14,7 @@ from ..http.limits import HttpLimiter
 from ..http.routes import Route, ViewMarksByMethod
 from ..http.warnings import warn, warn_at_start, warnings_of_user
 from ..rules.marks import ViewMarks, marked_form, marks_of, readers
-from ..settings.framework import SETTING
+from ..settings import SETTING
 from ..wsgi.url_map import MapViews
 
 _NO_LOGIN: Final = (

@@ -19,6 +19,7 @@ from .values import (
     BanOptions,
     CountUnless,
     CountWhen,
+    Duration,
     checked_algorithm,
     checked_table,
     checked_word,
@@ -150,27 +151,21 @@ class RuleOptions(RuleDefaults, total=False):
         ),
     ]
     limits_ttl: Annotated[
-        str | float, option("How long limits from a function are kept, in Python.", "1m", read=parse_duration)
+        Duration, option("How long limits from a function are kept, in Python.", "1m", read=parse_duration)
     ]
-    hold_at_most: Annotated[str | float, option("The longest time that a request holds a slot.", "1h", read=parse_hold)]
+    hold_at_most: Annotated[Duration, option("The longest time that a request holds a slot.", "1h", read=parse_hold)]
     wait: Annotated[
-        str | float | None,
+        Duration | None,
         option('The longest wait for a slot of a limit such as `"2 concurrent"`.', read=parse_duration),
     ]
     max_waiting: Annotated[int, option("Maximum number of waiting requests of one key in one process.", 100, ge=1)]
     reserve: Annotated[
         Mapping[str, str],
-        option(
-            'The share of the quota that is kept for a class and those above it, such as `{critical = "20%"}`.',
-            {},
-            read=parse_reserve,
-        ),
+        option('The share that is kept for a class and those above it: `{critical = "20%"}`.', {}, read=parse_reserve),
     ]
     target: Annotated[
-        str | float | None,
-        option(
-            "The time within which 90% of the requests of an adaptive limit should end.", read=parse_positive_duration
-        ),
+        Duration | None,
+        option("The time in which 90% of the requests at an adaptive limit should end.", read=parse_positive_duration),
     ]
     tune: Annotated[
         Literal["demand", "health"] | None,

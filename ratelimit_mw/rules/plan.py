@@ -33,13 +33,12 @@ class Plan:
         self.looks_up = calls_functions or any(rule.ranges for rule in rules)
         """Whether limits depend on the time, or come from functions, which may return any."""
         self.has_slots = calls_functions or any(limit.quota.concurrent for limit in every)
-        self.adapts = any(limit.quota.floor for limit in every) or any(r.lookup and r.source.adapts for r in rules)
+        self.adapts = any(rule.source.adapts for rule in rules)
         """Whether limits follow the load of this process."""
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
         """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""
-        tuned = (limit.tuning.by for limit in every if limit.tuning is not None)
-        self.times = any(by != "demand" for by in tuned) or any(r.lookup and r.source.target_us for r in rules)
+        self.times = any(rule.source.target_us for rule in rules)
         """Whether limits follow the responses."""
         self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.times)
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)

@@ -154,7 +154,7 @@ class Rule:
         with error_path("schedule"):
             self._keep(schedule=Schedule(scheduled, self.timezone) if scheduled else None)
         self._keep(statuses=counted_statuses(decoded["count_when"], decoded["count_unless"]))
-        self._keep(is_marked=decoded["count_when"] is not None and decoded["count_when"].is_marked)
+        self._keep(is_marked=bool((self.options["count_when"] or {}).get("marked")))
         consistency, percent = self._share(decoded["consistency"], decoded["lease"])
         self._keep(consistency=consistency, lease_percent=percent)
         self._name_parts()

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 from ..algorithms import checked_spec
 from ..clock import SECOND
@@ -17,6 +17,7 @@ from ..keys.parts import checked_part, part_of
 from ..quota import MAX_AMOUNT, checked_cost, parse_duration
 from .declaration import checked_call, decode, option
 
+Duration = str | float
 _PERCENT: Final = re.compile(r"(\d{1,3})%", re.ASCII)
 _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 
@@ -74,11 +75,11 @@ _Ban = TypedDict(  # "for" is a keyword, so this is no class
     {
         "after": Annotated[int, option("The number of rejections that starts a ban.", ge=1, le=MOST_REJECTIONS)],
         "within": Annotated[
-            str | float,
+            Duration,
             option("The span in which these rejections occur, at most 366 days.", read=parse_positive_duration),
         ],
         "for": Annotated[
-            str | float, option("The length of the first ban, at most 366 days.", read=parse_positive_duration)
+            Duration, option("The length of the first ban, at most 366 days.", read=parse_positive_duration)
         ],
     },
 )
@@ -89,7 +90,7 @@ class BanOptions(_Ban, total=False):
 
     growth: Annotated[int, option("Each ban is this many times as long as the one before it.", 1, ge=1, le=100)]
     max: Annotated[
-        str | float,
+        Duration,
         option(
             "The longest ban; `for` if that is longer. Bans are forgotten after this time without one.",
             _WEEK,
@@ -120,20 +121,10 @@ _UNLESS: Final = "{status = [302]}"
 Statuses = int | str | Sequence[int | str]
 
 
-class Outcomes(NamedTuple):
-    """The statuses that count, and whether views mark the requests that count."""
-
-    statuses: frozenset[int]
-    is_marked: bool
-
-
-def items_of(statuses: Any) -> Collection[Any]:
-    return statuses if isinstance(statuses, list | tuple | set | frozenset) else [statuses]
-
-
 def _parse_statuses(statuses: object) -> frozenset[int]:
     """Return the statuses of codes, of classes or of "any"."""
-    return _EVERY if statuses == "any" else frozenset(status for item in items_of(statuses) for status in _codes(item))
+    items: Collection[Any] = statuses if isinstance(statuses, list | tuple | set | frozenset) else [statuses]
+    return _EVERY if statuses == "any" else frozenset(status for item in items for status in _codes(item))
 
 
 def _codes(item: object) -> Iterator[int]:
@@ -163,12 +154,12 @@ class CountUnless(TypedDict):
     ]
 
 
-def parse_count_when(table: Any) -> Outcomes:
-    """Return the outcomes that count. With ``marked = true`` alone, no status does."""
+def parse_count_when(table: Any) -> frozenset[int]:
+    """Return the statuses that count: none with ``marked = true`` alone."""
     decoded = decode(CountWhen, table, _WHEN)
-    if not (items_of(table.get("status", ())) or decoded["marked"]):
+    if not (decoded["status"] or decoded["marked"]):
         raise ConfigError(f"expected {_WHEN}; got {table!r}")
-    return Outcomes(decoded["status"] or frozenset(), bool(decoded["marked"]))
+    return decoded["status"] or frozenset()
 
 
 def parse_count_unless(table: Any) -> frozenset[int]:
@@ -179,11 +170,11 @@ def parse_count_unless(table: Any) -> frozenset[int]:
     return statuses
 
 
-def counted_statuses(counted: Outcomes | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
+def counted_statuses(counted: frozenset[int] | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
     """Return the statuses that count; None where every response counts."""
     if counted is None and excluded is None:
         return None
-    statuses = _EVERY if counted is None else counted.statuses
+    statuses = _EVERY if counted is None else counted
     left = statuses - (excluded or frozenset())
     if excluded and statuses and left.isdisjoint(_CODES):
         raise ConfigError("no status is left to count", "count_unless.status")

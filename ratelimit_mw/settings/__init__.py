@@ -1,6 +1,7 @@
 """Load settings from a file or a dictionary: strict, and with the place of every mistake in the error."""
 
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,8 +25,10 @@ from .files import Origin, read, recording, with_names, with_variables
 from .options import HttpOptions, SettingsDict, database_file, schema, secret_of
 from .rules import DEFAULT_RULE, check_lists, parse_rules, with_files, with_limits
 
-__all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
+__all__ = ["SETTING", "HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
+SETTING: Final = "RATELIMIT_MW"
+"""The name of our settings in those of a framework."""
 OF_LIMITER: Final = marked(SettingsDict, declared.OF_LIMITER)
 """The arguments of a middleware that its limiter needs."""
 _AT_START: Final = marked(SettingsDict, declared.AT_START)
@@ -244,3 +247,14 @@ def with_options(source: SettingsSource | None, options: HttpOptions) -> Setting
         arguments = (*origin.arguments, *given)
         changed["origin"] = origin._replace(load=lambda: with_options(origin.load(), options), arguments=arguments)
     return settings.replaced(**changed)
+
+
+def check_slips(names: Iterable[str]) -> None:
+    """``ConfigError`` when ``RATELIMIT_MW`` is absent and another name looks like it.
+
+    >>> check_slips(["RATELIMIT_ENABLED", "SECRET_KEY"])
+    """
+    names = list(names)
+    slips = [name for name in names if name.startswith(SETTING)] or difflib.get_close_matches(SETTING, names, 1, 0.85)
+    if slips and SETTING not in names:
+        raise ConfigError(f"unknown setting {slips[0]!r}. Did you mean {SETTING!r}? It holds all settings", slips[0])

@@ -24,7 +24,7 @@ from ..rules.match import FeatureValues, MatchOptions
 from ..rules.options import Limits, OnStoreError, RuleDefaults, RuleSettings
 from ..rules.paths import checked_pattern
 from ..rules.priorities import PriorityTable, parse_priorities
-from ..rules.values import checked_table, parse_positive_duration, parse_whole_seconds
+from ..rules.values import Duration, checked_table, parse_positive_duration, parse_whole_seconds
 from ..stores import Store, check_store_url
 from ..traffic.store import checked_log_url
 from .rules import parse_defaults
@@ -132,7 +132,6 @@ if TYPE_CHECKING:
     Observer = str | Callable[[Any], object]
 else:  # a file can hold no objects
     StoreURL = Observer = str
-Duration = str | float
 AT_START = "at start"
 """Marks the settings that take effect when an application starts, and not when they are read again."""
 OF_LIMITER = "of the limiter"
