@@ -315,9 +315,11 @@ def _run_by_python(*words: str) -> str:
 def _forget_django() -> None:
     """Its settings can be configured once in a process; each program of a page has its own."""
     from django.conf import settings
+    from django.core.signals import setting_changed
     from django.urls import clear_url_caches
     from django.utils.functional import empty
 
+    setting_changed.send(None, setting="RATELIMIT_MW", value=None, enter=True)
     settings._wrapped = empty
     clear_url_caches()
 
