@@ -59,7 +59,7 @@ class FlaskViews(MapViews):
 
     def forget_marks(self) -> None:
         """Read the views again at the next request, because a blueprint has another mark."""
-        self._views, self.destinations = {}, {}
+        self.destinations = {}
 
     def _read_view(self, endpoint: str) -> ViewMarksByMethod | None:
         """Return the marks of the view of Flask's ``endpoint``, with those of its blueprints and the application."""

@@ -5,7 +5,7 @@ app = RateLimitMiddleware(app, settings="ratelimit.toml")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ..decision import Verdict
@@ -41,9 +41,7 @@ class RateLimitMiddleware:
         limiter: A limiter that you have built.
         features: Your functions of the ``WSGIRequest`` by feature, or one that returns a mapping.
         url_map: The ``Map`` of a Werkzeug application. Rules can then name its endpoints and path parameters, and
-            ``limit`` and ``exempt`` on its views apply.
-        views: The views of the endpoints that are names. Without it, only endpoints that are functions can have limits.
-        server_name: The ``server_name`` that you pass to ``bind_to_environ``, for a map with subdomains.
+            ``limit`` and ``exempt`` apply on endpoints that are views.
         rejection: Your function of the ``WSGIRequest`` and the verdict. It returns a ``Rejection`` or a WSGI app.
         before_user: Whether a middleware or an extension inside authentication has the same ``limiter``. This one then
             decides only the rules that need no user.
@@ -65,8 +63,6 @@ class RateLimitMiddleware:
         features: FeatureFunctions | None = None,
         rejection: Callable[[WSGIRequest, Verdict], Any] | None = None,
         url_map: Map | None = None,
-        views: Mapping[str, Any] | None = None,
-        server_name: str | None = None,
         before_user: bool = False,
         **options: Unpack[HttpOptions],
     ) -> None:
@@ -80,7 +76,7 @@ class RateLimitMiddleware:
         else:
             from .url_map import MapViews  # Werkzeug is installed where its map is
 
-            self.routes = MapViews(http_limiter, url_map, views, server_name)
+            self.routes = MapViews(http_limiter, url_map)
             self.routes.read()
         if http_limiter.functions.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")

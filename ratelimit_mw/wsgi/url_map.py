@@ -40,35 +40,28 @@ def rule_of_path(urls: MapAdapter, error: MethodNotAllowed) -> tuple[Rule | None
 
 
 class MapViews:
-    """The views of a map, and where requests go. They are read again when a rule has an endpoint that is not known.
+    """The views of a map, and where requests go. They are read again when a rule of the map is not known."""
 
-    ``given`` are the views of the endpoints that are names. ``server_name`` is that of ``bind_to_environ``.
-    """
+    server_name: str | None = None
+    """The name that subdomains are in front of, where the application has one."""
 
-    def __init__(
-        self,
-        http_limiter: HttpLimiter,
-        url_map: Map,
-        given: Mapping[str, Any] | None = None,
-        server_name: str | None = None,
-    ) -> None:
+    def __init__(self, http_limiter: HttpLimiter, url_map: Map) -> None:
         if not isinstance(url_map, Map):
             raise ConfigError(f"expected a Map of werkzeug.routing; got {url_map!r}", "url_map")
-        self.http_limiter, self._map, self._given, self.server_name = http_limiter, url_map, given or {}, server_name
-        self._views: dict[Any, ViewMarksByMethod | None] = {}
+        self.http_limiter, self._map = http_limiter, url_map
         self.destinations: dict[tuple[int, str | None], Destination] = {}
-        """The results of ``destination``, by the identity of the rule."""
+        """Where requests go, by the identity of the rule and the method: "" for unusual ones. See ``destination``."""
 
     def bind(self, environ: dict[str, Any]) -> MapAdapter:
-        return self._map.bind_to_environ(environ, self.server_name)
+        return self._map.bind_to_environ(environ)
 
     def read(self) -> list[Route]:
         """Add the limits of all views, and return all routes. Raises ``ConfigError`` for limits that cannot apply."""
         rules = list(self._map.iter_rules())
         for rule in rules if self.server_name is None and not self._map.host_matching else ():
             if rule.subdomain:  # it would never be found
-                message = f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. Pass server_name="
-                raise ConfigError(f"{message}, as to bind_to_environ", "url_map")
+                fix = "Leave url_map out, and name paths and hosts in your rules"
+                raise ConfigError(f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. {fix}", "url_map")
         views = {endpoint: self._read_view(endpoint) for endpoint in {rule.endpoint: None for rule in rules}}
         routes = [_route(rule, view) for rule in rules if (view := views[rule.endpoint]) is not None]
 
@@ -79,7 +72,14 @@ class MapViews:
 
         marked = (marks for view in views.values() if view is not None for marks in view.all())
         self.http_limiter.adopt(marked, check=check)
-        self._views, self.destinations = views, {}
+        destinations: dict[tuple[int, str | None], Destination] = {(id(None), None): Destination(UNMATCHED)}
+        for rule in rules:
+            view, template, name = views[rule.endpoint], route_template(rule.rule), _name_of(rule.endpoint)
+            destinations[id(rule), None] = Destination(template, name)
+            for method in (*METHODS, ""):
+                marks = None if view is None else _marks_for(view, method, rule)
+                destinations[id(rule), method] = Destination(template, name, marks)
+        self.destinations = destinations
         return routes
 
     def find(self, environ: dict[str, Any]) -> tuple[Destination, Mapping[str, Any]]:
@@ -99,17 +99,10 @@ class MapViews:
 
         The marks of the view do not apply then.
         """
-        to = self.destinations.get((id(rule), method))
-        if to is None:
-            if rule is None or rule.endpoint not in self._views:
-                self.read_again()
-            destinations = self.destinations
-            view = None if rule is None or method is None else self._views.get(rule.endpoint)
-            template, name = (UNMATCHED, "") if rule is None else (route_template(rule.rule), _name_of(rule.endpoint))
-            to = Destination(template, name, None if view is None or method is None else _marks_for(view, method, rule))
-            if method is None or method in METHODS:  # clients choose others
-                to = destinations.setdefault((id(rule), method), to)
-        return to
+        key = id(rule), method if method is None or method in METHODS else ""  # clients choose others
+        if key not in self.destinations:
+            self.read_again()
+        return self.destinations[key]
 
     def read_again(self) -> None:
         """Read the views during a request."""
@@ -117,7 +110,7 @@ class MapViews:
 
     def _read_view(self, endpoint: Any) -> ViewMarksByMethod | None:
         """Return the marks of the view of an endpoint, which may be the view itself; None without a view."""
-        return ViewMarksByMethod(self._given.get(endpoint, endpoint))
+        return ViewMarksByMethod(endpoint)
 
     def _adds_parameters(self) -> bool:
         """Return whether functions of the application may add parameters to a route."""
@@ -131,7 +124,7 @@ def _route(rule: Rule, view: ViewMarksByMethod) -> Route:
     return Route(template, by_method, rule.arguments, _name_of(rule.endpoint), deepen(template, deep))
 
 
-def _marks_for(view: ViewMarksByMethod, method: str, rule: Rule | None) -> ViewMarks:
+def _marks_for(view: ViewMarksByMethod, method: str, rule: Rule) -> ViewMarks:
     """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` automatically."""
     marks = view.for_method(method)
     is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)

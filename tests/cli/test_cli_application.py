@@ -107,9 +107,11 @@ hosted.config["SERVER_NAME"] = "example.com"
 RateLimiter(hosted, {})
 hosted.add_url_rule("/", "home", lambda: "")
 hosted.add_url_rule("/", "shop", limit("5/minute", name="shop")(lambda tenant: ""), subdomain="<tenant>")
-urls = Map([Rule("/notes/<int:note>", endpoint="note"), Rule("/health", endpoint="health")])
-views = {"note": limit("3/minute", name="note", key="path:note")(lambda request, note: "")}
-by_map = RateLimitMiddleware(lambda environ, start: [], {"rules": []}, url_map=urls, views=views)
+@limit("3/minute", name="note", key="path:note")
+def note(request, note):
+    return ""
+urls = Map([Rule("/notes/<int:note>", endpoint=note), Rule("/health", endpoint="health")])
+by_map = RateLimitMiddleware(lambda environ, start: [], {"rules": []}, url_map=urls)
 urls.add(Rule("/late", endpoint=limit("3/minute", name="late")(lambda request: "")))
 around = RateLimitMiddleware(app, {"rules": [{"name": "outer", "limits": "100/minute"}]}, before_user=True)
 plain = Flask("plain")

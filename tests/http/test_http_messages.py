@@ -92,7 +92,10 @@ MESSAGES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         with_a_subdomain,
-        "url_map: the rule '/' has the subdomain '<tenant>'. Pass server_name=, as to bind_to_environ",
+        (
+            "url_map: the rule '/' has the subdomain '<tenant>'. Leave url_map out, and name paths and hosts in your"
+            " rules"
+        ),
     ),
     (
         lambda: limit("1/s", match={"view": "home"})(view),
