@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -68,13 +68,8 @@ class ThreadClock(threading.local):
 
     def result(self, future: Future[_Result], deadline: float) -> _Result:
         """Return the result of another thread, or ``TimeoutError`` at the deadline."""
-
-        def look(seconds: float) -> None:
-            if not wait((future,), seconds).done:
-                raise TimeoutError
-
         if not future.done():
-            self.wait(look, deadline)
+            self.wait(future.exception, deadline)
         return future.result()
 
 

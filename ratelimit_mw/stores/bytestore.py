@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ..algorithms.window_log import SlidingWindowLog, TieredWindow
@@ -66,6 +67,9 @@ class ByteCall:
     """The time that the caller gave."""
     last: float = 0.0
     """The time at which another attempt must have ended."""
+    hits: Sequence[Hit] = ()
+    decisions: list[Decision]
+    writes: Sequence[Write] = ()
 
     @abstractmethod
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
@@ -103,54 +107,75 @@ class ByteCall:
         return StateError(f"{self.title}: a damaged state: {type(error).__name__}: {error}", keys)
 
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        """Decide the hits of a request, and consume them when all are allowed.
+        """Decide the hits of a request, and consume them when all are allowed."""
+        self.hits, self.now = hits, now
+        if consume:
+            await self.apply_all([self])
+        else:
+            await self._decide_all([self])
+        return self.decisions
+
+    async def apply_all(self, calls: Sequence[ByteCall]) -> None:
+        """Decide the requests of calls, and consume their hits, until no write is lost.
 
         A request that loses all of its races is rejected: a store that replies has not failed.
         """
-        self.now, longest = now, 0.0
-        left, latest, decisions = hits, dict[int, Decision](), list[Decision]()
+        left, longest, has_lost = calls, 0.0, False
         while left:
             began = self.time()
             try:
-                loaded, clock = await self.load([hit[1] for hit in left])
-                decisions, writes = self.decide(left, loaded, clock if now is None else now)
-                lost = await self._swap(left, writes) if consume and writes else ()
-                if not (lost or latest):
-                    return decisions
-                latest |= {id(decision.hit): decision for decision in decisions}
+                writes = await self._decide_all(left)
+                lost = await self._swap(left, writes) if writes else ()
                 if not lost:
-                    break
+                    return
+                has_lost, longest = True, max(longest, self.time() - began)
                 if not self.is_atomic:
-                    left = await self._undo(left, decisions, writes, lost)
+                    left = await self._undo(left, lost, self.time() + longest >= self.last)
             except TimeoutError:
-                if not latest:
+                if not has_lost:
                     raise
-                latest |= {id(decision.hit): decision for decision in decisions}
-                # The store has replied before, so the request is only rejected. But the store may count its slots.
-                slots = [hit for hit in left if isinstance(hit.cost, SlotCost)]
+                # The store has replied before, so the requests are only rejected. But it may count their slots.
+                slots = [hit for each in left for hit in each.hits if isinstance(hit.cost, SlotCost)]
                 self.left = [*self.left, *(Correction.return_slots(*hit[:2], hit.cost) for hit in slots)]  # type: ignore[arg-type]
-            longest = max(longest, self.time() - began)
             if self.time() + longest >= self.last:
-                reject_lost([latest[id(hit)] for hit in left])
-                break
+                for each in left:
+                    reject_lost(each.decisions)
+                return
             await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
-        return [latest[id(hit)] for hit in hits]
 
-    async def _undo(
-        self, hits: Sequence[Hit], decisions: Sequence[Decision], writes: Sequence[Write], lost: Collection[str]
-    ) -> Sequence[Hit]:
-        """Undo the writes that were not lost. Return the hits to decide again."""
-        losers = [hit for hit in hits if hit[1] in lost]
-        if all(hit[0].shadow for hit in losers):
-            return losers  # they reject nothing, so the others stay
-        won = {write.key for write in writes} - {*lost}
-        undone = [Correction.refund(each) for each in decisions if each.hit[1] in won and each.hit[2]]
+    async def _decide_all(self, calls: Sequence[ByteCall]) -> list[Write]:
+        """Decide calls, one after another, on the states of their keys. Return what to write."""
+        keys = list(dict.fromkeys(hit[1] for each in calls for hit in each.hits))
+        loaded, clock = await self.load(keys)
+        before = dict(zip(keys, loaded, strict=True))
+        states, writes = before.copy(), dict[str, Write]()
+        for each in calls:
+            at = clock if each.now is None else each.now
+            each.decisions, each.writes = each.decide(each.hits, [states[hit[1]] for hit in each.hits], at)
+            for write in each.writes:
+                key = write.key
+                states[key] = write.data
+                writes[key] = write if write.before is before[key] else write._replace(before=before[key])
+        return list(writes.values())
+
+    async def _undo(self, calls: Sequence[ByteCall], lost: Collection[str], is_over: bool) -> Sequence[ByteCall]:
+        """Undo the writes of calls of which others were lost. Return these calls, to decide again.
+
+        Shadow limits reject nothing: at the end of its time, a call that has lost only theirs stays as it is.
+        """
+        losers, undone = list[ByteCall](), list[Correction]()
+        for each in calls:
+            written = {write.key for write in each.writes}
+            if any(hit[1] in lost and hit[1] in written and not (is_over and hit[0].shadow) for hit in each.hits):
+                losers.append(each)
+                won = written.difference(lost)
+                undone += [Correction.refund(one) for one in each.decisions if one.hit[1] in won and one.hit[2]]
         await self.correct(undone, self.now)
-        return hits
+        return losers
 
-    async def _swap(self, hits: Sequence[Hit], writes: Sequence[Write]) -> Collection[str]:
+    async def _swap(self, calls: Sequence[ByteCall], writes: Sequence[Write]) -> Collection[str]:
         """Write all. Queues come last, one by one: nothing can refund a place with another request behind it."""
-        queues = [] if self.is_atomic else [hit[1] for hit in hits if hit[0].algorithm.delays]
+        queues = [] if self.is_atomic else [h[1] for each in calls for h in each.hits if h[0].algorithm.delays]
         first = [write for write in writes if write.key not in queues]
         lost = await self.swap(first) if first else ()
         for write in writes if queues else ():
@@ -255,7 +280,13 @@ def reject_lost(decisions: list[Decision]) -> list[Decision]:
 
 
 class TimedCall(ByteCall):
-    """A call with a time budget, which takes its turn at the keys of a request."""
+    """A call with a time budget. It takes its turn at its keys, with all calls of its process that wait for them."""
+
+    joins = True
+    """Whether it can be decided together with others."""
+    keys: Collection[str] = ()
+    turn: Future[Sequence[TimedCall]]
+    """The calls to decide in its turn, none if another call has decided this one."""
 
     def __init__(self, way: Way, seconds: float) -> None:
         self.way = way
@@ -270,18 +301,39 @@ class TimedCall(ByteCall):
         """Decide in turn. A request without its turn in time is rejected if the store has replied to others."""
         if not (hits and consume):
             return await super().apply(hits, now, consume)
-        replies, taken = self.way.replies, list[Any]()
+        self.hits, self.now, self.keys = hits, now, {hit[1] for hit in hits}
+        turns, replies, problem = self.way.turns, self.way.replies, None
+        calls: Sequence[TimedCall] = [self]
+        if not turns.take(self):
+            try:
+                calls = await self.way.result(self.turn, self.last)
+            except BaseException as error:
+                if turns.leave(self):
+                    if isinstance(error, TimeoutError) and self.way.replies != replies:
+                        return reject_lost(decide_all(hits, [None] * len(hits), now or 0)[0])
+                    raise
+                problem = error  # its turn has come, or another call decides it
+                calls = await self.way.result(self.turn, self.due)
+        if calls:
+            await self._lead(calls)
+        if problem is not None and not isinstance(problem, TimeoutError):
+            raise problem  # the caller was cancelled
+        return self.decisions
+
+    async def _lead(self, calls: Sequence[TimedCall]) -> None:
+        """Decide these calls, of which this one has most time left, and end the turn."""
+        others = [each for each in calls if each is not self]
         try:
-            await self.way.take_turn([hit[1] for hit in hits], self.last, taken)
-        except TimeoutError:
-            if self.way.replies == replies:
-                raise
-            return reject_lost(decide_all(hits, [None] * len(hits), now or 0)[0])
+            await self.apply_all(calls)
+        except BaseException as error:
+            for each in others:
+                each.turn.set_exception(error if isinstance(error, Exception) else TimeoutError())
+            raise
         else:
-            return await super().apply(hits, now)
+            for each in others:
+                each.turn.set_result(())
         finally:
-            for lock in taken:
-                lock.release()
+            self.way.turns.end(calls)
 
 
 class _StoreCall(TimedCall):
@@ -305,7 +357,7 @@ class _StoreCall(TimedCall):
 class ByteStore(CallStore):
     """A store of bytes. Write ``load`` and ``swap``; this class decides, corrects, and keeps records.
 
-    Requests of one process take turns at a key. Event loops call ``load`` and ``swap`` in threads.
+    Requests of one process that wait for a key are decided together. Event loops call ``load`` and ``swap`` in threads.
 
     Args:
         timeout_us: The time budget of a call in microseconds.

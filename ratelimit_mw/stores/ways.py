@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, Final, TypeVar
 
 from .blocking import run_once
 from .budget import LoopClock, ThreadClock
@@ -25,21 +24,63 @@ _NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redi
 Tls = ssl.SSLContext | None
 _Address = tuple[int, Any]
 """A family, and an address as ``socket.connect`` takes it."""
-_Lock = TypeVar("_Lock", bound=Any)
 _Result = TypeVar("_Result")
 
 
-class Turns(Generic[_Lock]):
-    """The locks of the keys in use. With them the calls of a process do not race with each other."""
+class Turns:
+    """The keys that calls of this process are using, so that no two race, and the calls that wait for them.
 
-    def __init__(self, create: Callable[[], _Lock]) -> None:
-        self._create = create
-        self._locks: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
+    A call has ``keys``. While it waits it has a ``turn``, whose result are the calls to decide together. ``joins`` is
+    whether that may be several.
+    """
 
-    def of(self, keys: Iterable[str]) -> list[_Lock]:
-        """Return the locks of keys in the one order in which all calls take them."""
-        locks = self._locks
-        return [locks.get(key) or locks.setdefault(key, self._create()) for key in sorted(set(keys))]
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+        self._waiting: list[Any] = []
+
+    def take(self, call: Any) -> bool:
+        """Take the keys of a call, or let it wait. A call does not overtake another one."""
+        with self._lock:
+            is_free = self._busy.isdisjoint(call.keys)
+            if is_free and self._waiting:
+                is_free = all(each.keys.isdisjoint(call.keys) for each in self._waiting)
+            if is_free:
+                self._busy |= call.keys
+            else:
+                call.turn = Future()
+                self._waiting.append(call)
+        return is_free
+
+    def leave(self, call: Any) -> bool:
+        """Let a call wait no longer. Return False if its turn has come."""
+        with self._lock:
+            if is_waiting := call in self._waiting:
+                self._waiting.remove(call)
+        return is_waiting
+
+    def end(self, calls: Iterable[Any]) -> None:
+        """Free the keys of calls, and begin the turns of those that waited for them: one for all with a common key."""
+        turns: list[tuple[set[str], list[Any]]] = []
+        with self._lock:
+            for each in calls:
+                self._busy -= each.keys
+            waiting, self._waiting, blocked = self._waiting, [], self._busy.copy()
+            for call in waiting:
+                near = [turn for turn in turns if not turn[0].isdisjoint(call.keys)]
+                is_free = blocked.isdisjoint(call.keys)
+                if is_free and not near:
+                    turns.append((set(call.keys), [call]))
+                elif is_free and len(near) == 1 and call.joins and near[0][1][0].joins:
+                    near[0][0].update(call.keys)
+                    near[0][1].append(call)
+                else:
+                    self._waiting.append(call)
+                    blocked |= call.keys
+            for keys, _ in turns:
+                self._busy |= keys
+        for _, group in turns:
+            group[-1].turn.set_result(group)  # it has most time left
 
 
 class _Way:
@@ -61,7 +102,7 @@ class Threads(_Way):
 
     def __init__(self, seconds: float) -> None:
         self.clock = ThreadClock(seconds)
-        self.turns = Turns(threading.Lock)
+        self.turns = Turns()
 
     async def run(self, due: float, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of a method that blocks."""
@@ -73,13 +114,6 @@ class Threads(_Way):
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)
-
-    async def take_turn(self, keys: Iterable[str], due: float, taken: list[threading.Lock]) -> None:
-        """Take the locks of keys, and add them to those that are ``taken``."""
-        for lock in self.turns.of(keys):
-            if not lock.acquire(False):
-                self.clock.wait(partial(_acquire, lock), due)
-            taken.append(lock)
 
     async def connect(self, plain: socket.socket, end: Any, due: float) -> None:
         """Connect a new socket."""
@@ -119,7 +153,7 @@ class EventLoop(_Way):
 
     def __init__(self, seconds: float) -> None:
         self.clock = LoopClock(seconds)
-        self.turns = Turns(asyncio.Lock)
+        self.turns = Turns()
 
     async def run(self, due: float, method: Callable[..., Any], *arguments: Any) -> Any:
         return await self.clock.within(asyncio.to_thread(method, *arguments), due)
@@ -133,23 +167,6 @@ class EventLoop(_Way):
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    async def take_turn(self, keys: Iterable[str], due: float, taken: list[asyncio.Lock]) -> None:
-        for lock in self.turns.of(keys):
-            if lock.locked():
-                await self._wait_for(lock, due)
-            else:
-                await lock.acquire()
-            taken.append(lock)
-
-    async def _wait_for(self, lock: asyncio.Lock, due: float) -> None:
-        turn = asyncio.ensure_future(lock.acquire())
-        try:
-            await self.clock.result(turn, due)
-        except BaseException:
-            if not turn.cancel() and not turn.cancelled():
-                lock.release()  # it was taken when this call was cancelled
-            raise
 
     async def connect(self, plain: socket.socket, end: Any, due: float) -> None:
         plain.setblocking(False)
@@ -183,11 +200,6 @@ def _take_error(future: asyncio.Future[Any]) -> None:
     """Note that an error is known: its call may have left, and asyncio would log it."""
     if not future.cancelled():
         future.exception()
-
-
-def _acquire(lock: Any, seconds: float) -> None:
-    if not lock.acquire(timeout=seconds):
-        raise TimeoutError
 
 
 Way = Threads | EventLoop

@@ -129,6 +129,7 @@ class MemcachedCall(TimedCall):
                     windows[key] = limit, self._window(limit.algorithm, key, self._at)  # type: ignore[arg-type]
                 windows[key][1].cost += cost * consume
         self._windows = {key: window for key, (_, window) in windows.items()}
+        self.joins = not windows
         try:
             decisions = await super().apply(hits, now, consume)
         except BaseException:

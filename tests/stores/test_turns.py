@@ -1,0 +1,104 @@
+"""Calls of one process on the same keys: they do not race, and those that wait are decided together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+from servers import wait_for
+
+from ratelimit_mw import StoreError
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.stores.bytestore import ByteStore, Write
+from ratelimit_mw.stores.ways import Turns
+from ratelimit_mw.testing.store_suite import limit_of
+
+NOW = 1_767_268_820_500_000
+LIMIT = limit_of("1000/hour")
+
+
+class DictStore(ByteStore):
+    """A store in a dictionary. Each read adds its keys to ``loads``, and waits for a permit of ``may_read``."""
+
+    def __init__(self) -> None:
+        super().__init__(timeout_us=30_000_000)
+        self.states: dict[str, bytes | None] = {}
+        self.loads: list[Sequence[str]] = []
+        self.may_read = threading.Semaphore(0)
+
+    def load(self, keys: Sequence[str]) -> Sequence[bytes | None]:
+        self.loads.append(keys)
+        self.may_read.acquire()
+        return [self.states.get(key) for key in keys]
+
+    def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        lost = [write.key for write in writes if self.states.get(write.key) != write.before]
+        self.states |= {} if lost else {write.key: write.data for write in writes}
+        return lost
+
+
+@pytest.fixture
+def store() -> Iterator[DictStore]:
+    found = DictStore()
+    yield found
+    found.close()
+
+
+def hit(client: str) -> Hit:
+    return Hit(LIMIT, LIMIT.prefix + client, 1)
+
+
+def test_calls_with_a_common_key_share_a_turn() -> None:
+    """A call that belongs to two turns waits for both, and so does one that is decided alone."""
+    turns, ended = Turns(), SimpleNamespace(keys={"a", "b"}, joins=True)
+    texts = {"first": "a", "second": "ac", "other": "bd", "both": "cd", "alone": "c", "late": "a"}
+    calls = {name: SimpleNamespace(keys={*text}, joins=name != "alone") for name, text in texts.items()}
+    assert turns.take(ended)
+    assert [turns.take(each) for each in calls.values()] == [False] * 6
+    turns.end([ended])
+    began = {name: each.turn.result() for name, each in calls.items() if each.turn.done()}
+    assert began == {"late": [calls["first"], calls["second"], calls["late"]], "other": [calls["other"]]}
+    turns.end(began["late"])
+    turns.end(began["other"])
+    assert calls["both"].turn.result() == [calls["both"]]
+    assert not calls["alone"].turn.done()
+
+
+def test_requests_of_many_clients_share_a_turn_at_a_common_key(store: DictStore) -> None:
+    """The first request is decided alone, and all that wait for it with one read."""
+    with ThreadPoolExecutor(20) as pool:
+        found = [pool.submit(store.apply, [hit("0"), hit("all")], NOW)]
+        wait_for(lambda: store.loads, "the first read")
+        found += [pool.submit(store.apply, [hit(f"{i}"), hit("all")], NOW) for i in range(1, 20)]
+        wait_for(lambda: len(store._threads.turns._waiting) == 19, "the others")
+        store.may_read.release(2)
+        decisions = [each.result() for each in found]
+    assert len(store.loads) == 2
+    assert sorted(second.remaining for _, second in decisions) == list(range(980, 1_000))
+    assert {first.remaining for first, _ in decisions} == {999}
+
+
+@pytest.mark.parametrize("cancelled", ["leader", "follower"])
+def test_a_request_that_is_cancelled_ends_its_turn(store: DictStore, cancelled: str) -> None:
+    """The last request decides all that wait. When it is cancelled, the others fail. They do not wait for another."""
+
+    async def scenario() -> list[type]:
+        tasks = [asyncio.ensure_future(store.aapply([hit("all")], NOW)) for _ in range(3)]
+        for reads in (1, 2):
+            while len(store.loads) < reads:
+                await asyncio.sleep(0.001)
+            if reads == 1:
+                store.may_read.release()
+        tasks[1 if cancelled == "follower" else 2].cancel()
+        await asyncio.sleep(0)
+        store.may_read.release(2)
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        await store.aapply([hit("all")], NOW)
+        return [type(each) for each in found]
+
+    others = [asyncio.CancelledError, list] if cancelled == "follower" else [StoreError, asyncio.CancelledError]
+    assert asyncio.run(scenario()) == [list, *others]
