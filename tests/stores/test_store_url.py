@@ -83,7 +83,7 @@ MISTAKES = {
     "postgresql://db/shop?table=a;b": "Write them as %23",
     "postgresql://db/shop?table=Shop": "option table: expected a name of small letters",
     "postgresql://db/shop?sslmode=on": "sslmode is one of disable",
-    "postgresql://db/shop?host=/run": "either before the path, or in the option host",
+    "postgresql://db/shop?host=/run": "and no server before the path",
     "postgresql://db/shop?target_session_attrs=primry": "target_session_attrs is one of any, read-write",
     "postgresql:///shop?host=db1,db2": "option host: expected the folder of a Unix socket",
     "postgresql://app:h1dd%00en@db/shop": "has %00 in its login, its path or an option",

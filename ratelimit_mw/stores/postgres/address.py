@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError
-from ..servers import split_login
+from ..servers import parse_servers, split_login
 
 _LIBPQ: Final = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "application_name")
 """The options that libpq gets as they are."""
@@ -14,9 +14,9 @@ _VALUES: Final = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     "target_session_attrs": ("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
 }
-_SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::(\d{1,5}))?")
 _TABLE: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?", re.ASCII)
 _DEFAULT: Final = "ratelimit_mw"
+_PORT: Final = 5432
 
 
 class PostgresAddress(NamedTuple):
@@ -31,15 +31,14 @@ def parse_address(split: SplitResult, options: dict[str, str]) -> PostgresAddres
     user, password, hosts = split_login(split.netloc)
     parameters = {"user": user, "password": password, "dbname": unquote(split.path.removeprefix("/"))}
     parameters = {name: text for name, text in parameters.items() if text}
-    if hosts:
-        if "host" in options:
-            raise ConfigError("a postgresql:// URL has its host either before the path, or in the option host")
-        parameters |= _parse_servers(hosts)
-    elif not options.get("host", "/").startswith("/"):
+    if not options.get("host", "/").startswith("/") or (hosts and "host" in options):
         raise ConfigError(
-            "postgresql:// option host: expected the folder of a Unix socket, such as /run/postgresql."
-            " Write a server before the path: postgresql://db/shop"
+            "postgresql:// option host: expected the folder of a Unix socket, such as /run/postgresql, and no server"
+            " before the path. A server is not an option: postgresql://db/shop"
         )
+    if hosts:  # libpq tries one after the other
+        names, ports = zip(*parse_servers(hosts, _PORT), strict=True)
+        parameters |= {"host": ",".join(names), "port": ",".join(map(str, ports))}
     table = options.pop("table", _DEFAULT)
     if not _TABLE.fullmatch(table):
         expected = "a name of small letters, digits and _, perhaps after its schema and a dot"
@@ -51,12 +50,3 @@ def parse_address(split: SplitResult, options: dict[str, str]) -> PostgresAddres
     if any("\0" in text for text in parameters.values()):  # libpq would ignore all that follows, even the host
         raise ConfigError("a postgresql:// URL has %00 in its login, its path or an option")
     return PostgresAddress(parameters, table)
-
-
-def _parse_servers(text: str) -> dict[str, str]:
-    """Return the hosts and the ports, as libpq takes them. It tries one after the other."""
-    servers = [_SERVER.fullmatch(part) for part in text.split(",")]
-    found = [server.groups() for server in servers if server is not None]
-    if len(found) < len(servers):
-        raise ConfigError('expected servers such as "10.0.0.1:5432,10.0.0.2" in a postgresql:// URL')
-    return {"host": ",".join(host.strip("[]") for host, _ in found), "port": ",".join(port or "" for _, port in found)}

@@ -1,43 +1,42 @@
--- The statements of the store, each after its name. {table} stands for its table.
+-- Each connection runs this once: it sets up the session, creates {table} if there is none, and prepares the statements.
 
--- setup
 -- No plan may depend on how many rows the table had when it was made.
 SET synchronous_commit = off;
 SET enable_seqscan = off;
 SET jit = off;
-SET default_transaction_isolation = 'read committed'
+SET default_transaction_isolation = 'read committed';
 
--- find
-SELECT to_regclass('{table}')
+DO $$ BEGIN
+    IF to_regclass('{table}') IS NULL THEN
+        CREATE UNLOGGED TABLE {table} (
+            key bytea PRIMARY KEY, data bytea, version bigint NOT NULL, expires bigint NOT NULL
+        ) WITH (fillfactor = 50);
+        ALTER TABLE {table} ALTER COLUMN data SET STORAGE EXTERNAL;
+        CREATE INDEX ON {table} (expires);
+    END IF;
+EXCEPTION WHEN duplicate_table OR duplicate_object OR unique_violation THEN -- another process has just created it
+END $$;
 
--- create
-CREATE UNLOGGED TABLE {table} (
-    key bytea PRIMARY KEY, data bytea, version bigint NOT NULL, expires bigint NOT NULL
-) WITH (fillfactor = 50);
-ALTER TABLE {table} ALTER COLUMN data SET STORAGE EXTERNAL;
-CREATE INDEX ON {table} (expires)
-
--- load
+PREPARE load (bytea[]) AS
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, s.key, s.data, s.version
-FROM (SELECT) one LEFT JOIN {table} s ON s.key = ANY ($1::bytea[])
+FROM (SELECT) one LEFT JOIN {table} s ON s.key = ANY ($1);
 
--- swap
 -- The version of a new row is negative.
+PREPARE swap (bytea[], bytea[], bigint[], bigint[]) AS
 WITH written AS (
     INSERT INTO {table} AS s (key, data, version, expires)
-    SELECT key, data, abs(before) + 1, expires
-    FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bigint[]) given (key, data, before, expires)
+    SELECT key, data, abs(before) + 1, expires FROM unnest($1, $2, $3, $4) given (key, data, before, expires)
     ON CONFLICT (key) DO UPDATE SET data = excluded.data, version = excluded.version, expires = excluded.expires
     WHERE s.version = excluded.version - 1
     RETURNING 1
 )
-SELECT count(*) FROM written
+SELECT count(*) FROM written;
 
--- swap_all
 -- It writes nothing if a row has changed. A row that another client creates meanwhile shows only when it is written:
 -- then the division by zero undoes the statement.
+PREPARE swap_all (bytea[], bytea[], bigint[], bigint[]) AS
 WITH given AS (
-    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bigint[]) given (key, data, before, expires)
+    SELECT * FROM unnest($1, $2, $3, $4) given (key, data, before, expires)
 ), known AS MATERIALIZED (
     SELECT key, version FROM {table} WHERE key = ANY ($1) ORDER BY key FOR UPDATE
 ), changed AS MATERIALIZED (
@@ -50,20 +49,20 @@ WITH given AS (
     WHERE s.version = excluded.version - 1
     RETURNING 1
 )
-SELECT count(*), 1 / (count(*) IN (0, cardinality($1)))::int FROM written
+SELECT count(*), 1 / (count(*) IN (0, cardinality($1)))::int FROM written;
 
--- sweep
+PREPARE sweep (bigint, bigint) AS
 DELETE FROM {table} WHERE key IN (
-    SELECT key FROM {table} WHERE expires <= $1::bigint ORDER BY expires LIMIT $2::bigint FOR UPDATE SKIP LOCKED
+    SELECT key FROM {table} WHERE expires <= $1 ORDER BY expires LIMIT $2 FOR UPDATE SKIP LOCKED
+);
+
+PREPARE list (bytea, bytea, bigint) AS
+SELECT key FROM {table} WHERE key >= $1 AND key > $2 AND key < $1 || '\xff'::bytea AND data IS NOT NULL
+ORDER BY key LIMIT $3;
+
+PREPARE facts AS
+SELECT json_build_object(
+    'version', current_setting('server_version'), 'size', pg_total_relation_size('{table}'),
+    'max_connections', current_setting('max_connections'), 'time', extract(epoch FROM clock_timestamp())::bigint,
+    'connections', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
 )
-
--- list
-SELECT key FROM {table}
-WHERE key >= $1::bytea AND key > $2::bytea AND key < $1 || '\xff'::bytea AND data IS NOT NULL
-ORDER BY key LIMIT $3::bigint
-
--- facts
-SELECT
-    current_setting('server_version'), pg_total_relation_size('{table}'), current_setting('max_connections'),
-    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
-    extract(epoch FROM clock_timestamp())::bigint

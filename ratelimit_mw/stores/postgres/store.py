@@ -6,9 +6,8 @@ increases. A write with an old version is lost. One statement writes all states 
 
 from __future__ import annotations
 
-import re
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -16,7 +15,7 @@ from importlib.resources import files
 from itertools import count
 from typing import ClassVar, Final
 
-from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
+import msgspec
 
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...forksafe import CHANCE
@@ -25,8 +24,9 @@ from ..blocking import forms, run_blocking
 from ..bytestore import DAY, ByteStore, TimedCall, Write
 from ..url import parse_url_of, redacted_url
 from ..ways import Channel, Way
+from ..wire import ReplyError
 from .address import PostgresAddress
-from .sessions import LOST, Connection, ServerError, connect, open_connection
+from .sessions import connect, open_connection
 
 _LONGEST_NAME: Final = 500  # bytes; an index takes a few more
 _HASHED: Final = b"\xff"
@@ -40,14 +40,6 @@ _FACTS_SECONDS: Final = 1.5
 _BYTEA, _BIGINT = 17, 20  # the numbers of the types
 _NULL: Final = b"\xff" * 4
 _CONNECT_SECONDS: Final = "2"  # the thread that connects ends then
-_STATEMENT: Final = re.compile(r"^-- (\w+)$", re.MULTILINE)
-
-
-def _statements_on(table: str) -> dict[str, str]:
-    """Return the statements by their names."""
-    text = files(__package__).joinpath("statements.sql").read_text("utf-8")
-    _, *parts = _STATEMENT.split(text.replace("{table}", table))
-    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _array(kind: int, values: Sequence[bytes | None]) -> bytes:
@@ -81,18 +73,18 @@ class PostgresCall(TimedCall):
         self._versions: dict[str, int] = {}
         self._at = 0  # the time of the server
 
-    async def _ask(self, name: str, *parameters: bytes) -> list[list[bytes | None]]:
-        """Return the rows of a statement. A lost race raises ``ServerError``."""
-        (result,) = await (await self.way.connections.send((name, parameters), 1, self.due))
-        if isinstance(result, ServerError):
-            raise result
+    async def ask(self, statement: bytes, *parameters: bytes) -> list[list[bytes | None]] | None:
+        """Return the rows of a statement; None after a lost race."""
+        (result,) = await (await self.way.connections.send((statement, parameters), 1, self.due))
         self.way.replies += 1
+        if result is None:
+            return None
         columns = range(result.nfields)
         return [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
         names = [_name_of(key) for key in keys]
-        rows = await self._ask("load", _array(_BYTEA, names))
+        rows = await self.ask(b"load", _array(_BYTEA, names)) or []
         self._at = _number(rows[0][0])
         found = {name: (data, _number(version)) for _, name, data, version in rows}
         for key, name in zip(keys, names, strict=True):
@@ -107,17 +99,12 @@ class PostgresCall(TimedCall):
             _array(_BIGINT, [_integer(self._versions[write.key]) for write in writes]),
             _array(_BIGINT, [_integer(self._expiry(write)) for write in writes]),
         ]
-        try:
-            rows = await self._ask("swap" if len(writes) == 1 else "swap_all", *columns)
-        except ServerError as error:
-            if error.state not in LOST:
-                raise
-            rows = [[None]]
-        if _number(rows[0][0]) != len(writes):
+        rows = await self.ask(b"swap" if len(writes) == 1 else b"swap_all", *columns)
+        if rows is None or _number(rows[0][0]) != len(writes):
             return [write.key for write in writes]
         if next(self._store.writes) % _SWEPT_EVERY == 0:
-            with suppress(ServerError, ConnectionError, TimeoutError):  # the request is counted
-                await self._ask("sweep", _integer(self._at), _integer(_SWEPT_AT_ONCE))
+            with suppress(ReplyError, ConnectionError, TimeoutError):  # the request is counted
+                await self.ask(b"sweep", _integer(self._at), _integer(_SWEPT_AT_ONCE))
         return ()
 
     def _expiry(self, write: Write) -> int:
@@ -129,14 +116,9 @@ class PostgresCall(TimedCall):
     async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         """Return the keys of a page, without those too long for a name. Its place is the last key before it."""
         begin, after = (text.encode("utf-8", "surrogatepass") for text in (prefix, place))
-        rows = await self._ask("list", begin, after, _integer(LOOKED_AT))
+        rows = await self.ask(b"list", begin, after, _integer(LOOKED_AT)) or []
         keys = [(name or b"").decode("utf-8", "surrogatepass") for (name,) in rows]
         return KeyPage(keys, keys[-1] if len(keys) == LOOKED_AT else None)
-
-    async def facts(self) -> list[bytes | None]:
-        """Return the values of the server."""
-        (row,) = await self._ask("facts")
-        return row
 
     async def ping(self) -> None:
         """Write a row: reading may work where writing does not."""
@@ -166,9 +148,9 @@ class PostgresStore(ByteStore):
         address = parse_url_of(url, PostgresAddress, "postgresql://host/database") if isinstance(url, str) else url
         if isinstance(url, str):
             self.name = redacted_url(url)
-        self._statements = _statements_on(".".join(f'"{part}"' for part in address.table.split(".")))
-        parameters = {"connect_timeout": _CONNECT_SECONDS, **address.parameters}
-        self._open_one = partial(connect, parameters, partial(_set_up, self._statements))
+        table = ".".join(f'"{part}"' for part in address.table.split("."))
+        setup = files(__package__).joinpath("statements.sql").read_text("utf-8").replace("{table}", table)
+        self._open_one = partial(connect, {"connect_timeout": _CONNECT_SECONDS, **address.parameters}, setup)
         self.writes = count(1)
         super().__init__(timeout_us)
 
@@ -176,28 +158,16 @@ class PostgresStore(ByteStore):
 
     def facts(self) -> Iterator[Facts]:
         try:
-            values = run_blocking(self._begin(self._threads, _FACTS_SECONDS).facts())
+            ((values,),) = run_blocking(self._begin(self._threads, _FACTS_SECONDS).ask(b"facts")) or []
+            yield Facts("postgresql", self.name, msgspec.json.decode(values or b""))
         except Exception as error:
-            yield Facts("postgresql", self.name, {}, str(self._as_error(error)), isinstance(error, ServerError))
-            return
-        version, size, most, clients, clock = values
-        numbers = {"size": _number(size), "connections": _number(clients), "time": _number(clock)}
-        texts = {"version": (version or b"").decode(), "max_connections": (most or b"").decode()}
-        yield Facts("postgresql", self.name, {**texts, **numbers})
+            yield Facts("postgresql", self.name, {}, str(self._as_error(error)), isinstance(error, ReplyError))
 
     def _begin(self, way: Way, seconds: float) -> PostgresCall:
         return PostgresCall(self, way, seconds)
 
     def _connect(self, way: Way) -> Channel:
-        return way.channel(partial(open_connection, way, self._open_one, self._statements))
-
-
-def _set_up(statements: Mapping[str, str], connection: Connection) -> None:
-    """Prepare a connection, and create the table if there is none."""
-    connection.execute(statements["setup"])
-    if connection.execute(statements["find"]).fetchone() == (None,):
-        with suppress(DuplicateObject, DuplicateTable, UniqueViolation):  # another process has just created it
-            connection.execute(statements["create"])
+        return way.channel(partial(open_connection, way, self._open_one))
 
 
 def open_address(parsed: PostgresAddress, timeout_us: int) -> PostgresStore:
