@@ -79,7 +79,6 @@ class LoopClock:
     def __init__(self, budget: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._interval = min(budget / _TURNS, _LONGEST)
-        self._watched: list[tuple[float, asyncio.Future[Any]]] = []
         self._checks: list[Callable[[float], bool]] = []
         self._handle: asyncio.TimerHandle | None = None
         self._beat_at = 0.0  # by the loop
@@ -87,16 +86,19 @@ class LoopClock:
 
     def watch(self, future: asyncio.Future[_Result], deadline: float) -> asyncio.Future[_Result]:
         """Return the future, which has the exception ``TimeoutError`` if it is not done at a time of this clock."""
-        self._watched.append((deadline, future))
-        self._start()
+
+        def is_waiting(passed: float) -> bool:
+            if deadline < passed and not future.done():
+                future.set_exception(TimeoutError())
+                take_error(future)  # the request may have left
+            return not future.done()
+
+        self.check(is_waiting)
         return future
 
     def check(self, check: Callable[[float], bool]) -> None:
         """Call a function with the latest deadline that has passed, after each beat until it returns False."""
         self._checks.append(check)
-        self._start()
-
-    def _start(self) -> None:
         if self._handle is None:
             self._beat_at = self._loop.time()
             self._beat_again()
@@ -117,6 +119,7 @@ class LoopClock:
     async def within(self, work: Coroutine[Any, Any, _Result], deadline: float) -> _Result:
         """Return the result of a coroutine, which a task of its own runs, or end it with ``TimeoutError``."""
         task = self._loop.create_task(work)
+        task.add_done_callback(take_error)
         try:
             return await self.result(task, deadline)
         finally:
@@ -133,20 +136,21 @@ class LoopClock:
         if late > _BLOCKED:
             _warn_of_blocked_loop()
         self.now += self._interval
-        self._watched = [each for each in self._watched if not each[1].done()]
         self._handle = None
-        if self._watched or self._checks:
+        if self._checks:
             self._loop.call_soon(self._end)  # after the tasks whose reply this turn of the loop has read
             self._beat_again()
 
     def _end(self) -> None:
         passed, checks = self.now + self._interval / 2, self._checks  # sums of beats are not exact
-        for deadline, future in self._watched:
-            if deadline < passed and not future.done():
-                future.set_exception(TimeoutError())
-                future.exception()  # the request may have left: asyncio would log the error
         self._checks = []
         self._checks += [check for check in checks if check(passed)]
+
+
+def take_error(future: asyncio.Future[Any]) -> None:
+    """Note that an error is known: its call may have left, and asyncio would log it."""
+    if not future.cancelled():
+        future.exception()
 
 
 @cache

@@ -8,22 +8,20 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from .blocking import run_once
-from .budget import LoopClock, ThreadClock
+from .budget import LoopClock, ThreadClock, take_error
 from .servers import Server
 from .wire import BlockingChannel, BlockingConnection, Codec, LoopChannel, LoopConnection
 
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 _NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redis:// or memcached://)"
 Tls = ssl.SSLContext | None
-_Address = tuple[int, Any]
-"""A family, and an address as ``socket.connect`` takes it."""
 _Result = TypeVar("_Result")
 
 
@@ -162,7 +160,7 @@ class EventLoop(_Way):
         if future.done():
             return future.result()
         wrapped = asyncio.wrap_future(future)
-        wrapped.add_done_callback(_take_error)
+        wrapped.add_done_callback(take_error)
         return await self.clock.result(wrapped, due)
 
     async def pause(self, seconds: float) -> None:
@@ -174,32 +172,16 @@ class EventLoop(_Way):
 
     async def wrap(self, plain: socket.socket, server: Server, tls: Tls, codec: Codec, due: float) -> LoopConnection:
         connection, loop = LoopConnection(codec, self.clock), asyncio.get_running_loop()
-        if tls is None:
-            await loop.create_connection(lambda: connection, sock=plain)
-            return connection
-        options: dict[str, Any] = {"ssl": tls, "server_hostname": server.host}
-        task = loop.create_task(loop.create_connection(lambda: connection, sock=plain, **options))
+        options: dict[str, Any] = {} if tls is None else {"ssl": tls, "server_hostname": server.host}
         try:
-            await self.clock.result(task, due)
+            await self.clock.within(loop.create_connection(lambda: connection, sock=plain, **options), due)
         except BaseException:
-            task.cancel()
-            task.add_done_callback(partial(_close, connection))  # it may have connected meanwhile
+            connection.close()  # it may have connected meanwhile
             raise
         return connection
 
     def channel(self, connect: Callable[[float], Awaitable[Any]]) -> LoopChannel:
         return LoopChannel(connect, self.clock)
-
-
-def _close(connection: LoopConnection, task: asyncio.Task[Any]) -> None:
-    connection.close()
-    _take_error(task)
-
-
-def _take_error(future: asyncio.Future[Any]) -> None:
-    """Note that an error is known: its call may have left, and asyncio would log it."""
-    if not future.cancelled():
-        future.exception()
 
 
 Way = Threads | EventLoop
@@ -221,48 +203,37 @@ async def open_connection(way: Way, server: Server, tls: Tls, codec: Codec, dead
 
 
 async def _open_connection(way: Way, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
-    addresses = await way.result(_resolve(server), deadline)
-    for left, resolved in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        with _new_socket(resolved[0], is_last=left == 1) as plain:
-            await way.connect(plain, resolved[1], way.clock.now + (deadline - way.clock.now) / left)
+    addresses = await way.result(run_once(("resolve", server), partial(_addresses_of, server)), deadline)
+    for left, (family, end) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        plain = _new_socket(family)
+        try:
+            await way.connect(plain, end, way.clock.now + (deadline - way.clock.now) / left)
             return await _wrap(way, plain, server, tls, codec, deadline)
+        except BaseException as error:
+            plain.close()
+            if left == 1 or not isinstance(error, OSError):  # no other address may accept
+                raise
     raise OSError("the name has no address")
 
 
-def _resolve(server: Server) -> Future[list[_Address]]:
-    """Return the addresses of a server. Only a name needs a thread, which all that wait for the name share."""
-    done: Future[list[_Address]] = Future()
-    try:
-        done.set_result(_addresses(*server, socket.AI_NUMERICHOST) if server.port else [(socket.AF_UNIX, server.host)])
-    except OSError:
-        return run_once(("resolve", server), partial(_addresses, *server))
-    return done
-
-
-def _addresses(host: str, port: int, flags: int = 0) -> list[_Address]:
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+def _addresses_of(server: Server) -> list[tuple[int, Any]]:
+    """Return the families and addresses of a server, as ``socket.connect`` takes them."""
+    if not server.port:
+        return [(socket.AF_UNIX, server.host)]
+    addresses = socket.getaddrinfo(*server, type=socket.SOCK_STREAM)
     return [(family, end) for family, _, _, _, end in addresses]
 
 
-@contextmanager
-def _new_socket(family: int, is_last: bool) -> Iterator[socket.socket]:
-    """Yield a socket with keepalive, which detects a dead server even while no call is out.
-
-    An error in the block closes the socket. It is raised unless another address may accept.
-    """
+def _new_socket(family: int) -> socket.socket:
+    """Return a socket with keepalive, which detects a dead server even while no call is out."""
     plain = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if family != socket.AF_UNIX:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE.items():
-                if hasattr(socket, name):  # not on every platform
-                    plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        yield plain
-    except BaseException as error:
-        plain.close()
-        if is_last or not isinstance(error, OSError):
-            raise
+    if family != socket.AF_UNIX:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):  # not on every platform
+                plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return plain
 
 
 async def _wrap(way: Way, plain: socket.socket, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
