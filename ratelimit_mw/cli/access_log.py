@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from ..http.request import group_values, only_value
+from ..http.request import only_value, parse_pairs
 from ..keys.ip import parse_address
 from ..operations.answer import seconds_of
 from .output import printable
@@ -19,7 +19,6 @@ from .output import printable
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
 FORWARDED_FOR: Final = "header:x-forwarded-for"
 _MISSING: Final = ("-", '""', "")
-_MAX_FIELDS: Final = 1000
 _MAX_CACHED_TEXT: Final = 256
 _MAX_CLIENT: Final = 255
 _END: Final = 253_402_300_800  # the end of the year 9999, in seconds since 1970
@@ -57,11 +56,8 @@ class RequestTarget(NamedTuple):
     @property
     def fields(self) -> dict[str, Any] | None:
         """The value of each query field, INVALID for different values; None when there are too many fields."""
-        try:
-            pairs = parse_qsl(self.query, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
-        except ValueError:
-            return None
-        return {name: only_value(values) for name, values in group_values(pairs).items()}
+        fields = parse_pairs(self.query)
+        return None if fields is None else {name: only_value(values) for name, values in fields.items()}
 
 
 class LogEntry(NamedTuple):

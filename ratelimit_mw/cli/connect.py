@@ -1,6 +1,5 @@
 """The findings of ``check --connect``: the store, its clock, its servers and its processes."""
 
-import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -25,8 +24,6 @@ _SKEW: Final = 3
 """Seconds between two clocks that are a risk: more than a reply may take. Memcached has the time in whole seconds."""
 _NEARLY_FULL: Final = 3 / 4
 """The share of used pages of LMDB that is too much. At seven eighths, new keys fail."""
-_REFUSED: Final = re.compile("NOPERM|permission denied|must be owner|insufficient privilege")
-"""A part of the error of a server whose user lacks a right."""
 _INFO: Final = (
     *("valkey_version", "redis_version", "role", "used_memory_human"),
     *("maxmemory_human", "maxmemory_policy", "evicted_keys"),
@@ -69,10 +66,9 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
         probes = [_probe(limiter) for _ in range(_PROBES)] if takes_slots(store) else []
         store.ping()
     except RateLimitError as error:
-        is_refused = _REFUSED.search(str(error))
-        fix = "Give its user this right" if is_refused else "Start the server, or correct the URL or the login"
-        text = f"store: {name} {'rejects the calls' if is_refused else 'unreachable'} ({error})"
-        yield PROBLEM, f"{text}: requests are decided by on_store_error = {settings.on_store_error!r}. {fix}"
+        effect = f"requests are decided by on_store_error = {settings.on_store_error!r}"
+        fix = "Start the server, or correct the URL, the login or the rights of its user"
+        yield PROBLEM, f"store: {name} failed ({error}): {effect}. {fix}"
     else:
         yield FACT, f"store: {name} replies"
         if probes:

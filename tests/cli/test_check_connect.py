@@ -72,7 +72,7 @@ def test_the_text_has_a_line_for_each_finding(tmp_path: Path, redis_server: Serv
     dead = Files(tmp_path).rules(SITE, store=f"redis://{HOST}:1/0")
     result = run("check", dead, "--connect")
     assert result.exit_code == 1
-    assert f"problem: store: redis://{HOST}:1/0 unreachable" in result.stdout
+    assert f"problem: store: redis://{HOST}:1/0 failed (" in result.stdout
     result = run("check", dead, "--json")
     assert (result.exit_code, "facts" in json.loads(result.stdout)) == (0, False)
 
@@ -134,8 +134,7 @@ def test_a_policy_that_evicts_is_a_problem(tmp_path: Path, own_server: Server, s
     ("denied", "kind", "said", "fix"),
     [
         (["-info"], "notes", "redis", "Give the user of the store this right"),
-        # The server replies, so it is not called unreachable.
-        (["-eval", "-evalsha"], "problems", "store", "Give its user this right"),
+        (["-eval", "-evalsha"], "problems", "store", "correct the URL, the login or the rights of its user"),
     ],
 )
 def test_a_user_without_a_right_is_told_so(

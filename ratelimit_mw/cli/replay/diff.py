@@ -96,13 +96,10 @@ def _changes_between(old: Settings, new: Settings) -> list[_Change]:
 def _texts(settings: Settings) -> dict[str, tuple[list[str], str]]:
     """Return the text of each rule by name, and of the other settings, each with its place."""
     data, place_of = read(Path(settings.source)), places_in(settings.source)
-    amending = {amendment.position for amendment in settings.amendments.values()}
-    paths = (f"rules[{i}]" for i in range(len(data.get("rules", ()))) if i not in amending)
     return {
         _SETTINGS: (_lines({name: value for name, value in data.items() if name not in _OF_RULES}), settings.source),
         **{
-            # The rule of the setting ``limits`` comes after those of ``rules``.
-            rule.name or f"rule-{i + 1}": (_lines(_options(rule)), place_of(next(paths, "limits")))
+            rule.name or f"rule-{i + 1}": (_lines(_options(rule)), place_of(rule.place.path))
             for i, rule in enumerate(settings.rules)
         },
         **{
