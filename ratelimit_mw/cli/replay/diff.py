@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -51,8 +51,8 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], name: str | None, l
     sources = [Source.from_file(file) for file in (old, new)]
     changes = _changes_between(*(source.settings for source in sources))
     shown: list[Table | str] = [] if changes else ["No rule and no setting differs."]
-    shown.append(Table("Changes", [_change_row(change) for change in changes]))
-    summary: dict[str, Any] = {"changes": [change._asdict() for change in changes], "effect": None}
+    shown.append(Table("Changes", changes))
+    summary: dict[str, Any] = {"changes": changes, "effect": None}
     if not access_logs:
         return Answer(summary, shown)
     parser = parser_for(name, *sources)
@@ -69,18 +69,11 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], name: str | None, l
     return Answer(summary, [*shown, *_show(after.period, effect)], notes, bool(effect["newly_rejected"]))
 
 
-class _Change(NamedTuple):
-    """A rule that differs: the lines of its text that the other file does not have, as TOML, and its place."""
+def _changes_between(old: Settings, new: Settings) -> list[dict[str, Any]]:
+    """Return the rules that differ between two settings files, in the order of the new one.
 
-    kind: str
-    rule: str
-    old: list[str]
-    new: list[str]
-    place: str
-
-
-def _changes_between(old: Settings, new: Settings) -> list[_Change]:
-    """Return the changes from one settings file to another, in the order of the new one."""
+    A change has the lines that the other file does not have, as TOML, and the place of the rule.
+    """
     before, after = _texts(old), _texts(new)
     changes = []
     for name in dict.fromkeys((*after, *before)):
@@ -89,7 +82,8 @@ def _changes_between(old: Settings, new: Settings) -> list[_Change]:
             kind = "added" if name not in before else "removed" if name not in after else "changed"
             gone = [each for each in old_lines if each not in new_lines]
             added = [each for each in new_lines if each not in old_lines]
-            changes.append(_Change(kind, name, gone, added, after[name][1] if name in after else place))
+            place = after[name][1] if name in after else place
+            changes.append({"kind": kind, "rule": name, "old": gone, "new": added, "place": place})
     return changes
 
 
@@ -118,10 +112,6 @@ def _lines(options: Any) -> list[str]:
     """Return options as lines of TOML, without passwords."""
     shown = {name: redacted_url(value) if name in _URLS else value for name, value in options.items()}
     return [f"{name} = {toml(value if name != 'secret' else '(not shown)')}" for name, value in shown.items()]
-
-
-def _change_row(change: _Change) -> dict[str, Cell]:
-    return {"change": change.kind, **{name: value for name, value in change._asdict().items() if name != "kind"}}
 
 
 def _show(period: str, effect: dict[str, Any]) -> Iterator[Table | str]:
