@@ -315,7 +315,8 @@ class TimedCall(ByteCall):
                 problem = error  # its turn has come, or another call decides it
                 calls = await self.way.result(self.turn, self.due)
         if calls:
-            await self._lead(calls)
+            lead = self._lead(calls)
+            await (self.way.complete(lead) if len(calls) > 1 else lead)
         if problem is not None and not isinstance(problem, TimeoutError):
             raise problem  # the caller was cancelled
         return self.decisions

@@ -110,6 +110,10 @@ class Threads(_Way):
         """Return the result of another thread, or ``TimeoutError``."""
         return self.clock.result(future, due)
 
+    async def complete(self, work: Awaitable[None]) -> None:
+        """Do work that others wait for. It is completed when its caller is cancelled."""
+        await work
+
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
@@ -162,6 +166,11 @@ class EventLoop(_Way):
         wrapped = asyncio.wrap_future(future)
         wrapped.add_done_callback(take_error)
         return await self.clock.result(wrapped, due)
+
+    async def complete(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(_take_error)
+        await asyncio.shield(task)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
