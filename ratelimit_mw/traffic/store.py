@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote
 
 from ..errors import ConfigError, MissingExtraError, suggestion
 from ..forksafe import create_lock
@@ -16,7 +16,6 @@ from ..stores.url import check_store_url, family_of
 from .counts import Batch, EventCounts, Events, add_events, drop_expired, merged
 from .retention import DEFAULT, Retention
 
-_EXAMPLE: Final = "sqlite:///traffic.db, or sqlite:////var/lib/app/traffic.db for an absolute path"
 _FAMILIES: Final = ("memory", "sqlite", "redis")
 
 
@@ -141,19 +140,13 @@ def without_retention(url: str) -> tuple[str, str | None]:
 
 
 def _path_of(url: str) -> str:
-    expected = f"sqlite:// needs the path of a file: {_EXAMPLE}"
-    try:
-        split = urlsplit(url)
-    except ValueError:  # an invalid host between brackets, where there must be none
-        raise ConfigError(expected) from None
-    if split.query:
-        raise ConfigError("unknown option in the URL: sqlite:// takes only retention")
-    path = unquote(split.path)[1:]
-    if split.netloc or split.fragment or not path or path.endswith("/") or "\0" in path:
-        raise ConfigError(expected)
-    if path == ":memory:":
-        raise ConfigError("SQLite in memory is not supported. For a log in memory, write memory://")
-    return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."
+    path = unquote(url.removeprefix("sqlite://"))
+    if not path.startswith("/") or path.endswith(("/", "/:memory:")) or "\0" in path or "?" in url or "#" in url:
+        raise ConfigError(
+            "sqlite:// needs the path of a file, and takes only the option retention: sqlite:///traffic.db, or"
+            " sqlite:////var/lib/app/traffic.db for an absolute path. For a log in memory, write memory://"
+        )
+    return os.path.abspath(path[1:])  # noqa: PTH100 - Path.absolute keeps ".."
 
 
 def open_counts(address: LogAddress) -> CountStore:

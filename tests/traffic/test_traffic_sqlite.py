@@ -170,7 +170,7 @@ def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
         ("sqlite://[x]/a.db", "needs the path of a file"),
         ("sqlite:///folder/", "needs the path of a file"),
         ("sqlite:///:memory:", "memory://"),
-        ("sqlite:///a.db?mode=ro", "takes only retention"),
+        ("sqlite:///a.db?mode=ro", "takes only the option retention"),
         ("sqlite:///a.db?retention=1m:1d&retention=1m:1d", "twice"),
         ("sqlite:///a.db?retention=1m", "cannot parse retention"),
         ("sqlit:///a.db", "Did you mean 'sqlite'"),
