@@ -127,7 +127,7 @@ def print_text(line: str, style: str = "") -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table with a column for each key of its rows, or nothing when there are no rows.
+    """Print a table with a column for each key of its rows, whose _ is a space, or nothing when there are no rows.
 
     Numbers are aligned to the right. Where a terminal is too narrow, cells have several lines. Where it is too narrow
     for whole words, each row is a list of its cells.
@@ -135,13 +135,13 @@ def print_table(table: Table) -> None:
     if not table.rows:
         return
     print_text(table.title, "bold")
-    rows = [{name: _cell_text(cell) for name, cell in row.items()} for row in table.rows]
+    rows = [{name.replace("_", " "): _cell_text(cell) for name, cell in row.items()} for row in table.rows]
     widths = _fitting({name: [row[name] for row in rows] for name in rows[0]}, columns_of(sys.stdout))
     if widths is None:
         _print_records(rows)
         return
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for (name, cell), width in zip(table.rows[0].items(), widths, strict=True):
+    for name, cell, width in zip(rows[0], table.rows[0].values(), widths, strict=True):
         grid.add_column(name, justify="right" if isinstance(cell, int | float) else "left", width=width)
     for row in rows:
         grid.add_row(*row.values())
@@ -177,7 +177,9 @@ def _fitting(columns: Mapping[str, Sequence[str]], most: int) -> list[int] | Non
     return widths
 
 
-def _cell_text(cell: Cell) -> str:
+def _cell_text(cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
     if isinstance(cell, int | float):
         return f"{cell:,}" if isinstance(cell, int) else f"{cell:.1%}"
     return "\n".join(map(printable, [cell] if isinstance(cell, str) else cell))

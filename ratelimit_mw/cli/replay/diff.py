@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from ...operations import Answer, Cell, Table
+from ...operations import Answer, Table
 from ...rules.places import places_in
 from ...rules.rule import Rule
 from ...settings import Settings
@@ -121,27 +121,6 @@ def _show(period: str, effect: dict[str, Any]) -> Iterator[Table | str]:
         clients = count_text(effect[f"clients_{change}"], "client")
         yield f"{effect[change]:,} {text} ({effect[change] / effect['requests']:.1%}) from {clients}"
     yield ""
-    yield Table("Rejections by rule", list(map(_rule_row, effect["rules"])))
+    yield Table("Rejections by rule", effect["rules"])
     for change, text in _CHANGES.items():
-        yield Table(f"Clients {text}", [_client_row(row, text) for row in effect[f"most_{change}"]])
-
-
-def _rule_row(rule: dict[str, Any]) -> dict[str, Cell]:
-    before, after = ("-" if rule[name] is None else f"{rule[name]:,}" for name in ("rejected_old", "rejected_new"))
-    return {
-        "rule": rule["name"],
-        "before": before,
-        "after": after,
-        "newly rejected": rule["newly_rejected"],
-        "newly allowed": rule["newly_allowed"],
-    }
-
-
-def _client_row(row: dict[str, Any], change: str) -> dict[str, Cell]:
-    return {
-        "client": row["client"],
-        "requests": row["requests"],
-        change: row["count"],
-        "share": row["count"] / row["requests"],
-        "rules": ", ".join(row["rules"]),
-    }
+        yield Table(f"Clients {text}", effect[f"most_{change}"])

@@ -189,7 +189,7 @@ class ReplayReport:
 def compare(old: ReplayReport, new: ReplayReport, limit: int) -> dict[str, Any]:
     """Return what changes from the decisions of the side 0, the rules as they were, to those of the side 1."""
     new.log.db.execute(_CHANGED)
-    sides = {"newly_allowed": old, "newly_rejected": new}
+    sides = {"newly_rejected": new, "newly_allowed": old}
     counts = {name: side.rows(_CHANGES)[0] for name, side in sides.items()}
     by_rule = {name: dict(side.rows(_CHANGES_OF_RULES)) for name, side in sides.items()}
     return {
