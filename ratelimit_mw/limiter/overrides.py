@@ -7,6 +7,7 @@ import logging
 import math
 from concurrent.futures import Future, wait
 from typing import Final
+from weakref import WeakValueDictionary
 
 from ..clock import SECOND, monotonic
 from ..errors import ConfigError, RateLimitError, StateError, StoreError
@@ -19,7 +20,6 @@ from ..stores.blocking import Call, run_beside, run_once, twins
 from ..stores.url import redacted_url
 from .clocks import Clocks
 from .follower import NEVER, Follower
-from .registry import Registry
 from .reloads import Reloads
 from .remote.store import RemoteStore
 from .tasks import Tasks
@@ -49,7 +49,7 @@ class Overrides:
         self._reported: frozenset[tuple[str, str]] = frozenset()
         self._is_shared = keeps_records(store)
         reloads.checks.append(self._apply)
-        _everywhere.add(self)
+        _everywhere[id(self)] = self
 
     async def follow(self, call: Call) -> None:
         """Put the record of the store into effect. If another one is active since the read, read again.
@@ -144,14 +144,14 @@ class Overrides:
             hint = "To be sure, make the same change again, or list the overrides"
             raise StoreError(f"{error}. The change of the overrides may be in effect. {hint}") from error
         if is_written:
-            for each in _everywhere:
-                if each._store is self._store and each._is_shared:
+            for each in [reference() for reference in _everywhere.valuerefs()]:
+                if each is not None and each._store is self._store and each._is_shared:
                     await each.follow(call)
         return is_written
 
 
-_everywhere: Final = Registry[Overrides]()
-"""The overrides of all limiters of this process. Those with one store object apply a change at once."""
+_everywhere: Final = WeakValueDictionary[int, Overrides]()
+"""The overrides of all limiters of this process, by their ids. Those with one store object apply a change at once."""
 
 
 class RecordFollower(Follower):

@@ -107,19 +107,18 @@ class Programs:
         key_of, choose, own_cost = rule.build_key, rule.choose, rule.fixed_cost or 0
         decide_hits = self._of_hits(plan, store)
 
-        def decide(features: Features, cost: int | None, request: Any, found: Found | None = None) -> Verdict:
+        def decide(features: Features, cost: int | None, request: Any) -> Verdict:
             if (key := key_of(features)) is None:
                 return Verdict()
-            if looks_up and found is None:
-                found = Found(clock)
+            found = Found(clock) if looks_up else None
             limits = choose(features, key, found)
+            while found is not None and isinstance(limits, LimitsCall):
+                found.known[limits.lookup] = limits.result()
+                limits = choose(features, key, found)
             if type(limits) is tuple and len(limits) == 1:
                 limit = limits[0]
                 decision: Any = decide_one(limit, limit.prefix + key, own_cost if cost is None else cost)
                 return Verdict((decision,), decision.allowed)
-            if isinstance(limits, LimitsCall) and found is not None:
-                found.known[limits.lookup] = limits.result()
-                return decide(features, cost, request, found)
             return decide_hits(features, cost, request, found)
 
         return decide
@@ -132,9 +131,9 @@ class Programs:
             if looks_up and found is None:
                 found = Found(clock)
             hits = hits_of(features, cost, request, found, clock)
-            if isinstance(hits, LimitsCall) and found is not None:
+            while found is not None and isinstance(hits, LimitsCall):
                 found.known[hits.lookup] = hits.result()
-                return decide(features, cost, request, found)
+                hits = hits_of(features, cost, request, found, clock)
             if not isinstance(hits, list):
                 return cast(Verdict, hits)
             if not hits:

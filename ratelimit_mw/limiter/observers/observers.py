@@ -88,7 +88,7 @@ class Observers:
             found = reader() if reader else function
             if isinstance(found, OutcomeReader):
                 self.readers.append(found)
-                found.limiters.add(self)
+                found.limiters[id(self)] = self
             else:
                 self._functions.append(found)
         self.early = [function for function in self._functions if getattr(function, "is_early", False)]

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from itertools import count
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from ...forksafe import create_lock
-from ..registry import Registry
 from .events import Event, Labels, RequestOutcomes
 
 MAX_SERIES: Final = 1000
@@ -36,8 +36,8 @@ class OutcomeReader:
     """Has the number of requests by their labels. Bounded. A subclass shows it."""
 
     def __init__(self) -> None:
-        self.limiters = Registry[Any]()
-        """The ``Observers`` of the limiters whose requests are counted here, until they are gone."""
+        self.limiters = WeakValueDictionary[int, Any]()
+        """The ``Observers`` of the limiters whose requests are counted here, until they are gone, by their ids."""
         self._lock = create_lock(self, "_lock", threading.Lock, lambda reader, _: reader.start_over())
         self.start_over()
 
@@ -72,7 +72,8 @@ class OutcomeReader:
             wanted: Its name: "breaker", "limit" or "in_flight".
         """
         found: dict[tuple[str, ...], int] = {}
-        for limiter in self.limiters:
+        limiters = [reference() for reference in self.limiters.valuerefs()]  # which other threads may add to
+        for limiter in filter(None, limiters):
             for name, labels, number in limiter.gauges():
                 if name == wanted:
                     found[labels] = max(number, found.get(labels, 0))

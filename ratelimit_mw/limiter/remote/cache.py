@@ -62,25 +62,19 @@ class Rejections:
 
     def learn(self, decisions: list[Decision], at: int) -> list[Decision]:
         """Cache the rejections of a call that began ``at`` a time. Return the decisions."""
-        if self._span:
-            for decision in decisions:
-                if not decision.allowed and not decision.hit[0].shadow:
-                    self._remember(decisions, at)
-                    return decisions
+        rejecting = [decision for decision in decisions if not (decision.allowed or decision.hit[0].shadow)]
+        if not rejecting:
             if self._young or self._old:
                 # The cached decisions of these keys hold an outdated ``remaining``.
                 self.drop(decision.hit[1] for decision in decisions if not decision.local)
-        return decisions
-
-    def _remember(self, decisions: Sequence[Decision], at: int) -> None:
-        rejecting = [decision for decision in decisions if not (decision.allowed or decision.shadow)]
         # If one of the rejecting limits must be asked each time, it may have the longest wait.
-        if all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
+        elif self._span and all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
             if len(self._young) >= _MAX_KEYS // 2:
                 self._old, self._young = self._young, {}
             for decision in rejecting:
                 until = at + min(decision.retry_us or 0, self._span)
                 self._young[decision.hit[1]] = _Rejection(decision, at, until)
+        return decisions
 
     def drop(self, keys: Iterable[str]) -> None:
         """Forget the rejections of keys that have changed."""

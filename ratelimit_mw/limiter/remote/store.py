@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 from weakref import ref
 
 from ... import clock as process
@@ -26,6 +26,7 @@ from ...stores.blocking import Call, PerLoop, async_call, blocking_call, run_blo
 from ...stores.url import redacted_url
 from ...testmode import testmode
 from ..clocks import Clocks
+from ..follower import Follower
 from ..tasks import Tasks
 from .breaker import Breaker, NotAskedError
 from .cache import Rejections
@@ -35,13 +36,6 @@ from .leases import LeasedRequest, Leases
 
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
-
-
-class RecordReader(Protocol):
-    """Reads the overrides of an open store, with ``read`` and ``aread``."""
-
-    @property
-    def due_at(self) -> float: ...
 
 
 class RemoteStore:
@@ -69,7 +63,8 @@ class RemoteStore:
         self._last = self.fallback.last
         self.is_open = False
         """Whether this process has opened the store. The next decision opens it."""
-        self.follower: RecordReader | None = None
+        self.follower: Follower | None = None
+        """Reads the overrides of the open store, by ``read`` and ``aread``."""
         self.timed: Callable[[float, str], None] | None = None
         """Receives the seconds of a call that decides, and its result: "ok" or "error"."""
         self._opening = create_lock(self, "_opening", threading.Lock)
