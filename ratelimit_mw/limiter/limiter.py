@@ -22,11 +22,11 @@ from ..settings.options import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..stores.blocking import Call, async_call, blocking_call, run_beside, run_blocking, twins
 from ..testmode import testmode
+from ..traffic import TrafficLog
 from .clients import Clients
 from .clocks import Clocks
 from .gates import Gates
 from .observers.observers import Observer, Observers
-from .observers.traffic import feed_of
 from .overrides import Overrides, RecordFollower, keeps_records
 from .programs import Programs
 from .reloads import Reloads
@@ -110,12 +110,11 @@ class Limiter:
         """Build the observers, and the traffic log that counts beside them."""
         with error_path("observers"):
             functions = self.settings.observers if given is None else checked_observers(given)
+        url, kind = self.settings.traffic_log, type(self.store).__name__.removesuffix("Store").lower()
         with error_path("traffic_log"):
-            feed = feed_of(self.settings, self.clocks.time)
-        self.traffic_log = None if feed is None else feed.log
-        kind = type(self.store).__name__.removesuffix("Store").lower()
-        self.is_observed = bool(functions or feed)
-        return Observers(functions, feed, self.settings.event_features, kind, self.gates)
+            self.traffic_log = None if url is None else TrafficLog(url, clock=self.clocks.time)
+        self.is_observed = bool(functions or self.traffic_log)
+        return Observers(functions, self.traffic_log, self.settings, kind, self.gates)
 
     def _follow(self, overrides: Overrides) -> RecordFollower | None:
         """Connect the parts in front of a store that processes share. Return what follows the overrides there."""

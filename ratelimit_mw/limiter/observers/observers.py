@@ -16,13 +16,15 @@ from ...clock import monotonic
 from ...decision import Decision, Verdict
 from ...errors import ConfigError, error_path
 from ...forksafe import check_process, create_lock
+from ...settings import Settings
 from ...settings.options import checked_observer
 from ...testmode import testmode
+from ...traffic import TrafficLog
 from ..gates import Gates
 from ..remote.breaker import Breaker
 from .events import Event, RequestOutcomes, outcomes_of, settled_costs
 from .readers import MAX_SERIES, OutcomeReader
-from .traffic import TrafficFeed
+from .traffic import counter_of, recorder_of
 
 Observer = Callable[[Event], object]
 
@@ -55,8 +57,8 @@ class Observers:
     They run in the thread or on the event loop of the request. An event that an observer itself causes is not sent.
 
     An observer is a function. With ``needs_event``, it receives only the events whose outcomes it needs. With
-    ``counter_of``, it counts requests without their events: an ``OutcomeReader``, and the feed of a traffic log. With
-    ``is_early``, it also receives an event when the response starts.
+    ``is_early``, it also receives an event when the response starts. An ``OutcomeReader`` counts requests without their
+    events, as does the traffic log.
 
     Attributes:
         store: The kind of the store.
@@ -68,17 +70,17 @@ class Observers:
     def __init__(
         self,
         observers: Sequence[str | Observer],
-        feed: TrafficFeed | None,
-        names: Sequence[str],
+        log: TrafficLog | None,
+        settings: Settings,
         store: str,
         gates: Gates,
     ) -> None:
-        self.store, self._names = store, frozenset(names)
+        self.store, self._names = store, frozenset(settings.event_features)
         self.readers: list[OutcomeReader] = []
         self.breaker: Breaker | None = None
         self.gates = gates
         self._functions: list[Observer] = []
-        self._feed = feed
+        self._log, self._has_clients = log, settings.traffic_clients
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
         self._lock = create_lock(self, "_lock", threading.Lock, Observers._start_over)
@@ -120,7 +122,7 @@ class Observers:
             decision = decisions[0]
             rows = self._allowed if decision.allowed else self._rejected
             if not decision.why:  # neither "banned" nor "unavailable"
-                key = decision.hit[0] if self._feed is None else (decision.hit[0], endpoint)
+                key = decision.hit[0] if self._log is None else (decision.hit[0], endpoint)
         elif verdict.allowed:
             rows = self._allowed
             key = self._key(decisions, endpoint)
@@ -138,7 +140,7 @@ class Observers:
 
     def _key(self, decisions: Sequence[Decision], endpoint: str | None) -> object:
         """Return the limits and the endpoint of an allowed request, which determine its row. None for others."""
-        limits: list[object] = [endpoint if self._feed is not None else None]
+        limits: list[object] = [endpoint if self._log is not None else None]
         for decision in decisions:
             if not decision.allowed:
                 return None
@@ -161,7 +163,7 @@ class Observers:
             self._send(row.functions, row.outcomes, verdicts, endpoint, method)
 
     def _row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
-        key = outcomes, endpoint if self._feed is not None else None
+        key = outcomes, endpoint if self._log is not None else None
         row = self._rows.get(key)
         if row is None:
             check_process()
@@ -174,10 +176,10 @@ class Observers:
     def _build_row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
         counters = [self._call(reader.counter_of, outcomes) for reader in self.readers]
         functions = [each for each in self._functions if getattr(each, "needs_event", _always)(outcomes)]
-        if self._feed is not None and self._feed.has_clients:
-            functions.insert(0, self._feed.recorder_of(outcomes, endpoint))
-        elif self._feed is not None:
-            counters.append(self._call(self._feed.counter_of, outcomes, endpoint))
+        if self._log is not None and self._has_clients:
+            functions.insert(0, recorder_of(self._log, outcomes, endpoint))
+        elif self._log is not None:
+            counters.append(self._call(counter_of, self._log, outcomes, endpoint))
         counters = [counter for counter in counters if counter is not None]
         counter = counters[0] if len(counters) == 1 else zip(*counters, strict=True) if counters else repeat(None)
         return _Row(outcomes, counter, functions)
