@@ -169,7 +169,7 @@ class EventLoop(_Way):
 
     async def complete(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
-        task.add_done_callback(_take_error)
+        task.add_done_callback(take_error)
         await asyncio.shield(task)
 
     async def pause(self, seconds: float) -> None:
