@@ -1,6 +1,6 @@
 """Reads what FastAPI knows of a view: the functions it calls before, and the types of its parameters."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -22,18 +22,17 @@ _PLACES: Final = {
 """The list of parameters that has the features of a family."""
 
 
-def calls_before(dependant: Any) -> Iterator[object]:
-    """Yield the functions that FastAPI calls before a view, the outermost first."""
+def dependants_of(dependant: Any) -> Iterator[Any]:
+    """Yield the dependencies of a view, in the order in which FastAPI calls them, and the view."""
     for inner in getattr(dependant, "dependencies", ()):
-        yield from calls_before(inner)
-        yield inner.call
+        yield from dependants_of(inner)
+    yield dependant
 
 
 class ParameterTypes(Conversions):
     """The parameters of a view and its dependencies. Pydantic converts what a client sends, as FastAPI lets it."""
 
-    def __init__(self, dependant: Any) -> None:
-        every = list(_with_dependencies(dependant))
+    def __init__(self, every: Sequence[Any]) -> None:
         places = dict.fromkeys(_PLACES.values())
         self._lists = {place: [each for part in every for each in getattr(part, place, ())] for place in places}
         bodies = self._lists["body_params"]
@@ -98,12 +97,6 @@ def _text(value: Any, sent: str) -> Any:
         return text_of("", value)
     except FeatureTypeError:
         return sent
-
-
-def _with_dependencies(dependant: Any) -> Iterator[Any]:
-    yield dependant
-    for inner in getattr(dependant, "dependencies", ()):
-        yield from _with_dependencies(inner)
 
 
 def _types_at(path: list[str], name: str, info: Any, is_inside: bool = True) -> Iterator[tuple[Any, bool]]:

@@ -14,7 +14,7 @@ from ..keys.features import INVALID, UNMATCHED
 from ..rules.marks import Destination, ViewMarks
 from ..rules.match import METHODS
 from ..rules.paths import PathTable, deepen
-from .dependants import ParameterTypes, calls_before
+from .dependants import ParameterTypes, dependants_of
 
 Scope = Mapping[str, Any]
 
@@ -92,9 +92,9 @@ class AppRoute:
         self.target = entry if is_opaque else self.mounted if self.is_mount else entry.endpoint
         self.endpoint = str(UNMATCHED) if is_opaque else self.pattern.replace(":path}", "}")
         self.name = place.name + (getattr(entry, "name", None) or "")
-        dependant = getattr(entry, "dependant", None)
-        self.conversions = ParameterTypes(dependant)
-        self.calls = list(calls_before(dependant))
+        *before, view = dependants_of(getattr(entry, "dependant", None))
+        self.conversions = ParameterTypes([view, *before])
+        self.calls = [each.call for each in before]
         self._matches: dict[str | None, RouteMatch] = {}
 
     def match_for(self, method: str | None) -> RouteMatch:

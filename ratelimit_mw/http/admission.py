@@ -65,7 +65,6 @@ class Admission:
     _settled = 0  # The number of settled verdicts.
     _reported = -1  # The number of verdicts that events have, -1 before the first event.
     _late_rejection: Verdict | None = None  # It has its own event.
-    _checked_rules: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -124,7 +123,6 @@ class Admission:
             self.verdict = first.verdict = verdict
             first._note_rejection(verdict)
             return
-        first._checked_rules |= {*verdict.rules}
         first.added = first.added or combine_verdicts(first.verdicts)  # an end at the same time now takes the lock
         with lock:  # a request may check in several threads, and end in another one
             is_kept = not first.has_ended and (first.status is None or plan.has_slots)
@@ -155,8 +153,7 @@ class Admission:
     @property
     def decided_rules(self) -> frozenset[str]:
         """The names of the rules that this limiter has decided, and that allow the request."""
-        first = self.first or self
-        return first._checked_rules.union(*(verdict.rules for verdict in first.verdicts[:1]))
+        return frozenset(rule for verdict in self.verdicts for rule in verdict.rules)
 
     async def _decide(self, call: Call, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Decide another plan in the middle of the request, show the verdict, and wait in a queue."""

@@ -62,14 +62,6 @@ def _with_framework_request(read: Callable[[Any], Any]) -> Read:
     return lambda request: read(request.passed)
 
 
-async def awaited(features: dict[str, Any]) -> dict[str, Any]:
-    """Return the same features. Those of async functions are awaited."""
-    for name, value in features.items():
-        if type(value) is not str and inspect.isawaitable(value):
-            features[name] = await value
-    return features
-
-
 class Identify:
     """Reads the features that your function returns. Others are read as if there were no function.
 

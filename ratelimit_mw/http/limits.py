@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -27,8 +28,9 @@ from ..settings import (
     load_settings,
     with_options,
 )
+from ..stores.blocking import Call, blocking_call, twins
 from .features import FeatureReader
-from .functions import IDENTIFY, CheckedFunctions, FeatureFunctions, Read, awaited
+from .functions import IDENTIFY, CheckedFunctions, FeatureFunctions, Read
 from .headers import HeaderWriter
 from .needs import RulesHere
 from .rejection import PreparedRejections
@@ -83,25 +85,27 @@ class HttpLimits:
         # They are forgotten with these rules.
         self.plan_without, self.peek_plan = lru_cache(1024)(_plan_without), lru_cache(1024)(_peek_plan)
 
-    def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Read the features of a plan, without those that are provided."""
+    async def _read(
+        self, call: Call, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Read the features of a plan, without those that are provided. Await those of async functions."""
         features = self.reader.read(plan, request, provided)
-        if not (self.reader.may_await or provided):
-            return features
-        return {name: request.resolve(value) for name, value in features.items()}
+        for name, value in features.items() if self.reader.may_await or provided else ():
+            if type(value) is not str and inspect.isawaitable(value):
+                features[name] = request.resolve(value) if call is blocking_call else await value
+        return features
 
-    async def aread(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Read the features of a plan, and await those of async functions."""
-        features = self.reader.read(plan, request, provided)
-        return await awaited(features) if self.reader.may_await or provided else features
+    read, aread = twins(_read)
 
-    def decide(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> Verdict:
+    async def _decide(
+        self, call: Call, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
+    ) -> Verdict:
         """Decide a plan. The arguments are those of ``read``."""
-        return self.limiter.decide(plan, self.read(plan, request, provided), None, True, request)
+        features = await self._read(call, plan, request, provided)
+        verdict: Verdict = await call(self.limiter, "decide", plan, features, None, True, request)
+        return verdict
 
-    async def adecide(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> Verdict:
-        """Async form of ``decide``. Functions of features may be async."""
-        return await self.limiter.adecide(plan, await self.aread(plan, request, provided), None, True, request)
+    decide, adecide = twins(_decide)
 
     def undecided(self, plan: Plan, native: Mapping[str, Any], before_user: bool = False) -> Plan:
         """Return the rest of a plan that outer middleware of this limiter has not decided.
