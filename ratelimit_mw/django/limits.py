@@ -100,16 +100,6 @@ class ProjectLimits:
         self.http_limiter = HttpLimiter(settings, limiter, features, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
         self.owned = limiter is None
 
-    @property
-    def middleware_needs(self) -> set[str]:
-        """The features that the middleware reads. Throttles read those of their own rules."""
-        rules = self.http_limiter.in_force.rules
-        names = rules_of_throttles(rules)
-        return {
-            *rules.lists.needs,
-            *(need for rule in rules.rules if rule.name not in names for need in rule.source.needs),
-        }
-
     def routes(self, urlconf: Any = None) -> URLRoutes:
         """Return the routes of a URLconf, by default the project's. Raises ``ConfigError`` for invalid marks."""
         resolver = get_resolver(urlconf)

@@ -176,7 +176,9 @@ def positions_of(middleware: str | type) -> list[int]:
 
 def is_before_user(project: ProjectLimits) -> bool:
     """Return whether a rule counts by user, and the last position of the middleware is before the user is known."""
-    if "user" not in project.middleware_needs or project.http_limiter.gives_user:
+    rules, throttled = project.http_limiter.in_force.rules, rules_of_throttles(project.http_limiter.in_force.rules)
+    needs = [need for rule in rules.rules if rule.name not in throttled for need in rule.source.needs]
+    if "user" not in (*rules.lists.needs, *needs) or project.http_limiter.gives_user:
         return False
     position, authentication = (max(positions_of(one), default=-1) for one in (RateLimitMiddleware, _AUTHENTICATION))
     return position >= 0 and (authentication < 0 or position < authentication)

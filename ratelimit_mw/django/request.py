@@ -60,12 +60,15 @@ class DjangoRequest(WSGIRequest):
 
     limits: HttpLimits
     """The rules that decide the request. A page of this package has none."""
+    method = path = sent_path = ""
 
     def __init__(self, framework_request: Any, to: Destination = NOWHERE, may_await: bool = False) -> None:
         self.native = framework_request.META
         self.framework_request = framework_request
         self._scope = getattr(framework_request, "scope", None)
-        self.to, self.endpoint = to, to.endpoint
+        self.method = framework_request.method or ""
+        self.path = self.sent_path = framework_request.path_info or "/"
+        self.to, self.endpoint, self.view = to, to.endpoint, to.function
         """Where the request goes, with the marks of the view."""
         self.may_await = may_await
         """Whether features may be awaitable."""
@@ -87,25 +90,9 @@ class DjangoRequest(WSGIRequest):
         return forwarded if forwarded == sent or self.limits.settings.trusted_proxies else INVALID
 
     @property
-    def method(self) -> str:
-        return self.framework_request.method or ""
-
-    @property
     def peer(self) -> str | None:
         address = self.native.get("REMOTE_ADDR")
         return super().peer if address == "localhost" else address or None
-
-    @property
-    def view(self) -> str:  # type: ignore[override]
-        return self.to.function
-
-    @property
-    def path(self) -> str:
-        return self.framework_request.path_info or "/"
-
-    @property
-    def sent_path(self) -> str:
-        return self.path
 
     @property
     def counted_path(self) -> str:

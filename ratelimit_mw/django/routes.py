@@ -123,9 +123,10 @@ class URLRoutes:
         """Return the route of a ``ResolverMatch``. One of a resolver of your own may be unknown, and has no marks."""
         routes = self._by_language.get(language)
         if routes is None:
-            last_first = zip(reversed(self._ways), reversed(self.all), strict=True)
-            routes = {(_joined(map(_text_of, way)), id(way[-1].callback)): route for way, route in last_first}
-            self._by_language[language] = routes
+            routes = self._by_language[language] = {}
+            for way, route in zip(self._ways, self.all, strict=True):
+                text = _joined(str(part.pattern) for part in way)
+                routes.setdefault((text, id(way[-1].callback)), route)
         known = routes.get((match.route, id(match.func)))
         template, function = route_template(match.route), match.view_name
         return known or replace(NO_ROUTE, template=template, callback=match.func, function=function)
@@ -143,10 +144,6 @@ def _ways(resolver: Any, outer: tuple[Any, ...] = ()) -> Iterator[_Way]:
             yield from _ways(pattern, way)
         else:
             yield way
-
-
-def _text_of(pattern: Any) -> str:
-    return str(pattern.pattern)
 
 
 def _joined(texts: Iterable[str]) -> str:

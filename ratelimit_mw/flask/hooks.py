@@ -40,6 +40,8 @@ _FIRST_SHORT: Final = 300
 class FlaskRequest(WSGIRequest):
     """A request over Flask's own, which is ``framework_request``."""
 
+    endpoint = UNMATCHED
+
     def __init__(self, request: flask.Request) -> None:
         self.native = request.environ
         self.framework_request = request
@@ -49,7 +51,8 @@ class FlaskRequest(WSGIRequest):
         if error is not None and isinstance(error, MethodNotAllowed):
             rule, self._params = _rule_without_view(request, error)
         self.rule = rule
-        self.endpoint = UNMATCHED if rule is None else route_template(rule.rule)
+        if rule is not None:
+            self.endpoint, self.view = route_template(rule.rule), rule.endpoint
 
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
@@ -68,10 +71,6 @@ class FlaskRequest(WSGIRequest):
         if not (cached.get("form") or cached.get("files")):
             return None
         return Body.from_form(self.framework_request.form.items(multi=True), self.framework_request.files)
-
-    @property
-    def view(self) -> str:  # type: ignore[override]
-        return UNMATCHED if self.rule is None else self.rule.endpoint
 
     def body(self, limit: int) -> object:
         """Read what Flask keeps of the body where a function before ours has read it already, else the rest of it."""
