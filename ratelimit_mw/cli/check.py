@@ -106,9 +106,10 @@ def _required_features(source: Source) -> dict[str, list[str]]:
 
 def _problems(source: Source) -> Iterator[str]:
     for rule in source.rules.rules:
-        for limit in rule.never_fitting():
-            cost = rule.fixed_cost
-            yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.text}"
+        try:
+            rule.check_cost()
+        except ConfigError as error:
+            yield f"{rule.name}: {error}"
     for text in source.settings.trusted_proxies:
         if text != UNIX and not parse_network(text).prefixlen:
             yield f"trusted_proxies has {text}, so each client can choose its own IP address. Name your proxies only"

@@ -272,19 +272,13 @@ class CompiledRule:
 
     def check_cost(self, limits: Iterable[Limit] | None = None) -> None:
         """Raise ``ConfigError`` for a limit that rejects every request. Default: all limits that are known."""
-        for limit in self.never_fitting(limits):
-            which, effect = limit.text, "every request is rejected"
-            if self._held:
-                which, effect = f"{which} without its reserve", "every request of the lowest class is rejected"
-            if limit.tuning is not None and not limit.sheds:
-                effect = f"{effect} at its smallest amount"
-            message = f"the cost {self.fixed_cost} is above the limit {which}, so {effect}"
-            raise ConfigError(message)
-
-    def never_fitting(self, limits: Iterable[Limit] | None = None) -> list[Limit]:
-        """Return those of the limits that reject every request, because its cost is above them."""
-        every = self.all_limits() if limits is None else limits
-        return [limit for limit in every if (self.fixed_cost or 0) > limit.of_lowest.limit]
+        for limit in self.all_limits() if limits is None else limits:
+            lowest = limit.of_lowest
+            if (self.fixed_cost or 0) > lowest.limit:
+                which, effect = f"the limit {limit.text}", "every request is rejected"
+                if lowest is not limit:
+                    which, effect = f"{lowest.limit}, the smallest part of {which}", "its requests are rejected"
+                raise ConfigError(f"the cost {self.fixed_cost} is above {which}, so {effect}")
 
 
 def similar_names(names: Iterable[str], known: Iterable[str]) -> str:

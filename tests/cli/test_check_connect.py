@@ -81,7 +81,7 @@ def test_a_dead_store_is_a_problem(tmp_path: Path) -> None:
     """The problems of the settings come first."""
     file = Files(tmp_path).rules({**SITE, "cost": 9}, store=f"redis://{HOST}:1/0")
     cost, store, server = connected(file, exit_code=1)["problems"]
-    assert "site rejects every request: its cost 9 is greater" in cost
+    assert "site: the cost 9 is above the limit" in cost
     assert "requests are decided by on_store_error = 'local'" in store
     assert "does not reply" in server
 

@@ -135,7 +135,7 @@ def test_check_finds_problems(settings: Write) -> None:
         (f'trusted_proxies = ["unix", "0.0.0.0/0"]\n{rule}', f"trusted_proxies has 0.0.0.0/0, {every}"),
         (f'trusted_proxies = ["unix", "::/0"]\n{rule}', f"trusted_proxies has ::/0, {every}"),
         (f'trusted_proxies = ["unix", "10.0.0.0/8"]\n{rule}', None),
-        (f"{rule}cost = 6", "a rejects every request: its cost 6 is greater than the limit 5/minute"),
+        (f"{rule}cost = 6", "a: the cost 6 is above the limit 5/minute, so every request is rejected"),
     ):
         answer = answer_of("check", settings(text))
         assert answer.json["problems"] == [problem] * (problem is not None), text

@@ -348,7 +348,7 @@ def test_a_cached_rejection_is_of_its_class() -> None:
 def test_a_table_that_cannot_work_is_an_error(table: Any, message: str) -> None:
     """The message has the place."""
     expect_error(message, load_settings, {"priorities": table})
-    expect_error("cost: the cost 8 is above the limit 10/minute without its reserve", lambda: limiter(cost=8))
+    expect_error("cost: the cost 8 is above 7, the smallest part of the limit 10/minute", lambda: limiter(cost=8))
 
 
 def test_an_unknown_class_is_an_error_with_its_line(tmp_path: Path) -> None:
