@@ -5,7 +5,7 @@ With a secret, digests replace personal features, so that the store holds no per
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -129,7 +129,7 @@ class KeyMaker:
 
     def __init__(
         self,
-        entries: tuple[tuple[str, ...], ...],
+        entries: Sequence[Sequence[str]],
         endpoint: str = UNMATCHED,
         secret: Secret = NO_SECRET,
         warn: Callable[[], None] = warn_of_unknown_ip,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, Unpack, cast
 
@@ -25,15 +24,6 @@ from .schedule import Schedule
 from .values import FeatureCost, checked_table, counted_statuses
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
-_ATTRIBUTES: Final = {
-    "key": "entries",
-    "match": "matches",
-    "hold_at_most": "hold_us",
-    "wait": "wait_us",
-    "target": "target_us",
-    "limits_ttl": "limits_ttl_us",
-}
-"""The attributes of a rule that do not have the names of their options."""
 _LEASE_PERCENT: Final = 2
 _ADD: Final = "Add a limit such as "
 _USES: Final = {
@@ -55,9 +45,8 @@ Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
 
 
 @document(RuleOptions, limits=LIMITS_MEANING)
-@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Rule:
-    """One rule: the limits for the requests that match, counted per key.
+    """One rule: the limits for the requests that match, counted per key. All requests share it, so it never changes.
 
     Raises:
         ConfigError: An option is unknown or impossible. The message names the option.
@@ -68,73 +57,31 @@ class Rule:
         (['5/minute', '20/hour'], (('endpoint',), ('user', 'ip')))
     """
 
-    limits: Limits
-    options: RuleOptions  # all of them, including those with their default
-    given: RuleOptions
-    defaulted: tuple[str, ...]  # the options from [defaults]
-    place: Location
-    name: str | None
-    algorithm: Any
-    cost: int | FeatureCost | Callable[[Any], int]
-    unit: str
-    when_missing: str
-    mode: str
-    on_store_error: str | None
-    quotas: tuple[Quota, ...]  # empty for limits from a function
-    function: Callable[..., Any] | None  # of ``limits``
-    arguments: tuple[tuple[str, ...], ...]  # the parts that the function is passed, with their alternatives
-    entries: tuple[tuple[str, ...], ...]
-    matches: Match
-    tables: Tables
-    timezone: tzinfo
-    schedule: Schedule | None
-    limits_ttl_us: int
-    wait_us: int
-    target_us: int
-    tune: str | None
-    max_waiting: int
-    hold_us: int
-    reserve: Mapping[str, int]
-    unrouted: bool
-    consistency: str
-    lease_percent: int
-    ban: BanTerms | None
-    statuses: frozenset[int] | None
-    is_marked: bool
-    captures: Captures
-    """The parameters of its path patterns that the rule counts or matches by."""
-    parts: tuple[str, ...]
-    """The parts of the key, of ``match``, of ``per`` and of the cost, in a stable order."""
-    needs: tuple[str, ...]
-    """The features that the rule uses besides method, path and host, in a stable order."""
-    needs_without_cost: tuple[str, ...]
-    """The features that the rule uses to look at its limits, which consumes nothing."""
-
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
-        self._build(limits, options, {}, Location())
+        self._build({"limits": limits, **options}, {}, Location(), ())
 
     def _build(
-        self,
-        limits: Limits,
-        given: RuleOptions,
-        defaults: RuleDefaults,
-        place: Location,
-        inherited: Collection[str] = (),
+        self, given: Mapping[str, Any], defaults: RuleDefaults, place: Location, inherited: Collection[str]
     ) -> None:
         """Set and check all options. Those that are ``inherited`` from another rule may have no effect."""
-        name, options = given.get("name"), cast(RuleOptions, {**defaults, **given})
-        defaulted = tuple(option for option in defaults if option not in given)
+        name, options = given.get("name"), {**defaults, **given}
+        self.limits: Limits = options.pop("limits")
+        self.given, self.place = given, place
+        self.defaulted = tuple(option for option in defaults if option not in given)
+        """The options from [defaults]."""
         with error_of(f'rule "{name}"' if name else ""):
             decoded = decode(RuleOptions, options)
-            self._keep(limits=limits, options={**_DEFAULTS, **options}, given=given, defaulted=defaulted, place=place)
-            self._keep(**{_ATTRIBUTES.get(name, name): value for name, value in decoded.items()})
-            self._keep(wait_us=decoded["wait"] or 0, target_us=decoded["target"] or 0)
+            self.options = cast(RuleOptions, {**_DEFAULTS, **options})
+            """All of them, including those with their default."""
+            self._keep(decoded)
             self._combine(decoded)
+            self._check_others()
             self._check_unused(inherited)
 
-    def _keep(self, **attributes: object) -> None:
-        """Set attributes of a dataclass that is frozen."""
-        self.__dict__.update(attributes)
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in vars(self):
+            raise AttributeError(f"a rule never changes. Build another one for another {name}")
+        super().__setattr__(name, value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Rule) and (self.limits, self.options) == (other.limits, other.options)
@@ -142,35 +89,58 @@ class Rule:
     def __hash__(self) -> int:
         return hash(self.name)  # the other options may be tables, which have no hash
 
+    def _keep(self, decoded: Mapping[str, Any]) -> None:
+        """Set what one option decides."""
+        self.name: str | None = decoded["name"]
+        self.algorithm: Any = decoded["algorithm"]
+        self.cost: int | FeatureCost | Callable[[Any], int] = decoded["cost"]
+        self.unit: str = decoded["unit"]
+        self.when_missing: str = decoded["when_missing"]
+        self.mode: str = decoded["mode"]
+        self.on_store_error: str | None = decoded["on_store_error"]
+        self.entries: tuple[tuple[str, ...], ...] = decoded["key"]
+        self.matches: Match = decoded["match"]
+        self.timezone: tzinfo = decoded["timezone"]
+        self.limits_ttl_us: int = decoded["limits_ttl"]
+        self.wait_us: int = decoded["wait"] or 0
+        self.max_waiting: int = decoded["max_waiting"]
+        self.hold_us: int = decoded["hold_at_most"]
+        self.target_us: int = decoded["target"] or 0
+        self.tune: str | None = decoded["tune"]
+        self.reserve: Mapping[str, int] = decoded["reserve"]
+        self.unrouted: bool = decoded["unrouted"]
+        self.ban: BanTerms | None = decoded["ban"]
+
     def _combine(self, decoded: Mapping[str, Any]) -> None:
-        """Set and check what depends on several options."""
+        """Set what depends on several options."""
         with error_path("limits"):
             matched = (name for name, _ in self.matches.features)
-            function, arguments = function_of(self.limits, self.entries, (*matched, *decoded["per"]))
-            self._keep(function=function, arguments=arguments)
-            self._keep(quotas=() if function else parse_limits(self, self.limits))
-        self._keep(tables=self._tables(decoded["per_key"], decoded["per"]))
+            self.function, self.arguments = function_of(self.limits, self.entries, (*matched, *decoded["per"]))
+            """The function of ``limits``, and the parts that it is passed, with their alternatives."""
+            self.quotas = () if self.function else parse_limits(self, self.limits)
+        self.tables = self._tables(decoded["per_key"], decoded["per"])
         scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):
-            self._keep(schedule=Schedule(scheduled, self.timezone) if scheduled else None)
-        self._keep(statuses=counted_statuses(decoded["count_when"], decoded["count_unless"]))
-        self._keep(is_marked=bool((self.options["count_when"] or {}).get("marked")))
-        consistency, percent = self._share(decoded["consistency"], decoded["lease"])
-        self._keep(consistency=consistency, lease_percent=percent)
+            self.schedule = Schedule(scheduled, self.timezone) if scheduled else None
+        self.statuses = counted_statuses(decoded["count_when"], decoded["count_unless"])
+        self.is_marked = bool((self.options["count_when"] or {}).get("marked"))
+        self.consistency, self.lease_percent = self._share(decoded["consistency"], decoded["lease"])
         self._name_parts()
-        self._check_others()
 
     def _name_parts(self) -> None:
         """Set the parts and the features that the rule reads, in a stable order."""
         others = [name for name, _ in (*self.matches.features, *self.tables) if name]
         read = [*itertools.chain(*self.entries, *self.arguments), *others, *([PRIORITY] if self.reserve else [])]
         cost = self.cost.parts if isinstance(self.cost, FeatureCost) else ()
-        captures = Captures(self.matches.paths, map(feature_of, (*read, *cost)))
-        parts = tuple(dict.fromkeys((*read, *cost, *(["path"] if captures.names else []))))
-        needs = tuple(dict.fromkeys(map(feature_of, parts)))
+        self.captures = Captures(self.matches.paths, map(feature_of, (*read, *cost)))
+        """The parameters of its path patterns that the rule counts or matches by."""
+        self.parts = tuple(dict.fromkeys((*read, *cost, *(["path"] if self.captures.names else []))))
+        """The parts of the key, of ``match``, of ``per`` and of the cost."""
+        self.needs = tuple(dict.fromkeys(map(feature_of, self.parts)))
+        """The features that the rule uses besides method, path and host."""
         looked_at = {"path", *map(feature_of, read)}
-        self._keep(captures=captures, parts=parts, needs=needs)
-        self._keep(needs_without_cost=tuple(name for name in needs if name in looked_at))
+        self.needs_without_cost = tuple(name for name in self.needs if name in looked_at)
+        """Those that it uses to look at its limits, which consumes nothing."""
 
     def _tables(self, per_key: Any, per: Mapping[str, Any]) -> Tables:
         """Limits by value for each feature; those of ``per_key`` come first, under the name ""."""
@@ -305,16 +275,14 @@ def build_rule(
     Raises:
         ConfigError: The rule is impossible. The message names the defaults where it is possible without them.
     """
-    given = dict(options)
-    limits, own = given.pop("limits"), cast(RuleOptions, given)
     rule = object.__new__(Rule)
     try:
-        rule._build(limits, own, defaults, place, inherited)
+        rule._build(options, defaults, place, inherited)
     except ConfigError as error:
-        if not (added := [name for name in defaults if name not in given]):
+        if not (added := [name for name in defaults if name not in options]):
             raise
         try:
-            object.__new__(Rule)._build(limits, own, {}, place, inherited)
+            object.__new__(Rule)._build(options, {}, place, inherited)
         except ConfigError:
             raise error from None
         message = f"{error.message}. The rule has {', '.join(added)} from [defaults]"
@@ -326,12 +294,12 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
     """Return the rule with these options instead of those that it was not given."""
     if defaults.keys() <= {*rule.given, *rule.defaulted}:
         return rule
-    return build_rule({"limits": rule.limits, **rule.given}, defaults, rule.place)
+    return build_rule(rule.given, defaults, rule.place)
 
 
 def amended(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
     """Build a rule with other options in their place, and without old ones that depend on those replaced."""
-    given: dict[str, Any] = {"limits": rule.limits, **rule.given}
+    given = dict(rule.given)
     if "lease" in options:
         given.pop("consistency", None)
     elif options.get("consistency", "leased") != "leased":
