@@ -9,11 +9,6 @@ settings.configure(
     ROOT_URLCONF=__name__,
     ALLOWED_HOSTS=["127.0.0.1", "localhost"],
     MIDDLEWARE=["django.middleware.common.CommonMiddleware", "ratelimit_mw.django.RateLimitMiddleware"],
-    RATELIMIT_MW={
-        "rules": [
-            {"name": "company", "limits": "3/h", "key": ["query:company"], "match": {"scope": "company"}},
-        ]
-    },
     REST_FRAMEWORK={
         "DEFAULT_AUTHENTICATION_CLASSES": [],
         "DEFAULT_THROTTLE_CLASSES": [
@@ -25,6 +20,7 @@ settings.configure(
             "user": "6/min",
             "uploads": "2/min",
             "burst": "2/s",
+            "company": "3/h",
         },
         "UNAUTHENTICATED_USER": None,
         "NUM_PROXIES": 0,
@@ -37,7 +33,7 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from ratelimit_mw.django.drf import ScopedRateThrottle, Throttle, UserRateThrottle
+from ratelimit_mw.django.drf import ScopedRateThrottle, UserRateThrottle
 
 
 class Tokens(BaseAuthentication):
@@ -55,8 +51,11 @@ class Daily(UserRateThrottle):
     rate = "5/day"
 
 
-class PerCompany(Throttle):
+class PerCompany(UserRateThrottle):
     scope = "company"
+
+    def get_cache_key(self, request, view):
+        return request.query_params.get("company")
 
 
 class Home(APIView):

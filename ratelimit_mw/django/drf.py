@@ -5,6 +5,7 @@ A throttle decides the rules of its scope: those of the settings with ``match = 
 """
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -15,7 +16,7 @@ from rest_framework.throttling import BaseThrottle
 
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_of, error_path, suggestion
-from ..keys.features import INVALID
+from ..keys.features import INVALID, UNKNOWN_IP
 from ..keys.parts import feature_of
 from ..quota import Quota
 from ..rules.compiled import CompiledRule
@@ -27,15 +28,13 @@ from ..rules.ruleset import RuleSet
 from ..testmode import testmode
 from .drf_errors import api_error
 from .limits import rules_by_scope
-from .request import ATTRIBUTE, SCOPE, DjangoAdmission, keep_data, user_key
+from .request import ATTRIBUTE, SCOPE, DjangoAdmission, keep_data, resolve, user_key
 from .routes import DjangoRoute
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "Throttle", "UserRateThrottle"]
 
 _RATES: Final = 'REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]'
 _NEVER_CALLED: Final = (
-    "get_cache_key",
-    "get_ident",
     "get_rate",
     "parse_rate",
     "throttle_success",
@@ -58,7 +57,8 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
 
     All throttles of a view are decided together: a request that one of them rejects consumes nothing from the others.
     The costs of the middleware stay consumed. A deny list gives 403, an unreachable store 503. ``@exempt``
-    applies here too. A rate counts users, and clients that are not signed in by IP address.
+    applies here too. A rate counts users, and clients that are not signed in by IP address. A subclass may return its
+    own key from ``get_cache_key``.
 
     Raises:
         ConfigError: There is no rule and no rate for the scope of the view, or the rate cannot be parsed.
@@ -74,13 +74,14 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
     """The scope of all views with this throttle. Set it in a subclass; it overrides ``throttle_scope``."""
     rate: str | None = None
     """The rate of a subclass, instead of that in ``DEFAULT_THROTTLE_RATES``."""
+    cache_format = "throttle_%(scope)s_%(ident)s"
+    """A format for your own ``get_cache_key``."""
     verdict = Verdict()
 
     def __init_subclass__(cls) -> None:
         if unused := [name for name in _NEVER_CALLED if name in vars(cls)]:
             problem = f"{', '.join(unused)} would have no effect. A rate is a rule: set rate, or {_RATES}"
-            fix = 'For a key of your own, write a rule with match = { scope = "..." } in RATELIMIT_MW'
-            raise ConfigError(f"{problem}. {fix}", of=name_of(cls) or "")
+            raise ConfigError(problem, of=name_of(cls) or "")
 
     def allow_request(self, request: Any, view: Any) -> bool:
         """Decide all throttles of the view at its first throttle. One with its own ``allow_request`` decides alone.
@@ -116,9 +117,25 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
         group = [each for each in view.get_throttles() if type(each).allow_request is Throttle.allow_request]
         return group if type(self) in map(type, group) else [self]
 
-    def _counts(self, request: Any) -> bool:
-        """Return whether the throttle applies to the user of a request."""
-        return True
+    def get_cache_key(self, request: Any, view: Any) -> Any:
+        """Return the key of the client, whose text the rate counts. None does not limit the request.
+
+        Args:
+            request: The request of REST framework.
+            view: The view.
+        """
+        user = user_key(request.user)
+        return f"ip:{self.get_ident(request)}" if user is None else f"user:{user}"
+
+    def get_ident(self, request: Any) -> str:
+        """Return the client IP address: the feature ``ip``, which a client cannot forge.
+
+        Args:
+            request: The request of REST framework.
+        """
+        admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
+        address: Any = resolve(admission.limits.reader.value("ip", admission.request))
+        return UNKNOWN_IP if not address else "invalid" if address is INVALID else str(address)
 
 
 class UserRateThrottle(Throttle):
@@ -132,19 +149,33 @@ class AnonRateThrottle(Throttle):
 
     scope = "anon"
 
-    def _counts(self, request: Any) -> bool:
-        return user_key(request.user) is None
+    def get_cache_key(self, request: Any, view: Any) -> Any:
+        """Return the key of a client that is not signed in; None for a user.
+
+        Args:
+            request: The request of REST framework.
+            view: The view.
+        """
+        return None if user_key(request.user) else super().get_cache_key(request, view)
 
 
 class ScopedRateThrottle(Throttle):
     """Limit the views with a ``throttle_scope``, as ``Throttle`` does."""
 
 
+_DEFAULT_KEYS: Final = {Throttle.get_cache_key, AnonRateThrottle.get_cache_key}
+
+
 def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Verdict]:
     """Return the verdict for each throttle of a group, which is one for all: a rejected request consumes nothing."""
     admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
     rules, earlier, verdict = admission.limits.rules, admission.request, Verdict()
-    scoped = [(type(each), scope) for each in group if (scope := _scope_of(each, view)) and each._counts(request)]
+    scoped, keys = list[tuple[type[Throttle], str]](), dict[str, Any]()
+    for each in group:
+        scope = _scope_of(each, view)
+        if scope is not None and (key := each.get_cache_key(request, view)) is not None:
+            scoped.append((type(each), scope))
+            keys[_own_key(type(each))] = str(key)
     if scoped:
         names = {name for _, scope in scoped for name in rules_by_scope(rules).get(scope, ())}
         marks = [mark for kind, scope in scoped for mark in _marks_of(kind, scope, rules, type(view))]
@@ -158,7 +189,7 @@ def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Ve
         earlier.may_await = False  # from here on, the user is that of REST framework
         scopes = {scope for _, scope in scoped}
         # An invalid feature matches: of several scopes, each rule of the plan has one.
-        given = {SCOPE: scopes.pop() if len(scopes) == 1 else INVALID}
+        given = {**keys, SCOPE: scopes.pop() if len(scopes) == 1 else INVALID}
         verdict = admission.decide(_plan(plan, (*found, *rated.rules)), given)
     return dict.fromkeys(map(type, group), verdict)
 
@@ -226,11 +257,29 @@ def _scope_of(throttle: Throttle, view: Any) -> str | None:
 def _rates_of(kind: type[Throttle], scope: str) -> list[RateMark]:
     """Return the mark for the rate of a throttle; none without a rate. Raises ``ConfigError`` for an invalid one."""
     rate = kind.rate or (api_settings.DEFAULT_THROTTLE_RATES or {}).get(scope)
-    with error_of(name_of(kind) or ""), error_path("rate"):
-        return [] if rate is None else [_mark(scope, Quota.parse(rate))]
+    key = _own_key(kind)
+    with error_of(name_of(kind) or ""):
+        if rate is None and key:
+            raise ConfigError("get_cache_key is the key of a rate, and there is none. Write a rule with this key")
+        with error_path("rate"):
+            return [] if rate is None else [_mark(scope, Quota.parse(rate), key)]
 
 
 @cache
-def _mark(scope: str, rate: Quota) -> RateMark:
-    """Return the one mark of a scope with this rate: two throttles with both share a count."""
-    return RateMark(Rule(limits=rate, key=["user|ip"]), scope)
+def _mark(scope: str, rate: Quota, key: str) -> RateMark:
+    """Return the one mark of a scope with this rate and key: two throttles with all of them share a count."""
+    return RateMark(Rule(limits=rate, key=[f"{key} as raw" if key else "user|ip"]), scope)
+
+
+def own_keys(routes: Iterable[DjangoRoute]) -> set[str]:
+    """Return the features with the keys of the throttles that have their own ``get_cache_key``."""
+    return {key for route in routes for kind, _ in _throttles_of(route.callback) if (key := _own_key(kind))}
+
+
+def _own_key(kind: type[Throttle]) -> str:
+    """Return the feature with the result of the ``get_cache_key`` of a subclass; "" without one."""
+    method: Any = kind.get_cache_key
+    if method in _DEFAULT_KEYS:
+        return ""
+    name = f"throttle_{method.__module__}_{method.__qualname__.removesuffix('.get_cache_key')}"
+    return re.sub(r"\W", "_", name.lower(), flags=re.ASCII)

@@ -96,8 +96,8 @@ class ProjectLimits:
         settings = table.pop("settings", None)
         if settings is None and limiter is None:
             settings, table = source if table == source else table, {}
-        adapter = {"user": django_user, SCOPE: lambda _: None}  # a throttle passes its scope
-        self.http_limiter = HttpLimiter(settings, limiter, features, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
+        self._features: dict[str, Any] = {"user": django_user, SCOPE: _passed_by_a_throttle}
+        self.http_limiter = HttpLimiter(settings, limiter, features, rejection, self._features, table, routes=True)  # type: ignore[arg-type]
         self.owned = limiter is None
 
     def routes(self, urlconf: Any = None) -> URLRoutes:
@@ -110,6 +110,7 @@ class ProjectLimits:
         routes = URLRoutes(resolver)
         drf = throttling()
         rates = drf.default_marks() if drf else ()
+        self._features |= dict.fromkeys(drf.own_keys(routes.all) if drf else (), _passed_by_a_throttle)
         is_root = resolver is get_resolver(_root_urlconf())
 
         def check(rules: HttpLimits) -> None:
@@ -122,6 +123,10 @@ class ProjectLimits:
         self.by_resolver[resolver] = routes
         warn_at_start(self.http_limiter)
         return routes
+
+
+def _passed_by_a_throttle(_: Any) -> None:
+    """Return nothing: only a throttle knows the feature."""
 
 
 def _root_urlconf() -> Any:

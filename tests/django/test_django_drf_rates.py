@@ -108,10 +108,42 @@ def test_a_rate_of_the_class_precedes_the_settings() -> None:
         assert served.statuses("/two", times=2) == [200, 429]
 
 
-@each("name", ["get_cache_key", "get_rate", "parse_rate", "throttle_success", "throttle_failure", "THROTTLE_RATES"])
+def test_the_key_of_an_own_throttle_is_counted() -> None:
+    """``get_cache_key`` of a subclass makes the key, whose text counts; None does not limit. The case matters."""
+
+    class PerCompany(UserRateThrottle):
+        scope = "company"
+
+        def get_cache_key(self, request: Any, view: Any) -> Any:
+            company = request.query_params.get("company")
+            if company == "5":
+                return 5
+            return company and self.cache_format % {"scope": self.scope, "ident": company}
+
+    with project(still(), path("", view_of(PerCompany).as_view()), **rates(company="1/min")) as served:
+        codes = [served.ask(f"/?company={name}").status_code for name in ("a", "A", "a", "5", "5")]
+        assert codes == [200, 200, 429, 200, 429]
+        assert served.statuses() == [200] * 3
+
+
+def test_an_own_key_may_extend_that_of_the_class() -> None:
+    """It exempts one user, and keeps the user or the address of all others, which a client cannot forge."""
+
+    class ButBoss(UserRateThrottle):
+        def get_cache_key(self, request: Any, view: Any) -> Any:
+            return None if getattr(request.user, "pk", "") == "boss" else super().get_cache_key(request, view)
+
+    with project(still(), path("", view_of(ButBoss).as_view()), **rates(user="1/min")) as served:
+        assert served.statuses(times=2, headers={"x-token": "boss"}) == [200, 200]
+        assert served.statuses(times=2, **ANN) == [200, 429]
+        sent = [served.ask(headers={"x-forwarded-for": f"203.0.113.{number}"}).status_code for number in range(2)]
+        assert sent == [200, 429]
+
+
+@each("name", ["get_rate", "parse_rate", "throttle_success", "throttle_failure", "THROTTLE_RATES"])
 def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
-    """A rate is a rule, so code of a subclass computes neither it nor its key for each request."""
-    with pytest.raises(ConfigError, match=f"Own: {name} would have no effect.* write a rule with match = "):
+    """A rate is a rule, so code of a subclass cannot compute it for each request."""
+    with pytest.raises(ConfigError, match=f"Own: {name} would have no effect"):
         own(**{name: None})
 
 
@@ -124,6 +156,7 @@ def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
             r"no rule .* scope = 'uplods' .*Did you mean 'uploads'",
         ),
         (BY_USER, {}, r"no rule .* scope = 'user' "),
+        (view_of(own(get_cache_key=lambda *_: "")), {}, "Own: get_cache_key is the key of a rate"),
         (BY_USER, {"user": "5/minut"}, r"cannot parse quota '5/minut'"),
         (BY_USER, {"user": "0/min"}, r"expected the amount .* got 0"),
         (BY_USER, {"user": ["5/min"]}, r"UserRateThrottle: rate: expected .*5/minute.*got \['5/min'\]"),
@@ -235,7 +268,7 @@ def test_a_rejection_refunds_the_other_throttles_and_waits_for_all(kind: type, i
 
 
 def test_one_step_of_the_store_decides_all_throttles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where each has a scope of its own. Two with the same scope and rate have one count."""
+    """Also where each has a scope or a key of its own. Two with the same scope, rate and key have one count."""
     steps: list[int] = []
     apply = MemoryStore.apply
 
@@ -246,14 +279,18 @@ def test_one_step_of_the_store_decides_all_throttles(monkeypatch: pytest.MonkeyP
     class ByTeam(Throttle):
         scope = "team"
 
+    class ByCompany(B):
+        def get_cache_key(self, request: Any, view: Any) -> str:
+            return "company"
+
     class Again(B):
         pass
 
     monkeypatch.setattr(MemoryStore, "apply", count)
     team = {"name": "team", "limits": "9/min", "key": ["query:team"], "match": {"scope": "team"}}
-    with project(ruled(team), *routes(UserRateThrottle, B, ByTeam, Again), **RATES) as served:
-        assert (served.ask("/?team=a").status_code, steps) == (200, [3])
-        assert (served.ask("/?team=b").status_code, steps) == (429, [3, 3])
+    with project(ruled(team), *routes(UserRateThrottle, B, ByTeam, ByCompany, Again), **RATES) as served:
+        assert (served.ask("/?team=a").status_code, steps) == (200, [4])
+        assert (served.ask("/?team=b").status_code, steps) == (429, [4, 4])
 
 
 class ButVip(UserRateThrottle):
