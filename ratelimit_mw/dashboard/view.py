@@ -33,7 +33,7 @@ class View(NamedTuple):
 
     def span(self, now: float) -> tuple[float, float]:
         """Return the time range, in seconds since 1970. Raises ``ConfigError`` for one that ends before its start."""
-        if not self.start:
+        if not (self.start or self.end):
             return now - RANGES[self.range or _DEFAULT], now
         start, end = _time(self.start, "from"), min(_time(self.end, "to", is_end=True), now) if self.end else now
         if end < start:
@@ -68,12 +68,10 @@ def parse_view(query: str) -> View:
         raise ConfigError("the query has too many fields")
     fields = {name: values[-1] for name, values in pairs.items()}
     start, end = fields.get("from", ""), fields.get("to", "")
-    if end and not start:
-        raise ConfigError("expected a date or a time, because to is set. Write both, or only from", "from")
     if len(fields.get("name", "")) > _LONGEST_NAME:
         raise ConfigError(f"expected at most {_LONGEST_NAME} characters", "name")
     return View(
-        "" if start else _one_of("range", fields.get("range", ""), ("", *RANGES)),
+        "" if start or end else _one_of("range", fields.get("range", ""), ("", *RANGES)),
         start,
         end,
         _one_of("by", fields.get("by") or "rule", get_args(Kind)),  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ _ANY_BYTES = bytes(range(256)) + b"\r\nEND\r\n"
 
 
 class StoreCompliance:
-    """Check a store against the contract of `Store`, in about 50 tests.
+    """Check a store against the contract of `Store`, in about 40 tests.
 
     Subclass it in a pytest module, under a name that starts with ``Test``. Every test runs through the blocking
     methods and through the async methods. Each test closes its stores and uses keys of its own, so the stores may
