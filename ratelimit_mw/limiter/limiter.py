@@ -89,8 +89,7 @@ class Limiter:
         memory = self.store if isinstance(self.store, MemoryStore) else None
         self.waits = memory is None
         self._tasks = Tasks(self.waits)
-        parts = (self.settings, clocks, self._tasks, self._policies)
-        self.remote = None if memory is not None else RemoteStore(self.store, *parts)
+        self.remote = None if memory is not None else RemoteStore(self.store, self.settings, clocks, self._tasks)
         self._counts: Counts = self.remote or cast(MemoryStore, memory)
         self.slots = Slots(self._counts, clocks, self._tasks)
         self.gates = Gates(clocks.own, lambda: reloads.rules.by_name)
@@ -188,9 +187,6 @@ class Limiter:
         await call(self._counts, "close")
 
     close, aclose = twins(_close)
-
-    def _policies(self) -> list[str]:
-        return [rule.source.on_store_error or self.settings.on_store_error for rule in self.rules.rules]
 
     def _check(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""

@@ -115,7 +115,7 @@ def test_a_key_whose_state_cannot_be_decoded_starts_anew(
     assert not any(decision.local for decision in way(limiter).hit(WHO).decisions)
     way(limiter).close()
     assert limiter.breaker is not None
-    assert (limiter.breaker.openings, limiter.local_decisions) == (0, 0)
+    assert (limiter.breaker.open, limiter.local_decisions) == (False, 0)
     (warning,) = [message for message in caplog.messages if "start anew" in message]
     assert f"(rule {name}); such keys start anew" in warning
     assert WHO["ip"] not in warning
@@ -149,7 +149,7 @@ def test_a_state_that_is_damaged_again_is_decided_by_policy(way: Any) -> None:
     assert [verdict.allowed for verdict in verdicts] == [True] * 2 + [False] * 7
     assert limiter.local_decisions == 9
     assert limiter.breaker is not None
-    assert (limiter.breaker.failures, limiter.breaker.openings) == (0, 0)
+    assert (limiter.breaker.failures, limiter.breaker.open) == (0, False)
 
 
 def test_a_reply_without_a_state_ends_a_row_of_failures(shared: SharedStore) -> None:

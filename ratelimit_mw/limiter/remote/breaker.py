@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
 from typing import Final
 
 from ...clock import SECOND, now_us
@@ -29,20 +27,17 @@ class Breaker:
     interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
 
     Attributes:
-        openings: How often the breaker has opened.
         failures: The number of failures in a row so far.
         epoch: Changes with each failure that counts and each recovery. Note it before a call and pass it to
             ``count_failure``: concurrent calls count as one failure, a call from before a recovery as none.
     """
 
-    def __init__(self, name: str, policies: Callable[[], Iterable[str]] = lambda: ()) -> None:
-        """``policies`` returns the ``on_store_error`` of each rule, for the log."""
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._policies = policies
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._opened_at = self._probe_at = self._interval = 0
         self.open = False
-        self.openings = self.failures = self.epoch = 0
+        self.failures = self.epoch = 0
         self._last_error: StoreError | None = None
         self._has_warned = False
 
@@ -53,10 +48,8 @@ class Breaker:
             self.failures = 0
         elif self.count_failure(epoch, now_us()):
             wait = (self._probe_at - self._opened_at) / SECOND
-            counts = Counter(self._policies()).most_common()
-            policies = ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
-            effect = f"applying on_store_error: {policies}; next probe in {wait:.1f} s"
-            _log.warning("store %s unreachable (%s); %s", self.name, error, effect)
+            message = "store %s unreachable (%s); applying on_store_error; next probe in %.1f s"
+            _log.warning(message, self.name, error, wait)
 
     def succeed(self) -> None:
         """Forget the failures in a row. Log once that some calls fail and others succeed, as at a full server."""
@@ -80,7 +73,6 @@ class Breaker:
             if self.open or self.failures < _MAX_FAILURES:
                 return False
             self.open, self._opened_at = True, now
-            self.openings += 1
             self._schedule_probe(now, _FIRST_PROBE)
             return True
 
@@ -92,17 +84,14 @@ class Breaker:
             self._schedule_probe(now, min(2 * self._interval, _LAST_PROBE))
             return True
 
-    def recover(self, now: int) -> int:
-        """Close the breaker after a probe that succeeded. Return how long it was open, 0 when it was closed."""
+    def recover(self, now: int) -> None:
+        """Close the breaker after a probe that succeeded."""
         with self._lock:
+            was_open, self.open = self.open, False
+            self.epoch += was_open
             self.failures = 0
-            if not self.open:
-                return 0
-            self.open = False
-            self.epoch += 1
-            passed = now - self._opened_at
-        _log.warning("store %s reachable again after %.1f s", self.name, passed / SECOND)
-        return passed
+        if was_open:
+            _log.warning("store %s reachable again after %.1f s", self.name, (now - self._opened_at) / SECOND)
 
     def _schedule_probe(self, now: int, interval: int) -> None:
         jitter = CHANCE.randrange(interval // 5)

@@ -41,13 +41,10 @@ _log = logging.getLogger("ratelimit_mw")
 class RemoteStore:
     """A store that processes share, and the parts of this process in front of it.
 
-    The decisions may be fewer than the hits. Each decision has its own hit. ``policies`` returns the ``on_store_error``
-    of each rule.
+    The decisions may be fewer than the hits. Each decision has its own hit.
     """
 
-    def __init__(
-        self, store: Store, settings: Settings, clocks: Clocks, tasks: Tasks, policies: Callable[[], Iterable[str]]
-    ) -> None:
+    def __init__(self, store: Store, settings: Settings, clocks: Clocks, tasks: Tasks) -> None:
         self.store, self._now, self._tasks = store, clocks.now, tasks
         self.lose: Callable[[Sequence[Hit]], None] = lambda _: None
         """Receives hits that the store may have counted, or may still count, without a reply."""
@@ -57,7 +54,7 @@ class RemoteStore:
         self.leases = Leases(clocks.own or _process_us)
         self.uses_leases = False
         """Whether a rule may have leases."""
-        self.breaker = Breaker(name, policies)
+        self.breaker = Breaker(name)
         self.fleet = Fleet(store, settings.fleet_size)
         self.fallback = Fallback(name, settings.on_store_error, settings.fallback_keys, clocks.time, self.fleet)
         self._last = self.fallback.last
