@@ -15,7 +15,7 @@ from .keys.features import INVALID
 from .keys.forms import normalized_email
 from .limiter.limiter import Limiter
 from .limiter.observers.events import Event
-from .limiter.observers.rejection_log import RejectionLog, log_rejections
+from .limiter.observers.rejection_log import log_rejections
 from .quota import Quota
 from .rules.rule import Rule
 from .settings import Settings, SettingsDict, load_settings
@@ -33,7 +33,6 @@ __all__ = [
     "RateLimitError",
     "RateLimitExceeded",
     "Rejection",
-    "RejectionLog",
     "Rule",
     "Settings",
     "SettingsDict",

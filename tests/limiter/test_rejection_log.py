@@ -8,25 +8,28 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import Limiter, RejectionLog, Rule, load_settings
+from ratelimit_mw import Limiter, Rule, load_settings, log_rejections
+from ratelimit_mw.clock import monotonic
+from ratelimit_mw.limiter.observers import rejection_log
 from ratelimit_mw.testing import ManualClock
 
 ANN = {"ip": "192.0.2.7"}
 
 
 @pytest.fixture(autouse=True)
-def _captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def _captured(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(rejection_log, "_lines", rejection_log._Lines())
     with caplog.at_level(logging.WARNING, "ratelimit_mw.events"):
         yield
 
 
-def logged(log: RejectionLog, *rules: Rule, **options: Any) -> Limiter:
-    return Limiter(rules, clock=ManualClock(1_000_000.0), settings=load_settings(options), observers=[log])
+def logged(*rules: Rule, **options: Any) -> Limiter:
+    return Limiter(rules, clock=ManualClock(1_000_000.0), settings=load_settings(options), observers=[log_rejections])
 
 
 def test_a_rejection_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """An allowed request is none. The line has no key."""
-    rate = logged(RejectionLog(), Rule(name="api", limits="1/minute"), Rule(name="site", limits="9/minute"))
+    rate = logged(Rule(name="api", limits="1/minute"), Rule(name="site", limits="9/minute"))
     rate.hit(ANN)
     rate.hit(ANN)
     (record,) = caplog.records
@@ -45,7 +48,7 @@ def test_a_rejection_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_line_says_where(caplog: pytest.LogCaptureFixture) -> None:
-    rate = logged(RejectionLog(), Rule(name="api", limits="1/minute"))
+    rate = logged(Rule(name="api", limits="1/minute"))
     for _ in range(2):
         rate.observers.report_one(rate.hit(ANN), "/items/{id}", "GET")
     assert caplog.messages[1:] == ["rejected by api; GET /items/{id}; wait 60 s"]
@@ -58,7 +61,7 @@ def test_a_line_says_where(caplog: pytest.LogCaptureFixture) -> None:
 def test_features_are_escaped(caplog: pytest.LogCaptureFixture) -> None:
     """A client that writes a line break writes no line of the log."""
     agent = Rule(name="api", limits="1/minute", key="header:agent as raw")
-    rate = logged(RejectionLog(), agent, event_features=["header:agent"])
+    rate = logged(agent, event_features=["header:agent"])
     for _ in range(2):
         rate.hit({"header:agent": "a%\nb"})
     assert caplog.messages == ["rejected by api; wait 60 s; header:agent 'a%\\nb'"]
@@ -68,22 +71,23 @@ def test_a_line_names_the_rules_that_rejected(caplog: pytest.LogCaptureFixture) 
     """Those in shadow mode only where no other rejects, and none for a deny list. A long wait has no fraction."""
     shadow, api = Rule(name="new", limits="1/minute", mode="shadow"), Rule(name="api", limits="1/30d")
     for rules in ([shadow, api], [shadow]):
-        rate = logged(RejectionLog(), *rules, lists={"deny": {"user": ["eve"]}})
+        rate = logged(*rules, lists={"deny": {"user": ["eve"]}})
         for _ in range(2):
             rate.hit(ANN)
     rate.hit({**ANN, "user": "eve"})
     assert caplog.messages == ["rejected by api; wait 2592000 s", "shadow by new", "denied"]
 
 
-def test_the_lines_are_limited(caplog: pytest.LogCaptureFixture) -> None:
-    now = [5.0]
-    rate = logged(RejectionLog(lines=2, clock=lambda: now[0]), Rule(name="api", limits="1/minute"))
-    for _ in range(6):
+def test_the_lines_are_limited(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [monotonic()]
+    monkeypatch.setattr(rejection_log, "monotonic", lambda: now[0])
+    rate = logged(Rule(name="api", limits="1/minute"))
+    for _ in range(14):
         rate.hit(ANN)
     now[0] += 1.0
     rate.hit(ANN)
-    assert caplog.messages == [*["rejected by api; wait 60 s"] * 2, "rejected by api; wait 60 s; 3 more left out"]
-    assert [vars(record)["ratelimit_left_out"] for record in caplog.records] == [0, 0, 3]
+    assert caplog.messages == [*["rejected by api; wait 60 s"] * 10, "rejected by api; wait 60 s; 3 more left out"]
+    assert [vars(record)["ratelimit_left_out"] for record in caplog.records] == [*[0] * 10, 3]
 
 
 def test_the_log_of_the_process_is_an_observer(caplog: pytest.LogCaptureFixture) -> None:
@@ -98,8 +102,7 @@ def test_the_log_of_the_process_is_an_observer(caplog: pytest.LogCaptureFixture)
 
 def test_an_observer_of_your_own_may_pass_every_event_on(caplog: pytest.LogCaptureFixture) -> None:
     """An allowed request is no line here either."""
-    log = RejectionLog()
-    rate = Limiter([Rule(name="api", limits="1/minute")], observers=[lambda event: log(event)])
+    rate = Limiter([Rule(name="api", limits="1/minute")], observers=[lambda event: log_rejections(event)])
     for _ in range(2):
         rate.hit(ANN)
     assert [vars(record)["ratelimit_outcome"] for record in caplog.records] == ["rejected"]
