@@ -14,7 +14,6 @@ from ..source import Source, SourceCommand
 from .plot import draw, plot_option
 from .report import ReplayReport
 from .simulation import Simulation, notes_on, parser_for
-from .suggest import suggest
 
 _SHARE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,2})?)%", re.ASCII)
 _TITLES: Final = {"banned": "of which banned", "delayed": "delayed"}
@@ -41,9 +40,13 @@ def _parse_share(text: str) -> float:
 )
 @logs_argument()
 @format_option
-@click.option("--suggest", "share", metavar="SHARE", type=_parse_share,
-              help='Suggest limits that reject about this share of the requests of each rule at most, such as "1%".'
-                   " It replays the logs once more.")  # fmt: skip
+@click.option(
+    "--suggest",
+    "share",
+    metavar="SHARE",
+    type=_parse_share,
+    help='Suggest limits that reject about this share of the requests of each rule at most, such as "1%".',
+)
 @plot_option
 @limit_option
 @json_flag
@@ -68,12 +71,12 @@ def replay(
     parser = parser_for(name, source)
     log = RequestLog(access_logs, parser)
     simulation = Simulation(source.running_settings, None if source.overview.is_file else source)
-    report = ReplayReport(log, simulation)
+    report = ReplayReport(log, simulation, has_uses=share is not None)
     notes = [*notes_on(source, parser, simulation), *report.notes()]
     summary = {**report.as_json(limit), **log.lines_json()}
     shown: list[Table | Line | str] = [*_show(report.period, summary)]
     if share is not None:
-        limits = suggest(source.settings, share, log)
+        limits = report.suggest(share)
         summary["suggested"] = {"share": share, "limits": limits}
         shown += _show_suggested(share, limits)
     if plot is not None:

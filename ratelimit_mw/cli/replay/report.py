@@ -1,10 +1,18 @@
-"""The decisions of rules about a log, in tables of its database: by rule, by client and over time."""
+"""The decisions of rules about a log, in tables of its database: by rule, by client and over time.
+
+One query finds how much each limit would have to allow. A request of a client is within a limit whose amount is at
+least what the client used in the period before, with this request. So the amount that all but a share of the requests
+used is a limit that rejects about this share at most.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from ...clock import SECOND
 from ...decision import Verdict
+from ...quota import Quota
+from ..access_log import LogEntry
 from ..logs import AT_ONCE, RequestLog
 from ..output import count_text
 from .simulation import Simulation
@@ -23,7 +31,10 @@ _TABLES: Final = (
     "decided (side, number, time, client, rejected, PRIMARY KEY (side, number)) WITHOUT ROWID",
     "rejection (side, number, client, rule, enforced)",
     "client (side, client, requests, rejected, PRIMARY KEY (side, client)) WITHOUT ROWID",
+    "used (number, policy, client, at, cost, counted)",
 )
+_INSERT_REJECTION: Final = "INSERT INTO rejection VALUES (?, ?, ?, ?, ?)"
+_INSERT_USE: Final = "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?)"
 _CLIENTS: Final = """
     INSERT INTO client SELECT side, client, count(*), sum(rejected) FROM decided WHERE side = :side GROUP BY client
 """
@@ -52,15 +63,27 @@ _MOST_CHANGED: Final = """
     WHERE client.side = 1 AND changed.rejected = :side
     GROUP BY client ORDER BY 3 DESC, requests DESC, client LIMIT :limit
 """
+_AMOUNT: Final = """
+    SELECT cost - counted
+        + sum(counted) OVER (PARTITION BY client ORDER BY at RANGE BETWEEN :period - 1 PRECEDING AND CURRENT ROW)
+        - coalesce(sum(counted) OVER later, 0) AS amount
+    FROM used WHERE policy = :policy
+    WINDOW later AS (PARTITION BY client, at ORDER BY number ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
+    ORDER BY amount DESC LIMIT 1 OFFSET (SELECT cast(count(*) * :share AS INTEGER) FROM used WHERE policy = :policy)
+"""
+"""The amount that the client of a request used until then in a period, which is too low for a share of the requests."""
 
 
 class ReplayReport:
     """The decisions of one rule set about a log. ``side`` is the number of the rule set in a comparison.
 
-    The counts of a shadow rule are what it would have rejected.
+    The counts of a shadow rule are what it would have rejected. With ``has_uses``, the table ``used`` has the cost of
+    each request.
     """
 
-    def __init__(self, log: RequestLog, simulation: Simulation, action: str = "replaying", side: int = 0) -> None:
+    def __init__(
+        self, log: RequestLog, simulation: Simulation, action: str = "replaying", side: int = 0, has_uses: bool = False
+    ) -> None:
         self.log, self.simulation, self._side = log, simulation, side
         counts = {"matched": 0, "rejected": 0, "delayed": 0, "banned": 0, "clients_rejected": 0}
         self._rules: dict[str, dict[str, Any]] = {
@@ -76,30 +99,33 @@ class ReplayReport:
         self.names = [_DENY_LIST, *self._rules]
         for table in _TABLES:
             log.db.execute(f"CREATE TABLE IF NOT EXISTS {table}")
-        log.insert("INSERT INTO decided VALUES (?, ?, ?, ?, ?)", self._decide(action))
+        log.insert("INSERT INTO decided VALUES (?, ?, ?, ?, ?)", self._decide(action, has_uses))
         self.rows(_CLIENTS)
         ((self.clients, self.clients_rejected, self.rejected),) = self.rows(_TOTALS)
         for name, clients in self.rows(_CLIENTS_OF_RULES):
             if name != _DENY_LIST:
                 self._rules[name]["clients_rejected"] = clients
 
-    def _decide(self, action: str) -> Iterator[tuple[Any, ...]]:
+    def _decide(self, action: str, has_uses: bool) -> Iterator[tuple[Any, ...]]:
         decide, client_of, side = self.simulation.decide, self.simulation.client, self._side
-        rejections: list[tuple[Any, ...]] = []
+        rejections, uses = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
         shadow = {name for name, rule in self._rules.items() if rule["mode"] == "shadow"}
         for number, entry in enumerate(self.log.requests(action)):
             verdict, client = decide(entry), client_of(entry)
             allowed = verdict.allowed
             rejecting = self._count(verdict) if verdict.decisions else [] if allowed else [_DENY_LIST]
             rejections += [(side, number, client, rule, rule not in shadow) for rule in rejecting]
-            if len(rejections) >= AT_ONCE:
-                self._insert(rejections)
+            if has_uses:
+                uses += _uses_of(number, entry, verdict)
+            if len(rejections) + len(uses) >= AT_ONCE:
+                self._insert(rejections, uses)
             yield side, number, int(entry.time), client, not allowed
-        self._insert(rejections)
+        self._insert(rejections, uses)
 
-    def _insert(self, rejections: list[tuple[Any, ...]]) -> None:
-        self.log.db.executemany("INSERT INTO rejection VALUES (?, ?, ?, ?, ?)", rejections)
-        rejections.clear()
+    def _insert(self, rejections: list[tuple[Any, ...]], uses: list[tuple[Any, ...]]) -> None:
+        for statement, rows in ((_INSERT_REJECTION, rejections), (_INSERT_USE, uses)):
+            self.log.db.executemany(statement, rows)
+            rows.clear()
 
     def _count(self, verdict: Verdict) -> list[str]:
         """Count a verdict. Return the rules that reject, even in shadow mode."""
@@ -172,6 +198,22 @@ class ReplayReport:
         times, requests, rejected = zip(*self.rows(_CURVE, step=step), strict=True)
         return {"step": step, "times": [*times], "requests": [*requests], "rejected": [*rejected]}
 
+    def suggest(self, share: float) -> dict[str, list[str] | None]:
+        """Return the limits of each rule that reject this share of its requests, from 0.0 to 1.0, at most.
+
+        Concurrency limits stay as they are. A rule without a request in the log has no suggestion.
+        """
+        suggested: dict[str, list[str] | None] = {}
+        for rule in self.simulation.rules:
+            timed = [limit for limit in rule.limits if not limit.quota.concurrent]
+            part = 0.0 if rule.source.ban else share / max(len(timed), 1)  # a ban rejects more than the limits
+            places = [{"policy": limit.policy, "period": limit.quota.period_us, "share": part} for limit in timed]
+            found = [self.rows(_AMOUNT, **place) for place in places]
+            amounts = {limit.quota: rows[0][0] for limit, rows in zip(timed, found, strict=True) if rows}
+            quotas = [_scaled(quota, amounts[quota]) if quota in amounts else quota for quota in rule.source.quotas]
+            suggested[rule.name] = list(map(str, quotas)) if found and all(found) else None
+        return suggested
+
     def notes(self) -> Iterator[str]:
         """Yield a note on the requests of trusted proxies that name no client."""
         client = self.simulation.client
@@ -184,6 +226,25 @@ class ReplayReport:
                 f"{count_text(requests, 'request')} of {shown} have no address in {client.header.partition(':')[2]}:"
                 f" all clients behind a proxy share one count for {', '.join(users)}"
             )
+
+
+def _uses_of(number: int, entry: LogEntry, verdict: Verdict) -> Iterator[tuple[Any, ...]]:
+    """Yield the use of each limit of the rules of a request: its cost, and the part that counts by its status."""
+    for decision in verdict.decisions:
+        limit, key, cost = decision.hit
+        if cost:
+            counts = limit.statuses is None or entry.status in limit.statuses
+            yield number, limit.policy, key, round(entry.time * SECOND), cost, cost * counts
+
+
+def _scaled(quota: Quota, amount: int) -> Quota:
+    """Return a quota with another amount of at most two digits before its zeros, and its burst in proportion."""
+    if quota.burst:  # the burst passes at once
+        amount = -(-amount * quota.amount // quota.burst)
+    unit = 10 ** max(0, len(str(amount)) - 2)
+    amount = -(-amount // unit) * unit
+    burst = quota.burst and max(1, round(quota.burst * amount / quota.amount))
+    return quota.with_amount(amount, burst)
 
 
 def compare(old: ReplayReport, new: ReplayReport, limit: int) -> dict[str, Any]:
