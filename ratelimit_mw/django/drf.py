@@ -207,18 +207,8 @@ def default_marks() -> list[RateMark]:
     marks: list[RateMark] = []
     for scope in api_settings.DEFAULT_THROTTLE_RATES or ():
         with suppress(ConfigError):
-            marks += _rates_of(Throttle, scope)
+            marks += rates_of(Throttle, scope)
     return marks
-
-
-def marks_of_view(callback: Any) -> list[RateMark]:
-    """Return the marks of the rates on a view. Raises ``ConfigError`` for a rate that cannot work."""
-    return [mark for kind, scope in _throttles_of(callback) for mark in _rates_of(kind, scope)]
-
-
-def scopes_of_view(callback: Any) -> list[str]:
-    """Return the scopes of the throttles on a view."""
-    return [scope for _, scope in _throttles_of(callback)]
 
 
 def check_scopes(routes: Iterable[DjangoRoute], rules: RuleSet) -> None:
@@ -227,7 +217,7 @@ def check_scopes(routes: Iterable[DjangoRoute], rules: RuleSet) -> None:
         if any(feature_of(part) == SCOPE for entry in rule.source.entries for part in entry):
             raise rule.error("a scope is no part of a key. Write a rule for each scope", "key")
     for route in routes:
-        for kind, scope in _throttles_of(route.callback):
+        for kind, scope in throttles_of(route.callback):
             _marks_of(kind, scope, rules, class_behind(route.callback))
 
 
@@ -238,10 +228,10 @@ def _marks_of(kind: type[Throttle], scope: str, rules: RuleSet, view: type | Non
         where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
         problem = f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}, and {_RATES} has no such scope"
         raise ConfigError(f"{problem}{suggestion(scope, [*rates, *by_scope])}", of=where)
-    return _rates_of(kind, scope)
+    return rates_of(kind, scope)
 
 
-def _throttles_of(callback: Any) -> Iterator[tuple[type[Throttle], str]]:
+def throttles_of(callback: Any) -> Iterator[tuple[type[Throttle], str]]:
     """Yield the throttles of this package on a view, with their scopes."""
     initkwargs, cls = getattr(callback, "initkwargs", {}), class_behind(callback)
     of_view = initkwargs.get("throttle_scope", getattr(cls, "throttle_scope", None))
@@ -254,7 +244,7 @@ def _scope_of(throttle: Throttle, view: Any) -> str | None:
     return throttle.scope or getattr(view, "throttle_scope", None)
 
 
-def _rates_of(kind: type[Throttle], scope: str) -> list[RateMark]:
+def rates_of(kind: type[Throttle], scope: str) -> list[RateMark]:
     """Return the mark for the rate of a throttle; none without a rate. Raises ``ConfigError`` for an invalid one."""
     rate = kind.rate or (api_settings.DEFAULT_THROTTLE_RATES or {}).get(scope)
     key = _own_key(kind)

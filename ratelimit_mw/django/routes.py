@@ -156,8 +156,8 @@ def _read_route(way: _Way, names: ViewNames) -> DjangoRoute:
     view = last.callback
     _name_marks(view)
     drf = throttling()
-    rates = [ViewMarks(tuple(drf.marks_of_view(view)))] if drf else []
-    marked = ViewMarksByMethod(view, rates, _marks_of)
+    rates = [mark for each in drf.throttles_of(view) for mark in drf.rates_of(*each)] if drf else []
+    marked = ViewMarksByMethod(view, [ViewMarks(tuple(rates))], _marks_of)
     if getattr(class_behind(view), "options", None) is View.options:
         marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     namespaces = [include.namespace for include in includes if include.namespace]
