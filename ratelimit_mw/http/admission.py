@@ -139,7 +139,7 @@ class Admission:
         self.counts_outcomes |= plan.counts_outcomes or plan.times
         if plan.has_slots:
             self.has_slots = True
-            limits.limiter.hold(verdict, limits.rules)
+            limits.limiter.slots.hold(verdict, limits.rules)
 
     def _note_rejection(self, verdict: Verdict) -> None:
         """Keep a rejection for the event of the request. After the start of the response it has its own event."""

@@ -206,7 +206,7 @@ async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     with _placed("check", rules):
         given = _checked(features, plan, limits.reader)
         read = await call(limits, "read", plan, admission.now, given)
-    await call(limits.limiter, "forget_key", admission.verdict, *rules, read, limits.rules)
+    await call(limits.settlement, "forget_key", admission.verdict, *rules, read, limits.rules)
 
 
 async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> Usages:

@@ -404,19 +404,9 @@ class Limiter:
         """
         return Slot(self, features, cost)
 
-    def hold(self, verdict: Verdict, rules: RuleSet | None = None) -> None:
-        """Renew the slots of a verdict until ``conclude``; adapters use it.
-
-        Args:
-            verdict: The verdict of an allowed request.
-            rules: The rules of the request. Default: the current rules.
-        """
-        self.slots.hold(verdict, rules or self.rules)
-
     refund, arefund = twins(Settlement.refund, "settlement")
     settle, asettle = twins(Settlement.settle, "settlement")
     conclude, aconclude = twins(Settlement.conclude, "settlement")
-    forget_key, aforget_key = twins(Settlement.forget_key, "settlement")
     reset, areset = twins(Settlement.reset, "settlement")
 
     async def _reload(self, call: Call) -> None:
@@ -461,7 +451,7 @@ class Slot:
 
     def _enter(self, verdict: Verdict) -> Verdict:
         verdict.raise_for_limit()
-        self._limiter.hold(verdict)
+        self._limiter.slots.hold(verdict, self._limiter.rules)
         self._held.append(verdict)
         return verdict
 

@@ -18,7 +18,7 @@ from ..quota import checked_cost
 from ..rules.compiled import CompiledRule
 from ..rules.lookup import find_limits
 from ..rules.ruleset import RuleSet
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking
+from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
 from .clocks import Clocks
 from .reloads import Reloads
 from .slots import Counts, Slots
@@ -113,29 +113,16 @@ class Settlement:
         else:
             forget_here()
 
-    async def forget_key(
-        self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet | None = None
-    ) -> None:
-        """Forget all that is counted under a key; adapters call it. An unreachable store is logged.
+    async def _forget_key(self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet) -> None:
+        """Do what ``forget`` does for a key that the current request, which has a verdict, may count under."""
+        found = await self._keys(call, rule, features, rules)
+        await self._forgetting(verdict, rule, found, rules.named(rule))(call)
 
-        As with ``forget``, a key with an invalid feature stays.
+    forget_key, aforget_key = twins(_forget_key)
 
-        Args:
-            verdict: The verdict of the current request, which may have consumed under the same key.
-            rule: The name of the rule.
-            features: The features of the key.
-            rules: The rules of the request. Default: the current rules.
-
-        Raises:
-            ConfigError: There is no such rule, or a feature of its key is missing.
-        """
-        found = await self.keys(call, rule, features, rules)
-        await self._forgetting(verdict, rule, found, (rules or self._reloads.rules).named(rule))(call)
-
-    async def keys(self, call: Call, rule: str, features: Features, rules: RuleSet | None = None) -> list[str]:
+    async def _keys(self, call: Call, rule: str, features: Features, rules: RuleSet) -> list[str]:
         """Return all keys that a rule may count features under."""
-        find = partial((rules or self._reloads.rules).keys, rule, features)
-        keys = await find_limits(call, find, self._clocks.time)
+        keys = await find_limits(call, partial(rules.keys, rule, features), self._clocks.time)
         return [key + self._clocks.key_suffix() for key in keys]
 
     async def reset(self, call: Call, rule: str, features: Features) -> None:
@@ -149,7 +136,7 @@ class Settlement:
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        keys = await self.keys(call, rule, self._reloads.as_counted(features))
+        keys = await self._keys(call, rule, self._reloads.as_counted(features), self._reloads.rules)
         await call(self._counts, "forget", keys)
 
     def _forgetting(

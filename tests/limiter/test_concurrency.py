@@ -243,6 +243,6 @@ def test_a_plan_without_slots_for_a_client_holds_nothing(store: Store, clock: Ma
     limiter = Limiter([rule], store, clock)
     for plan, held in (("pro", 0), ("free", 1)):
         verdict = limiter.hit({**WHO, "plan": plan})
-        limiter.hold(verdict)
+        limiter.slots.hold(verdict, limiter.rules)
         assert len(limiter.slots.renewed) == held
     limiter.close()

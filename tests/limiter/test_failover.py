@@ -213,7 +213,7 @@ def sign_in(mine: Limiter, way: str) -> bool:
         if way == "a task":
             verdict["login"].reset()  # it ends after the request
         else:
-            await mine.aforget_key(verdict, "login", WHO)
+            await mine.settlement.aforget_key(verdict, "login", WHO, mine.rules)
         await mine.aconclude(verdict, 200)
         await mine.aclose()
         return verdict.allowed
@@ -222,7 +222,7 @@ def sign_in(mine: Limiter, way: str) -> bool:
         return asyncio.run(awaited())
     verdict = mine.hit(WHO)
     if way == "a key":
-        mine.forget_key(verdict, "login", WHO)
+        mine.settlement.forget_key(verdict, "login", WHO, mine.rules)
     else:
         verdict["login"].reset()
     mine.conclude(verdict, 200)
@@ -250,7 +250,7 @@ def test_a_reset_that_fails_after_the_request_refunds_nothing_twice(way: Any) ->
     mine.conclude(mine.hit(WHO), 401)
     for reset in (
         lambda verdict: verdict["login"].reset(),
-        lambda verdict: way(mine).forget_key(verdict, "login", WHO),
+        lambda verdict: way(mine.settlement).forget_key(verdict, "login", WHO, mine.rules),
     ):
         verdict = mine.hit(WHO)
         mine.conclude(verdict, 200)

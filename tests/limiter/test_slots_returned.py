@@ -73,7 +73,7 @@ def test_slots_of_an_outage_are_returned_after_it(kind: str, tmp_path: Path, way
         with limiter.slot(WHO):
             verdicts = [way(limiter).hit(WHO) for _ in range(5)]
             for verdict in verdicts:
-                limiter.hold(verdict)
+                limiter.slots.hold(verdict, limiter.rules)
             assert free(watcher) == 14
             server.pause()
             with hurried(store, 0.3):

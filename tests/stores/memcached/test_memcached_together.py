@@ -132,7 +132,7 @@ def hold_slots(place: str, results: Any) -> None:
 
     def work(_: int) -> None:
         for _ in range(15):
-            limiter.hold(verdict := limiter.hit(CLIENT))
+            limiter.slots.hold(verdict := limiter.hit(CLIENT), limiter.rules)
             limiter.conclude(verdict, 200)
 
     with ThreadPoolExecutor(4) as pool:
