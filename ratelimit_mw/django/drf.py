@@ -263,7 +263,7 @@ def _mark(scope: str, rate: Quota, key: str) -> RateMark:
 
 def own_keys(routes: Iterable[DjangoRoute]) -> set[str]:
     """Return the features with the keys of the throttles that have their own ``get_cache_key``."""
-    return {key for route in routes for kind, _ in _throttles_of(route.callback) if (key := _own_key(kind))}
+    return {key for route in routes for kind, _ in throttles_of(route.callback) if (key := _own_key(kind))}
 
 
 def _own_key(kind: type[Throttle]) -> str:
