@@ -190,10 +190,8 @@ class Gates:
         decisions, others = list[Decision](), list[Hit]()
         for hit in hits:
             limit, key, cost = hit
-            if limit.tuning is None:
-                others.append(hit)
-                continue
-            state: Any = states.get((key, limit.tuning)) or (start(limit.tuning, now) if is_here else None)
+            tuning = limit.tuning
+            state: Any = tuning and (states.get((key, tuning)) or (start(tuning, now) if is_here else None))
             if state is not None:
                 with self._lock:
                     hit = hit._replace(limit=_at(limit, state.amount(now), state.reason))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 from ..errors import ConfigError, error_path, parse_each, suggestion
 from ..keys.features import Features, field_name
-from .declaration import as_given, decode, option
+from .declaration import decode, option
 from .values import checked_table, checked_word, parse_percent
 
 PRIORITY: Final = "priority"
@@ -27,6 +27,15 @@ def _parse_order(names: Sequence[str]) -> tuple[str, ...]:
     return order
 
 
+def _parse_shares(table: Any, most: int = 100) -> dict[str, int]:
+    """Return the percent of each class."""
+    shares = {}
+    for name, share in checked_table(table).items():
+        with error_path(str(name)):
+            shares[name] = parse_percent(share, most)
+    return shares
+
+
 class PriorityTable(TypedDict, total=False):
     """The classes of requests."""
 
@@ -43,7 +52,7 @@ class PriorityTable(TypedDict, total=False):
             "The share of an adaptive limit that each class may take. Default: 100% for the first class, 60% for the"
             " last one, 90% for the others.",
             {},
-            read=as_given,
+            read=_parse_shares,
         ),
     ]
 
@@ -84,9 +93,8 @@ def parse_priorities(table: Any) -> Priorities:
     """Return the classes of the setting ``priorities``."""
     options = decode(PriorityTable, table, 'a table such as {order = ["critical", "normal"]}')
     order = options["order"]
-    shares = dict.fromkeys(order, 90) | {order[-1]: 60} | {order[0]: 100}
+    shares = dict.fromkeys(order, 90) | {order[-1]: 60} | {order[0]: 100} | options["shed"]
     with error_path("shed"):
-        shares |= _percents(options["shed"], 100)
         check_classes(shares, order)
         if sorted(shares.values(), reverse=True) != [*shares.values()]:
             raise ConfigError(f"expected shares that fall in the order of the classes; got {shares}")
@@ -96,18 +104,10 @@ def parse_priorities(table: Any) -> Priorities:
 
 def parse_reserve(table: Any) -> dict[str, int]:
     """Return the percent that a rule reserves for each class and those above it. Together they are below 100%."""
-    reserve = _percents(table, 99)
+    reserve = _parse_shares(table, 99)
     if sum(reserve.values()) > 99:
         raise ConfigError(f"expected less than 100% in all; got {sum(reserve.values())}%")
     return reserve
-
-
-def _percents(table: Any, most: int) -> dict[str, int]:
-    shares = {}
-    for name, share in checked_table(table).items():
-        with error_path(str(name)):
-            shares[name] = parse_percent(share, most)
-    return shares
 
 
 def check_classes(names: Iterable[str], order: Sequence[str]) -> None:
