@@ -39,13 +39,8 @@ class RouteMatch(Destination):
 NO_ROUTE: Final = RouteMatch(UNMATCHED)
 ROUTES_UNKNOWN: Final = RouteMatch()
 
-
-class RouteFound(NamedTuple):
-    """A route, its path parameters, and whether all requests with this path, method and host have the same route."""
-
-    match: RouteMatch
-    params: Mapping[str, Any]
-    is_cacheable: bool = True
+RouteFound = tuple[RouteMatch, Mapping[str, Any]]
+"""A route, and its path parameters."""
 
 
 class RouterPlace(NamedTuple):
@@ -133,29 +128,26 @@ class RouteTable:
         self._missed = missed
         self._table = PathTable((number, route.shape) for number, route in enumerate(routes))
 
-    def find(self, scope: Scope, is_cacheable: bool = True) -> RouteFound:
+    def find(self, scope: Scope) -> RouteFound:
         """Return the route of a request, as the router does: the first with its method, else the first with its path.
 
         A mount that matches the path is final.
         """
-        partial: RouteFound | None = None
+        found: RouteFound = self._missed, scope["path_params"]
         for number in self._candidates(path_below(scope.get("root_path", ""), scope["path"])):
             route = self._routes[number]
-            is_cacheable = is_cacheable and route.is_plain
             try:
                 quality, child = route.matches(scope)
             except ValueError:  # more digits than Python converts: the application responds with an error
-                invalid = dict.fromkeys(route.parameters, INVALID)
-                return RouteFound(route.match_for(scope["method"]), invalid, is_cacheable)
+                return route.match_for(scope["method"]), dict.fromkeys(route.parameters, INVALID)
+            params = child.get("path_params", {})
             if quality.value == _FULL:
                 if route.below is not None:
-                    return route.below.find({**scope, **child}, is_cacheable)
-                return RouteFound(route.match_for(scope["method"]), child.get("path_params", {}), is_cacheable)
-            if quality.value == _PARTIAL and partial is None:
-                partial = RouteFound(route.match_for(None), child.get("path_params", {}))
-        if partial is not None:
-            return partial._replace(is_cacheable=is_cacheable)
-        return RouteFound(self._missed, scope["path_params"], is_cacheable)
+                    return route.below.find({**scope, **child})
+                return route.match_for(scope["method"]), params
+            if quality.value == _PARTIAL and found[0] is self._missed:
+                found = route.match_for(None), params
+        return found
 
     def _candidates(self, path: str) -> Iterable[int]:
         numbers = self._table.match(path)

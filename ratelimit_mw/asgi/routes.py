@@ -60,6 +60,7 @@ class RouteIndex:
         self._lists: list[list[Any]] = []  # they grow when routes are added
         self._has_fallback = False  # whether a path without a route may have a response
         self._by_host = False  # whether a route depends on the host
+        self._is_plain = True  # whether all depend on nothing but path, method and host
         self._table = self._read_router(RouterPlace(app), NO_ROUTE)
         self._read_marks()
         self._sizes = [(routes, len(routes)) for routes in self._lists]
@@ -82,8 +83,8 @@ class RouteIndex:
         key = scope["type"], scope["method"], path, host  # a client may send any method, even "websocket"
         match = self._cached.get(key)
         if match is None:
-            match, _, is_cacheable = self._look_up(scope)
-            if is_cacheable and sum(map(len, key)) <= _MAX_KEY:
+            match, _ = self._look_up(scope)
+            if self._is_plain and sum(map(len, key)) <= _MAX_KEY:
                 if len(self._cached) >= _MAX_CACHED:
                     self._cached.clear()
                 self._cached[key] = match
@@ -91,7 +92,7 @@ class RouteIndex:
 
     def params(self, request: ASGIRequest) -> dict[str, Any]:
         """Return the path parameters of a request after their conversion: "007" and "7" are one number."""
-        match, params, _ = self._look_up(request.native)
+        match, params = self._look_up(request.native)
         return {name: parameter(match.conversions.apply(f"path:{name}", value)) for name, value in params.items()}
 
     def _look_up(self, scope: Mapping[str, Any]) -> RouteFound:
@@ -131,6 +132,7 @@ class RouteIndex:
     def _read_route(self, route: AppRoute) -> AppRoute:
         """Read the application below a path or host, unless it cannot be read, or is one of those above."""
         self._by_host |= route.is_host
+        self._is_plain &= route.is_plain
         app = application_behind(route.mounted) or application_behind(getattr(route.entry, "_base_app", None))
         if app is None or any(router_of(app) is router for router in route.place.above):
             self.routes.append(route)

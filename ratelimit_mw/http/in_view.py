@@ -6,8 +6,8 @@ Each is one coroutine, which a thread runs and an event loop awaits.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, cast
 
@@ -241,9 +241,15 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     with _placed("usage", rules):
         read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
     for rule in shown:
-        with _leaving_out(is_named=bool(rules)):
+        try:
             read = await call(limits, "read", limits.peek_plan((rule,)), request, read)
-            found.append(rule)
+        except UnreadBodyError:
+            continue
+        except Exception as error:  # the function of a feature may need its own routes
+            if rules or isinstance(error, ConfigError):
+                raise
+            continue
+        found.append(rule)
     plans = _keyed_plans(limits, found, read)
     return _in_order([await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans], rules)
 
@@ -268,23 +274,6 @@ def _in_order(verdicts: Iterable[Verdict], rules: Iterable[str]) -> Usages:
         for rule in names
         if (of := found.get(rule)) is not None
     }
-
-
-@contextmanager
-def _leaving_out(is_named: bool) -> Iterator[None]:
-    """Leave out a rule by a field of a body that was not read.
-
-    Without names, leave out a rule by a feature whose function raises an error, too: it may need its own routes.
-    """
-    try:
-        yield
-    except UnreadBodyError:
-        pass
-    except ConfigError:
-        raise
-    except Exception:
-        if is_named:
-            raise
 
 
 def _find_admission(scope: Values, rules: tuple[str, ...], called: str) -> Admission | None:
