@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -158,27 +158,9 @@ def _read_load(limiter: Limiter) -> Json:
 
 
 def _read_rules(limiter: Limiter) -> list[Json]:
-    """Return the rules, as the command ``check`` shows them, with the place that each comes from.
-
-    A place is a decorator, a file and line of the settings, or both.
-    """
-    rules, overview = limiter.rules, Overview(limiter.rules, limiter.settings.amendments)
-    places, views = defaultdict[str, dict[str, None]](dict), defaultdict[Any, set[str]](set)
-    for mark in rules.marks:  # several views may have one limit
-        rule = rules.rule_of(mark)
-        places[rule.name][mark.place.rpartition(" at ")[2]] = None
-        views[rule].add(mark.view)
-    for rule in rules.rules:
-        places[rule.name] |= dict.fromkeys(rule.lines)
-    shown = {rule: overview.as_json(rule) for rule in rules.rules}
-    return [
-        {
-            **shown[rule],
-            "shown": row_of(shown[rule]) | ({"applies to": sorted(views[rule])} if rule in views else {}),
-            "place": ", ".join(filter(None, places[rule.name])),
-        }
-        for rule in rules.rules
-    ]
+    """Return the rules, as the command ``check`` shows them."""
+    rules = map(Overview(limiter.rules, limiter.settings.amendments).as_json, limiter.rules.rules)
+    return [{**rule, "shown": row_of(rule)} for rule in rules]
 
 
 def _read_store(limiter: Limiter) -> Json:

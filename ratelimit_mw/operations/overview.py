@@ -1,6 +1,7 @@
 """The rules, and the routes that they apply to, in words and as JSON, for commands and the dashboard. Pure."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any, Final
@@ -20,7 +21,7 @@ from ..rules.ruleset import RuleSet
 
 _SHOWN_VALUES: Final = 3
 _COLUMNS: Final = {"name", "match", "key", "limits", "per_key", "per", "schedule", "algorithm", "mode", "cost"}
-_SHOWN: Final = {*_COLUMNS, "source", "applies_to"}
+_SHOWN: Final = {*_COLUMNS, "source", "applies_to", "place"}
 """The fields of a rule as JSON that are in a column of their own. The others are options as the settings have them."""
 _IN_EFFECT: Final = {*_COLUMNS, "timezone", "consistency", "lease"}
 """The fields that may differ from the option of the same name."""
@@ -40,6 +41,10 @@ class Overview:
         self._amendments = amendments
         self._routes: dict[CompiledRule, list[str]] = {}
         self._marks: dict[CompiledRule, list[Mark]] = {}
+        self._places, self._views = defaultdict[CompiledRule, list[str]](list), defaultdict[CompiledRule, set[str]](set)
+        for mark in rules.marks:  # several views may have one limit
+            self._places[rules.rule_of(mark)].append(mark.place.rpartition(" at ")[2])
+            self._views[rules.rule_of(mark)].add(mark.view)
         for route in routes or ():
             self._add(route)
 
@@ -59,8 +64,11 @@ class Overview:
             self.exempt.append(f"{route.describe(methods)} from {exempt}")
 
     def as_json(self, rule: CompiledRule) -> dict[str, Any]:
-        """A rule for programs. Options that have no column of a table are there when the rule has them."""
-        source = rule.source
+        """A rule for programs. Options that have no column of a table are there when the rule has them.
+
+        A place is a decorator, a file and line of the settings, or both.
+        """
+        source, places = rule.source, filter(None, dict.fromkeys([*self._places[rule], *rule.lines]))
         tables, zone = {name: _texts_of(table) for name, table in source.tables}, source.options["timezone"]
         per_key = tables.pop("", None)
         return {
@@ -77,7 +85,9 @@ class Overview:
             **{name: _plain(value) for name, value in source.set_options.items() if name not in _IN_EFFECT},
             **({"timezone": zone} if source.schedule or source.has_calendar else {}),
             **({"consistency": "leased", "lease": f"{source.lease_percent}%"} if source.lease_percent else {}),
-            **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
+            **({} if self.is_file else {"source": self._source(rule)}),
+            **({} if self.is_file and rule not in self._views else {"applies_to": self._applies_to(rule)}),
+            "place": ", ".join(places),
         }
 
     def notes(self) -> Iterator[str]:
@@ -135,7 +145,7 @@ class Overview:
         """The requests that a rule applies to: those of its views, or one condition per line."""
         match = _match(rule.source.matches)
         if rule not in self._routes:
-            return _conditions(match)
+            return sorted(self._views[rule]) if rule in self._views else _conditions(match)
         routes = ", ".join(dict.fromkeys(self._routes[rule]))
         others = [f"when {name} is {_either(_texts(values))}" for name, values in rule.source.matches.features]
         return [" ".join(filter(None, ("/".join(match["methods"]), routes, *others)))]

@@ -158,7 +158,8 @@ def test_check_finds_settings_with_which_no_application_starts(settings: Write) 
 
 def test_check_as_json(settings: Write) -> None:
     """The JSON contains all fields of each rule."""
-    rules = answer_of("check", settings(RULES)).json["rules"]
+    path = settings(RULES)
+    rules = answer_of("check", path).json["rules"]
     assert [rule["name"] for rule in rules] == ["login", "api", "rule-3"]
     assert rules[0]["count_when"] == {"status": [401, 403]}
     assert rules[1] == {
@@ -176,6 +177,7 @@ def test_check_as_json(settings: Write) -> None:
         "algorithm": "token-bucket (interval)",
         "mode": "shadow",
         "cost": 1,
+        "place": f"{path}:9",
     }
     assert "per" not in rules[0]
 
