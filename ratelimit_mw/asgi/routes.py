@@ -57,10 +57,10 @@ class RouteIndex:
         """All with a view, or with an application that cannot be read."""
         self.owners: list[Any] = []
         """The applications and routers."""
-        self._lists: list[list[Any]] = []  # they grow when routes are added
-        self._has_fallback = False  # whether a path without a route may have a response
-        self._by_host = False  # whether a route depends on the host
-        self._is_plain = True  # whether all depend on nothing but path, method and host
+        self._lists: list[list[Any]] = []  # They grow when routes are added.
+        self._has_fallback = False  # Whether a path without a route may have a response.
+        self._by_host = False  # Whether a route depends on the host.
+        self._is_plain = True  # Whether all depend on path, method and host alone.
         self._table = self._read_router(RouterPlace(app), NO_ROUTE)
         self._read_marks()
         self._sizes = [(routes, len(routes)) for routes in self._lists]
