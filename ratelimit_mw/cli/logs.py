@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, cast
 from weakref import finalize
@@ -169,15 +168,10 @@ class RequestLog:
         self.db.execute("CREATE TABLE request (number INTEGER PRIMARY KEY, time, data)")
         self.db.execute("BEGIN")
         self._is_sorted = True
-        self.insert("INSERT INTO request (time, data) VALUES (?, ?)", self._rows())
+        self.db.executemany("INSERT INTO request (time, data) VALUES (?, ?)", self._rows())
         found = self.db.execute("SELECT count(*), min(time), max(time) FROM request").fetchone()
         self.count, self.first, self.last = found
         self._finish()
-
-    def insert(self, statement: str, rows: Iterator[tuple[Any, ...]]) -> None:
-        """Insert rows, some of them at once: their iterator may use the database, too."""
-        while some := list(islice(rows, AT_ONCE)):
-            self.db.executemany(statement, some)
 
     def _rows(self) -> Iterator[tuple[float, bytes]]:
         """Yield the time and the data of each request, with a bar by the bytes of files. A pipe has no size."""

@@ -99,7 +99,7 @@ class ReplayReport:
         self.names = [_DENY_LIST, *self._rules]
         for table in _TABLES:
             log.db.execute(f"CREATE TABLE IF NOT EXISTS {table}")
-        log.insert("INSERT INTO decided VALUES (?, ?, ?, ?, ?)", self._decide(action, has_uses))
+        log.db.executemany("INSERT INTO decided VALUES (?, ?, ?, ?, ?)", self._decide(action, has_uses))
         self.rows(_CLIENTS)
         ((self.clients, self.clients_rejected, self.rejected),) = self.rows(_TOTALS)
         for name, clients in self.rows(_CLIENTS_OF_RULES):
