@@ -22,8 +22,8 @@ from .access_log import LONGEST_LINE, HeaderLineError, InvalidLineError, LogEntr
 from .log_formats import NAMES_OF_FORMATS, LineParser
 from .output import Failure, count_text, note, printable, progress
 
-AT_ONCE: Final = 1_000
-"""The requests of one write, and between two updates of a bar."""
+_AT_ONCE: Final = 1_000
+"""The requests between two updates of a bar."""
 _COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[requests]:,} requests"), TimeRemainingColumn())
 _CACHE: Final = 50_000
 """The memory of the database in KiB. The rest of it is on disk."""
@@ -184,7 +184,7 @@ class RequestLog:
                     for entry in log.read(file, self._parser):
                         self._is_sorted = self._is_sorted and before <= entry.time
                         before, count = entry.time, count + 1
-                        if count % AT_ONCE == 0:
+                        if count % _AT_ONCE == 0:
                             position = file.tell() if sizes[number] else 0
                             update(requests=count, completed=sum(sizes[:number]) + position)
                         yield entry.time, encode(entry)
@@ -207,7 +207,7 @@ class RequestLog:
         decode = msgspec.msgpack.Decoder(LogEntry, ext_hook=_decode_invalid).decode
         with progress(action, self.count, *_COLUMNS, requests=0) as update:
             for done, (data,) in enumerate(rows):
-                if done % AT_ONCE == 0:
+                if done % _AT_ONCE == 0:
                     update(requests=done, completed=done)
                 yield decode(data)
 

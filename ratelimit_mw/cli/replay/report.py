@@ -13,7 +13,7 @@ from ...clock import SECOND
 from ...decision import Verdict
 from ...quota import Quota
 from ..access_log import LogEntry
-from ..logs import AT_ONCE, RequestLog
+from ..logs import RequestLog
 from ..output import count_text
 from .simulation import Simulation
 
@@ -108,24 +108,16 @@ class ReplayReport:
 
     def _decide(self, action: str, has_uses: bool) -> Iterator[tuple[Any, ...]]:
         decide, client_of, side = self.simulation.decide, self.simulation.client, self._side
-        rejections, uses = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+        insert = self.log.db.executemany
         shadow = {name for name, rule in self._rules.items() if rule["mode"] == "shadow"}
         for number, entry in enumerate(self.log.requests(action)):
             verdict, client = decide(entry), client_of(entry)
             allowed = verdict.allowed
-            rejecting = self._count(verdict) if verdict.decisions else [] if allowed else [_DENY_LIST]
-            rejections += [(side, number, client, rule, rule not in shadow) for rule in rejecting]
+            if rejecting := self._count(verdict) if verdict.decisions else [] if allowed else [_DENY_LIST]:
+                insert(_INSERT_REJECTION, [(side, number, client, rule, rule not in shadow) for rule in rejecting])
             if has_uses:
-                uses += _uses_of(number, entry, verdict)
-            if len(rejections) + len(uses) >= AT_ONCE:
-                self._insert(rejections, uses)
+                insert(_INSERT_USE, _uses_of(number, entry, verdict))
             yield side, number, int(entry.time), client, not allowed
-        self._insert(rejections, uses)
-
-    def _insert(self, rejections: list[tuple[Any, ...]], uses: list[tuple[Any, ...]]) -> None:
-        for statement, rows in ((_INSERT_REJECTION, rejections), (_INSERT_USE, uses)):
-            self.log.db.executemany(statement, rows)
-            rows.clear()
 
     def _count(self, verdict: Verdict) -> list[str]:
         """Count a verdict. Return the rules that reject, even in shadow mode."""
