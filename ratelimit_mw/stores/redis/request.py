@@ -14,7 +14,6 @@ from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count
 from ...errors import StateError, StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in
 from ..bytestore import FOR_EVER, TimedCall, Write
-from ..servers import Server
 from ..ways import Way
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error
@@ -130,7 +129,7 @@ class RedisRequest:
 
     async def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
-        for location in await self._servers():
+        for location in await self._calls.router.primaries(self.deadline):
             # A server that is full, loading or a replica replies to PING, but takes no hit.
             if key := self._calls.router.map.key_at(location, lambda key: self.place(key)[1]):
                 await self.ask(self._on_key(b"SET", key, b"", b"PX", 1))
@@ -138,7 +137,7 @@ class RedisRequest:
     async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         """List with SCAN, one server after the other."""
         number, cursor = numbers_in(place)
-        servers = await self._servers()
+        servers = await self._calls.router.primaries(self.deadline)
         if number >= len(servers):
             return KeyPage([], None)
         pattern = _SPECIAL.sub(r"\\\g<0>", self.place(prefix)[0].decode()) + "*"
@@ -151,12 +150,6 @@ class RedisRequest:
         place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
         is_last = not cursor and number + 1 == len(servers)
         return KeyPage([text_of(self._store.prefix, name) for name in names], None if is_last else place)
-
-    async def _servers(self) -> list[Server]:
-        """Return the servers that can have keys of the store: one, if its prefix has ``{braces}``."""
-        router = self._calls.router
-        servers, slots = await router.primaries(self.deadline), {self.place(key)[1] for key in "ab"}
-        return servers if len(slots) > 1 else [router.map.owners[slots.pop()] or servers[0]]
 
     def _on_key(self, verb: bytes, key: str, *arguments: Any) -> Call:
         name, slot = self.place(key)

@@ -73,11 +73,10 @@ class RedisStore(CallStore):
             raise ConfigError("expected either a URL, or client= and aclient=")
         if url is None and credential_provider is not None:
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
-        if not (credential_provider is None or hasattr(credential_provider, "get_credentials_async")):
+        get = getattr(type(credential_provider), "get_credentials", CredentialProvider.get_credentials)
+        if credential_provider is not None and get is CredentialProvider.get_credentials:
             kind = type(credential_provider).__name__  # its value may be a password
-            raise ConfigError(f"expected a redis.CredentialProvider; got {kind}", "credential_provider")
-        if getattr(type(credential_provider), "get_credentials", None) is CredentialProvider.get_credentials:
-            raise ConfigError("it has no get_credentials. Define it: a thread calls it", "credential_provider")
+            raise ConfigError(f"expected a provider with get_credentials; got {kind}", "credential_provider")
         address = parse_url_of(url, Address, "redis://localhost:6379/0") if isinstance(url, str) else url
         if remap is not None and not (address is not None and (address.cluster or address.service)):
             raise ConfigError("needs a URL that starts with redis+cluster:// or redis+sentinel://", "remap")
