@@ -177,20 +177,20 @@ class Exchange:
         admission.close(admission.status)
         return body
 
-    def reject(self, admission: WSGIAdmission, end: Callable[[int], None]) -> Iterable[bytes]:
-        """Return the body of the response to a rejection, and ``end`` the admission with its status."""
+    def reject(self, admission: WSGIAdmission) -> Iterable[bytes]:
+        """Return the body of the response to a rejection, and end the admission with its status."""
         self.admission = admission
         try:
             return admission.respond(self.start)
         finally:
-            end(admission.status or _ERROR)
+            admission.close(admission.status or _ERROR)
 
     def _fail(self, admission: WSGIAdmission, error: BaseException) -> Iterable[bytes]:
         """Respond to a rejection that the application has raised before its response. Raise other errors again."""
         admission.note_error(error)
         if isinstance(error, RateLimitExceeded) and admission.status is None:
             admission.verdict = error.verdict
-            return self.reject(admission, admission.close)
+            return self.reject(admission)
         # Where the server stops, the outcome is not known.
         admission.close((admission.status or _ERROR) if isinstance(error, Exception) else None)
         raise error

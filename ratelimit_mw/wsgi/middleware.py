@@ -99,7 +99,7 @@ class RateLimitMiddleware:
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         exchange = Exchange(start_response)
         if not verdict.allowed:
-            return exchange.reject(admission, admission.end)
+            return exchange.reject(admission)
         exchange.admission = admission
         delay = verdict.delay if plan.may_delay else 0.0
         return exchange.run(self.app, environ, None if to is None else to.marks, delay)
