@@ -345,7 +345,7 @@ class Limiter:
                 asked = hits if consume else [hit._replace(cost=0) for hit in hits]
                 return self._ask(call, plan, asked, consume, is_in_turn=True)
 
-            return await self.slots.decide_in_turn(call, plan, hits, ask)
+            return await self.slots.queues.decide(call, plan, hits, ask)
         if consume and plan.has_slots and self.waits:
             hits = name_slots(hits)
         if plan.adds_hits:

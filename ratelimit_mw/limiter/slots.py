@@ -97,12 +97,6 @@ class Slots:
         for heartbeat in (self.renewed, self.unreturned, self.bounded):
             heartbeat.close()
 
-    async def decide_in_turn(self, call: Call, plan: Plan, hits: Sequence[Hit], ask: Ask) -> Verdict:
-        """Decide hits, and wait for their slots as long as their rules allow."""
-        rules = {rule.name: rule.source for rule in plan.rules if rule.source.wait_us}
-        names = {hit.key: hit.limit.rule for hit in hits if hit.limit.quota.concurrent}
-        return await self.queues.decide(call, {key: rules[name] for key, name in names.items() if name in rules}, ask)
-
     def _return_later(self, correction: Correction, is_late: bool) -> None:
         if len(self.unreturned) < _MAX_UNRETURNED:
             self.unreturned.hold((correction, now_us() + SLOT_LIFE, is_late))
@@ -181,12 +175,14 @@ class SlotQueues:
                     if queue := self._queues.get(correction.key):
                         queue[0].wake()
 
-    async def decide(self, call: Call, rules: Mapping[str, Rule], ask: Ask) -> Verdict:
+    async def decide(self, call: Call, plan: Plan, hits: Iterable[Hit], ask: Ask) -> Verdict:
         """Decide a request, and wait for a slot where one of its rules has ``wait``.
 
-        A blocking call on an event loop does not wait. A request that is cancelled leaves its queue. The ``rules`` with
-        ``wait`` are by the keys of their slots.
+        A blocking call on an event loop does not wait. A request that is cancelled leaves its queue.
         """
+        waiting = {rule.name: rule.source for rule in plan.rules if rule.source.wait_us}
+        names = {hit.key: hit.limit.rule for hit in hits if hit.limit.quota.concurrent}
+        rules = {key: waiting[name] for key, name in names.items() if name in waiting}
         may_wait, passed = call is not blocking_call or not is_on_event_loop(), self._stopwatch()
         key = next((key for key in rules if key in self._queues), "")  # a new request does not overtake
         if not (key and may_wait):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from ...clock import Clock
@@ -61,26 +62,21 @@ class Lease:
         return decision
 
 
+@dataclass(slots=True, eq=False)
 class LeasedRequest:
-    """The hits of one request: those that leases serve, and those that go into the call of the store.
+    """The hits of one request: those that leases serve, and those that go into the call of the store."""
 
-    Attributes:
-        result: The decisions on all hits, in their order; empty until they are known.
-        served: The lease and the decision of each hit, None for a hit that the store decides.
-        asked: The hits for the store.
-        shares: The leases whose share takes the place of a hit, by its position in ``asked``.
-        returns: The corrections that return other leases, to send before.
-    """
-
-    __slots__ = ("asked", "hits", "result", "returns", "served", "shares")
-
-    def __init__(self, hits: Sequence[Hit]) -> None:
-        self.hits = hits
-        self.result: list[Decision] = []
-        self.served: list[tuple[Lease, Decision] | None] = []
-        self.asked: list[Hit] = []
-        self.shares: dict[int, Lease] = {}
-        self.returns: list[Correction] = []
+    hits: Sequence[Hit]
+    result: list[Decision] = field(default_factory=list)
+    """The decisions on all hits, in their order; empty until they are known."""
+    served: list[tuple[Lease, Decision] | None] = field(default_factory=list)
+    """The lease and the decision of each hit, None for a hit that the store decides."""
+    asked: list[Hit] = field(default_factory=list)
+    """The hits for the store."""
+    shares: dict[int, Lease] = field(default_factory=dict)
+    """The leases whose share takes the place of a hit, by its position in ``asked``."""
+    returns: list[Correction] = field(default_factory=list)
+    """The corrections that return other leases, to send before."""
 
     @property
     def hits_asked(self) -> list[Hit]:
