@@ -61,9 +61,6 @@ class Heartbeat(Generic[_Item]):
         with self._lock:
             return list(self._held)
 
-    def __contains__(self, item: object) -> bool:
-        return item in self._held
-
     def __len__(self) -> int:
         return len(self._held)
 

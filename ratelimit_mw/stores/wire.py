@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -188,17 +189,15 @@ class BlockingChannel:
 # -- on an event loop ----------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class Flight:
     """A call that was sent. ``end`` takes its replies, and the error of the connection if there is one, once."""
 
-    __slots__ = ("deadline", "end", "expected", "is_over", "replies")
-
-    def __init__(self, expected: int, deadline: float, end: Callable[[list[Any], Exception | None], object]) -> None:
-        self.expected = expected
-        self.deadline = deadline
-        self.end = end
-        self.replies: list[Any] = []
-        self.is_over = False
+    expected: int
+    deadline: float
+    end: Callable[[list[Any], Exception | None], object]
+    replies: list[Any] = field(default_factory=list)
+    is_over: bool = False
 
 
 def _resolve(future: asyncio.Future[list[Any]], replies: list[Any], error: Exception | None) -> None:

@@ -175,10 +175,7 @@ class SharedCall(Call):
     items: Sequence[Operation]
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self.items = operations
-        self.names = [name for each in operations for name in each.names]
-        self.slot = operations[0].slot
-        self.has_text = False
+        super().__init__(b"", operations, [name for each in operations for name in each.names], operations[0].slot)
 
     def pack(self) -> tuple[Script, bytes]:
         return pack_operations(self.items)
