@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -96,8 +95,6 @@ class _Way:
 class Threads(_Way):
     """The way of blocking calls: its coroutines never wait for an event loop, so ``run_blocking`` runs them."""
 
-    lock: Callable[[], Any] = nullcontext
-
     def __init__(self, seconds: float) -> None:
         self.clock = ThreadClock(seconds)
         self.turns = Turns()
@@ -150,8 +147,6 @@ async def forget_transports() -> None:
 
 class EventLoop(_Way):
     """The same for the calls of the running event loop."""
-
-    lock: Callable[[], Any] = asyncio.Lock
 
     def __init__(self, seconds: float) -> None:
         self.clock = LoopClock(seconds)

@@ -58,8 +58,6 @@ class Router:
         self.map = SlotMap(address)
         self.channels: dict[Server, Channel] = {}
         """The connections to each server, opened when a call needs them."""
-        self._refreshing = way.lock()
-        self._reads = 0
         self._next_read = 0.0
         self._failure = ""
         """The reason why there is no map yet."""
@@ -221,16 +219,14 @@ class Router:
     # -- the map -------------------------------------------------------------------------------------------------------
 
     async def _refresh(self, deadline: float) -> None:
-        """Read the map if it is missing or stale, once in an interval. One of several calls reads it."""
-        slots, reads = self.map, self._reads
+        """Read the map if it is missing or stale, once in an interval."""
+        slots = self.map
         if slots.is_known and (not slots.is_stale or monotonic() < self._next_read):
             return
         slots.is_stale = False
-        async with self._refreshing:
-            if reads == self._reads and (monotonic() >= self._next_read or not (slots.is_known or self._failure)):
-                self._next_read = monotonic() + (_MAP_INTERVAL if self._address.cluster else 0)
-                await self._read_map(deadline)
-                self._reads += 1
+        if monotonic() >= self._next_read or not (slots.is_known or self._failure):
+            self._next_read = monotonic() + (_MAP_INTERVAL if self._address.cluster else 0)
+            await self._read_map(deadline)
         if not slots.is_known:
             raise NotRunError(self._failure)
         for location in set(self.channels).difference(slots.servers()):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +41,7 @@ class Servers:
         self.clock: Any = SimpleNamespace(now=0.0)
 
     def way(self) -> Any:
-        return SimpleNamespace(clock=self.clock, lock=nullcontext, channel=Pool)
+        return SimpleNamespace(clock=self.clock, channel=Pool)
 
     async def connect(self, _: Any, __: Address, location: Location, deadline: float) -> Callable[[Any], Any]:
         host = location[0]
@@ -259,23 +257,6 @@ def test_the_map_is_read_once_in_an_interval_while_servers_fail(monkeypatch: pyt
         tries += servers.sent
     assert len([each for each in tries if each in ("a:CLUSTER", "a:rejected")]) == 1
     assert tries.count("a:EVALSHA") == 10 * has_map
-
-
-def test_many_tasks_wait_for_one_map() -> None:
-    """100 tasks at the start, on one event loop."""
-    servers = Servers()
-
-    async def run() -> list[Any]:
-        way = SimpleNamespace(clock=servers.clock, lock=asyncio.Lock, channel=Pool)
-        cluster = Router(Address((A,), cluster=True), way, servers.connect)  # type: ignore[arg-type]
-        names = [partial(key_name, f"rl{i}:") for i in range(100)]
-        one = hit(limit_of("9/hour"))
-        messages = [Heard(HIT, [one], [name(one.key)], 7) for name in names]
-        await asyncio.gather(*(cluster.ask(message, BUDGET) for message in messages))
-        return [message.result for message in messages]
-
-    assert asyncio.run(run()) == [b"counted"] * 100
-    assert servers.sent.count("a:CLUSTER") == 1
 
 
 def test_each_slot_has_a_key_to_probe_its_server() -> None:
