@@ -22,13 +22,6 @@ _HEADERS: Final = {
     "Retry-After": ("Seconds until the same request is allowed.", "integer"),
 }
 _EPOCH: Final = {"X-RateLimit-Reset": ("When the limit is fully reset, in seconds since 1970.", "integer")}
-_STRING: Final = {"type": "string"}
-_MEMBERS: Final = dict.fromkeys(("type", "title", "detail"), _STRING) | {
-    "status": {"type": "integer"},
-    "retry-after": {"type": "integer"},
-    "violated-policies": {"type": "array", "items": _STRING},
-}
-_PROBLEM: Final = {"application/problem+json": {"schema": {"type": "object", "properties": _MEMBERS}}}
 
 
 def http_error(verdict: Verdict) -> RateLimitExceeded:
@@ -115,8 +108,7 @@ def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppR
 
     def openapi() -> dict[str, Any]:
         schema, limits = described(), http_limiter.in_force
-        has_problem = limits.reject is None and handler_of(app, _STATUS) is None
-        response = _describe_response(limits.writer.text_names, has_problem, limits.settings.reset)
+        response = _describe_response(limits.writer.text_names, limits.settings.reset)
         for route in routes:
             operations = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
             for method in route.methods:
@@ -134,12 +126,11 @@ def _is_limited(limits: HttpLimits, route: AppRoute, method: str) -> bool:
     return any(not rule.shadow for rule in plan.rules)
 
 
-def _describe_response(headers: Collection[str], has_problem: bool, reset: str) -> dict[str, Any]:
-    """Return the response to a rejection, with the package's body or without a description of it."""
+def _describe_response(headers: Collection[str], reset: str) -> dict[str, Any]:
+    """Return the response to a rejection. Its body depends on ``Accept``, and may be your own."""
     described = {
         title: {"description": meaning, "schema": {"type": kind}}
         for title, (meaning, kind) in (_HEADERS | (_EPOCH if reset == "epoch" else {})).items()
         if title.lower() in (*headers, "retry-after")
     }
-    response: dict[str, Any] = {"description": "Too Many Requests", "headers": described}
-    return response | {"content": _PROBLEM} if has_problem else response
+    return {"description": "Too Many Requests", "headers": described}
