@@ -1,9 +1,6 @@
 """The access logs of a command, plain or compressed, as a temporary database of their requests."""
 
-import bz2
-import gzip
 import io
-import lzma
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,21 +55,24 @@ format_option = click.option("--format", "name", metavar="NAME", type=click.Choi
 """The option of a command for the format of its logs."""
 
 
-def _zstd() -> Any:
-    """Return the module of zstd: that of Python 3.14, or the package backports.zstd."""
-    for name in ("compression.zstd", "backports.zstd"):
+_MODULES: Final = {
+    b"\x1f\x8b": ("gzip",),
+    b"BZh": ("bz2",),
+    b"\xfd7zXZ\x00": ("lzma",),
+    b"\x28\xb5\x2f\xfd": ("compression.zstd", "backports.zstd"),
+}
+"""The modules that read a compressed file, by its first bytes."""
+
+
+def _module_of(start: bytes) -> Any:
+    """Return the module for a file that begins so; None for a file that is not compressed."""
+    names = next((names for magic, names in _MODULES.items() if start.startswith(magic)), ())
+    for name in names:
         with suppress(ImportError):
             return import_module(name)
-    raise Failure("zst needs Python 3.14 or the package backports.zstd. Or run: zstdcat FILE | ratelimit-mw ... -")
-
-
-_OPENERS: Final[dict[bytes, Callable[[Any], Any]]] = {
-    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\x00": lzma.LZMAFile,
-    b"\x28\xb5\x2f\xfd": lambda file: _zstd().open(file),
-}
-"""How a compressed file is opened, by its first bytes."""
+    if names:
+        raise Failure("zst needs Python 3.14 or the package backports.zstd. Or run: zstdcat FILE | ratelimit-mw ... -")
+    return None
 
 
 class LogFile:
@@ -101,16 +101,15 @@ class LogFile:
     def _lines(self, file: IO[bytes]) -> Iterator[bytes]:
         """Yield the start of each line of a file, which may be compressed."""
         buffered = io.BufferedReader(cast(io.RawIOBase, file))
-        start = buffered.peek(6)
-        opener = next((each for magic, each in _OPENERS.items() if start.startswith(magic)), None)
-        unpacked = buffered if opener is None else io.BufferedReader(opener(buffered))
+        module = _module_of(buffered.peek(6))
+        unpacked = io.BufferedReader(module.open(buffered)) if module else buffered
         try:
             while line := unpacked.readline(_READ):
                 yield line
                 while len(line) > LONGEST_LINE and not line.endswith(b"\n"):  # skip the rest of the line
                     line = unpacked.readline(_READ)
         except Exception as error:
-            if opener is None:
+            if not module:
                 raise
             raise Failure(f"{self.name}: cannot read the compressed file to its end: {error}") from None
         finally:

@@ -32,7 +32,7 @@ def command_of(operation: AdminOperation) -> SourceCommand:
     def perform(source: Source, **values: Any) -> Answer:
         return _perform(operation, source, values)
 
-    params = [_param(operation, name, each) for name, each in operation.arguments.items() if name != "limits"]
+    params = [_param(operation, name, each) for name, each in operation.arguments.items()]
     command = SourceCommand(
         name=operation.name.rpartition(" ")[2],
         callback=perform,
@@ -51,8 +51,7 @@ def _example(name: str, words: str) -> str:
 def _param(operation: AdminOperation, name: str, argument: Argument) -> click.Parameter:
     meta, is_required = argument.meta, argument.is_required
     if name == "features" and name in operation.words:
-        metavar = "NAME=VALUE... LIMITS" if "limits" in operation.words else "[NAME=VALUE]..."
-        return click.Argument([name], metavar=metavar, nargs=-1, required="limits" in operation.words)
+        return click.Argument([name], metavar="[NAME=VALUE]...", nargs=-1)
     if name in operation.words:
         return click.Argument([name], required=is_required)
     if name == "features":
@@ -80,14 +79,13 @@ def _perform(operation: AdminOperation, source: Source, values: dict[str, Any]) 
 
 def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of an operation. A mistake in the words of the command is misuse."""
+    if "=" in (values.get("limits") or ""):  # a feature, without limits behind it
+        raise click.BadParameter(f'expected LIMITS after {values["limits"]!r}, such as "1000/minute" or unlimited')
     try:
         if operation.takes_all_rules and "=" in (values["rule"] or ""):
             values["features"], values["rule"] = (values["rule"], *values["features"]), None
         if "features" in values:
-            texts = values["features"]
-            if "limits" in operation.words:
-                texts, values["limits"] = _split(texts)
-            values["features"] = source.as_counted(read_features(texts)) or None
+            values["features"] = source.as_counted(read_features(values["features"])) or None
         if values.get("features") is None and not values.get("key") and "features" in operation.words:
             values["features"] = {}
         decode(operation.arguments, values)
@@ -96,16 +94,6 @@ def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -
             raise click.BadParameter(str(error)) from None
         raise click.BadParameter(error.message, param_hint=f"'--{error.path}'") from None
     return values
-
-
-def _split(texts: tuple[str, ...]) -> tuple[list[str], str]:
-    """Return the features, and the limits: the word without ``=``."""
-    limits = [text for text in texts if "=" not in text]
-    if not limits:
-        raise ConfigError(f'expected LIMITS after {texts[-1]!r}, such as "1000/minute" or unlimited')
-    if len(limits) > 1:
-        raise ConfigError(f"expected one word for LIMITS. Write '{' '.join(limits)}' in quotes")
-    return [text for text in texts if "=" in text], limits[0]
 
 
 def commands() -> Iterator[click.Command]:

@@ -164,7 +164,7 @@ MISTAKES = {
     "ban banning --for soon ip=192.0.2.7": (2, "Invalid value for '--for': expected a duration such"),
     "ban banning --for 0s ip=192.0.2.7": (2, "Invalid value for '--for': expected more than 0"),
     "override set pages user=acme": (2, "expected LIMITS after 'user=acme'"),
-    "override set pages user=acme 5 per minute": (2, "expected one word for LIMITS. Write '5 per minute' in quotes"),
+    "override set pages user=acme 5 per minute": (2, "expected NAME=VALUE; got '5'"),
 }
 
 
