@@ -481,12 +481,6 @@ class Limit:
         limit._take(quota)
         return limit.leaving(self.held_percent) if self.held_percent else limit
 
-    @property
-    def of_lowest(self) -> Limit:
-        """The limit of the requests of the lowest class, with its smallest amount."""
-        lowest = [self, *self.by_class.values()][-1]
-        return lowest if lowest.tuning is None or lowest.sheds else lowest.at(lowest.tuning.floor, "")
-
     def __copy__(self) -> Limit:
         twin = object.__new__(type(self))
         twin.__dict__.update(vars(self))
