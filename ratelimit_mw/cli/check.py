@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -55,37 +55,30 @@ def check(source: Source, strict: bool, connect: bool) -> Answer:
     servers. It changes no counts. Run it where your application runs, with the same environment. The exit code is 1
     when the store makes limits wrong, now or soon.
     """
-    report = _check_source(source)
-    if connect:
-        found = list(examine(source))
-        for kind in (FACT, NOTE, PROBLEM):
-            report[kind] = [*report.get(kind, ()), *(text for each, text in found if each == kind)]
-    problems, notes, facts = report["problems"], report["notes"], report.get(FACT, ())
-    lines = [] if source.overview.is_file else list(source.overview.notes())
-    shown = [
-        Table(source.title, list(map(row_of, report["rules"]))),
-        *lines,
+    overview, rules = source.overview, list(map(source.overview.as_json, source.rules.rules))
+    # The middleware of an application has opened its store, and found all features.
+    required = _required_features(source) if overview.is_file else {}
+    found = [(PROBLEM, text) for text in _problems(source)]
+    found += [(PROBLEM if _NO_EFFECT in text else NOTE, text) for text in _notes(source, required)]
+    found += examine(source) if connect else ()
+    problems, notes, facts = ([text for each, text in found if each == kind] for kind in (PROBLEM, NOTE, FACT))
+    report = {
+        "store": redacted_url(source.settings.store),
+        "rules": rules,
+        **({} if overview.is_file else {"exempt": overview.exempt}),
+        "required_features": required,
+        "problems": problems,
+        "notes": notes,
+        **({"facts": facts} if connect else {}),
+    }
+    shown: list[Table | Line | str] = [
+        Table(source.title, list(map(row_of, rules))),
+        *([] if overview.is_file else overview.notes()),
         *facts,
         *(Line(f"problem: {problem}", "bold red") for problem in problems),
         *(f"note: {note}" for note in notes),
     ]
     return Answer(report, shown, found_wrong=bool(problems or (strict and notes)))
-
-
-def _check_source(source: Source) -> dict[str, Any]:
-    """Return the rules of a source, the features that its application must provide, problems and notes."""
-    overview, rules, required = source.overview, source.rules.rules, dict[str, list[str]]()
-    if overview.is_file:  # the middleware of an application has opened its store, and found all features
-        required = _required_features(source)
-    notes = list(_notes(source, required))
-    return {
-        "store": redacted_url(source.settings.store),
-        "rules": list(map(overview.as_json, rules)),
-        **({} if overview.is_file else {"exempt": overview.exempt}),
-        "required_features": required,
-        "problems": [*_problems(source), *(note for note in notes if _NO_EFFECT in note)],
-        "notes": [note for note in notes if _NO_EFFECT not in note],
-    }
 
 
 def _required_features(source: Source) -> dict[str, list[str]]:

@@ -17,8 +17,8 @@ from .operate import open_limiter
 from .output import Failure
 from .source import Source
 
-FACT, NOTE, PROBLEM = "facts", "notes", "problems"
-"""The part of the report for a finding: a problem has an effect on limits, now or soon; a note is a risk."""
+FACT, NOTE, PROBLEM = "fact", "note", "problem"
+"""The kinds of findings: a problem has an effect on limits, now or soon; a note is a risk."""
 _PROBES: Final = 9
 _SKEW: Final = 3
 """Seconds between two clocks that are a risk: more than a reply may take. Memcached has the time in whole seconds."""
