@@ -161,7 +161,7 @@ class UnmadeCorrections:
         self._try_again(_CLOSING)
         self._heartbeat.close()
         if self._waiting:
-            _log.warning("%d calls for corrections have failed; their cost stays consumed", len(self))
+            _give_up(sum(len(changes) for changes, _, _ in self._waiting))
 
     def _try_again(self, seconds: float = inf) -> None:
         ends_at = monotonic() + seconds
@@ -183,6 +183,8 @@ class UnmadeCorrections:
         if changes and monotonic() < until:
             self._waiting.append((changes, now, until))
         elif changes:
-            _log.warning(
-                "the store was busy or unreachable for a minute: the cost of %d corrections stays", len(changes)
-            )
+            _give_up(len(changes))
+
+
+def _give_up(count: int) -> None:
+    _log.warning("%d corrections were not made, because the store was busy or unreachable; their cost stays", count)

@@ -90,11 +90,24 @@ class StoreCompliance:
         metafunc.parametrize("way", WAYS)
 
     def keeps_time(self, name: str) -> bool:
-        """Return whether the keys of an algorithm keep their last time, so that its clock may go back in the tests."""
+        """Return whether the keys of an algorithm keep their last time, so that its clock may go back in the tests.
+
+        Args:
+            name: The name of the algorithm.
+        """
         return True
 
     def check_decisions(self, actual: Sequence[Decision], expected: Sequence[Decision], place: str) -> None:
-        """Raise unless the decisions are those of the reference. Override it for a store that rounds waits up."""
+        """Raise unless the decisions are those of the reference. Override it for a store that rounds waits up.
+
+        Args:
+            actual: The decisions of the store.
+            expected: Those of the reference.
+            place: Where they were made, for the error.
+
+        Raises:
+            AssertionError: They differ.
+        """
         for own, other in zip(actual, expected, strict=True):
             check_equal(values_of(own), values_of(other), f"{own.source}, {place}")
 
