@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ...clock import SECOND
 from ...decision import Verdict
+from ...keys.features import INVALID
 from ...quota import Quota
 from ..access_log import LogEntry
 from ..logs import RequestLog
@@ -111,7 +112,8 @@ class ReplayReport:
         insert = self.log.db.executemany
         shadow = {name for name, rule in self._rules.items() if rule["mode"] == "shadow"}
         for number, entry in enumerate(self.log.requests(action)):
-            verdict, client = decide(entry), client_of(entry)
+            verdict, ip = decide(entry), client_of(entry)
+            client = "(invalid)" if ip is INVALID else str(ip)
             allowed = verdict.allowed
             if rejecting := self._count(verdict) if verdict.decisions else [] if allowed else [_DENY_LIST]:
                 insert(_INSERT_REJECTION, [(side, number, client, rule, rule not in shadow) for rule in rejecting])
@@ -208,16 +210,16 @@ class ReplayReport:
 
     def notes(self) -> Iterator[str]:
         """Yield a note on the requests of trusted proxies that name no client."""
-        client = self.simulation.client
-        users = [rule.name for rule in self.simulation.rules if "ip" in rule.source.needs]
-        rows = [row for row in self.top(-1) if client.is_proxy(row["client"])] if users else []
+        simulation = self.simulation
+        users = [rule.name for rule in simulation.rules if "ip" in rule.source.needs]
+        rows = [row for row in self.top(-1) if simulation.is_proxy(row["client"])] if users else []
         if rows:
             requests, first = sum(row["requests"] for row in rows), rows[0]["client"]
             shown = f"{first}{' and other trusted proxies' if rows[1:] else ', a trusted proxy,'}"
-            yield (
-                f"{count_text(requests, 'request')} of {shown} have no address in {client.header.partition(':')[2]}:"
-                f" all clients behind a proxy share one count for {', '.join(users)}"
+            lacks = (
+                f"{count_text(requests, 'request')} of {shown} have no address in {simulation.header[len('header:') :]}"
             )
+            yield f"{lacks}: all clients behind a proxy share one count for {', '.join(users)}"
 
 
 def _uses_of(number: int, entry: LogEntry, verdict: Verdict) -> Iterator[tuple[Any, ...]]:

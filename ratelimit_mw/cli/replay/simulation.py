@@ -48,13 +48,27 @@ class Simulation:
         self.rules = self._limiter.rules.rules
         self._attributes = _attributes_of(self.rules)
         self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
-        self.client = LogClients(settings)
+        self.header = _header_of(settings)
+        """The feature of the header that names the client behind trusted proxies."""
+        trusted, prefix = settings.trusted_proxies, settings.ipv6_prefix
+        by_header = ClientIP(trusted, settings.forwarded_header, prefix)
+        by_list = ClientIP(trusted, "x-forwarded-for", prefix)  # a list of addresses has this form
+        self._find = lru_cache(_KNOWN_CLIENTS)(partial(_find_client, by_header, by_list))
+        self._trusts = by_header.trusts
+
+    def client(self, entry: LogEntry) -> Any:
+        """Return the value of ``ip``, as the middleware finds it."""
+        return self._find(entry.client, entry.features.get(self.header))
+
+    def is_proxy(self, client: str) -> bool:
+        """Return whether a client of a table is a trusted proxy: no address of the line is behind it."""
+        return self._trusts(client.partition("/")[0])
 
     def decide(self, entry: LogEntry) -> Verdict:
         """Decide a request at its time, and conclude it with its status."""
         target = entry.target
         features: dict[str, Any]
-        features = {"ip": self.client.feature(entry), "method": entry.method, "path": target.path, "host": target.host}
+        features = {"ip": self.client(entry), "method": entry.method, "path": target.path, "host": target.host}
         for name in self._needs:
             features[name] = _read(entry, name) if name not in self._attributes else self._table(entry, name)
         self._now = round(entry.time * SECOND)
@@ -94,31 +108,8 @@ def _read(entry: LogEntry, feature: str) -> Any:
     return entry.target.host if feature == "host" else entry.features.get(feature)
 
 
-class LogClients:
-    """Finds the client of a line as the middleware does: behind the trusted proxies of the settings.
-
-    Calling it returns the name of the client for tables.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self.header = f"header:{settings.forwarded_header}"
-        trusted, prefix = settings.trusted_proxies, settings.ipv6_prefix
-        by_header = ClientIP(trusted, settings.forwarded_header, prefix)
-        by_list = ClientIP(trusted, "x-forwarded-for", prefix)  # a list of addresses has this form
-        self._find = lru_cache(_KNOWN_CLIENTS)(partial(_find_client, by_header, by_list))
-        self._trusts = by_header.trusts
-
-    def feature(self, entry: LogEntry) -> Any:
-        """Return the value of ``ip``."""
-        return self._find(entry.client, entry.features.get(self.header))
-
-    def is_proxy(self, client: str) -> bool:
-        """Return whether a client of a table is a trusted proxy: no address of the line is behind it."""
-        return self._trusts(client.partition("/")[0])
-
-    def __call__(self, entry: LogEntry) -> str:
-        client = self.feature(entry)
-        return "(invalid)" if client is INVALID else str(client)
+def _header_of(settings: Settings) -> str:
+    return f"header:{settings.forwarded_header}"
 
 
 def _find_client(by_header: ClientIP, by_list: ClientIP, text: str | None, header: Any) -> Any:
@@ -150,7 +141,7 @@ def parser_for(name: str | None, *sources: Source) -> LineParser:
         if source.overview.is_file:
             _check_routes(source)
         attributes = chain.from_iterable(_attributes_of(source.rules.rules).values())
-        needs += [*source.rules.needs, *attributes, LogClients(source.settings).header]
+        needs += [*source.rules.needs, *attributes, _header_of(source.settings)]
     return LineParser(needs, name)
 
 
