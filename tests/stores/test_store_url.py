@@ -143,7 +143,7 @@ def test_a_store_has_a_name_without_secrets() -> None:
         "<LmdbStore lmdb:///tmp/limits>": LmdbStore("/tmp/limits"),
         "<RedisStore redis://h:7/1>": RedisStore("redis://app:secret@h:7/1?client_name=secret"),
         "<RedisStore redis://localhost:6379/0>": RedisStore(client=redis.Redis(password="secret")),
-        "<MemcachedStore memcached://a:1,b:11211>": MemcachedStore("a:1,b", username="u", password="secret"),
+        "<MemcachedStore memcached://a:1,b>": MemcachedStore("memcached://u:secret@a:1,b"),
         "<MemcachedStore memcacheds://a:1,b>": open_store("memcacheds://u:secret@a:1,b"),
         "<RedisStore redis+sentinel://h1,h2/main>": open_store("redis+sentinel://:secret@h1,h2/main"),
     }

@@ -25,7 +25,7 @@ class Meddling(MemcachedStore):
 
     def __init__(self, server: Server, meddle: Callable[[], object], races: int = 1_000) -> None:
         self._meddle, self._races = meddle, races
-        super().__init__(address(server).removeprefix("memcached://"), timeout_us=PATIENT)
+        super().__init__(address(server), PATIENT)
 
     def _connect(self, way: Way) -> MemcachedConnections:
         connections = super()._connect(way)

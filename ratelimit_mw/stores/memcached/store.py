@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from ssl import SSLContext
 from typing import Any, ClassVar, Final
 
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
-from ...clock import Clock
 from ...decision import Charge, Correction, Decision, Hit, Limit
 from ...errors import StateError
 from ...quota import Quota, parse_duration
 from ..base import Facts
 from ..blocking import run_blocking
-from ..bytestore import ByteStore, TimedCall, Write, wall_us
-from ..servers import Server, tls_context
+from ..bytestore import ByteStore, TimedCall, Write
+from ..servers import tls_context
+from ..url import parse_url_of, redacted_url
 from ..ways import Way
 from ..wire import ReplyError
-from .address import MemcachedAddress, login_command, read_servers
+from .address import MemcachedAddress, login_command
 from .connections import KeyCommands, MemcachedConnections, Rendezvous
 from .protocol import EXPIRED, STORED, KeyNames, StoredValue, command, expiry, swap, write
 from .tiers import Window
@@ -201,38 +200,25 @@ class MemcachedStore(ByteStore):
     """Keep states in one or several Memcached servers that all processes share.
 
     Args:
-        servers: For example ``"10.0.0.1:11211,10.0.0.2:11211"``, or the path of a Unix socket.
-        prefix: The start of all names in the servers.
+        url: A store URL such as ``memcached://10.0.0.1:11211,10.0.0.2:11211``.
+            docs/reference/stores/memcached.md lists its options.
         timeout_us: The time budget of a call in microseconds.
-        clock: The time in microseconds for calls without a time. The clocks of all processes must agree.
-        username: The user name for servers with ``-Y``.
-        password: The password for servers with ``-Y``.
-        tls: The context for servers with TLS, from ``ssl.create_default_context``.
 
     Raises:
-        ConfigError: For arguments that cannot be used.
+        ConfigError: The URL or an option cannot be used.
     """
 
     _title = MemcachedCall.title
     _most_entries: ClassVar = {SlidingWindowLog.name: 1_000}  # of 16 bytes
 
-    def __init__(
-        self,
-        servers: str | Sequence[Server],
-        prefix: str = "rl:",
-        timeout_us: int = 50_000,
-        clock: Clock = wall_us,
-        *,
-        username: str = "",
-        password: str = "",
-        tls: SSLContext | None = None,
-    ) -> None:
-        self.rendezvous = Rendezvous(read_servers(servers) if isinstance(servers, str) else servers)
-        kind = "s" if tls else "+unix" if not self.rendezvous.servers[0].port else ""
-        self.name = f"memcached{kind}://{','.join(map(str, self.rendezvous.servers))}"
-        self.names = KeyNames(prefix)
-        self.clock = clock
-        login = login_command(username, password)
+    def __init__(self, url: str | MemcachedAddress, timeout_us: int = 50_000) -> None:
+        address = parse_url_of(url, MemcachedAddress, "memcached://cache:11211") if isinstance(url, str) else url
+        if isinstance(url, str):
+            self.name = redacted_url(url)
+        self.rendezvous = Rendezvous(address.servers)
+        self.names = KeyNames(address.prefix)
+        tls = None if address.tls is None else tls_context(address.tls)
+        login = login_command(address.username, address.password)
         # A function, because no attribute shows the password.
         self._opens: Callable[[Way], MemcachedConnections] = lambda way: MemcachedConnections(tls, login, way)
         self.given_time: int | None = None
@@ -260,7 +246,4 @@ def _is_tiered(limit: Limit) -> bool:
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:
-    tls = None if parsed.tls is None else tls_context(parsed.tls)
-    return MemcachedStore(
-        parsed.servers, parsed.prefix, timeout_us, username=parsed.username, password=parsed.password, tls=tls
-    )
+    return MemcachedStore(parsed, timeout_us)

@@ -281,7 +281,7 @@ def test_a_full_server_has_failed(tmp_path: Path, way: str) -> None:
     still = ("-o", "no_lru_maintainer,no_lru_crawler,no_slab_reassign")
     with memcached_running(tmp_path, "-M", "-m", "2", *still) as server:
         fill(server)
-        handle = WAYS[way](MemcachedStore(address(server).removeprefix("memcached://"), timeout_us=PATIENT))
+        handle = WAYS[way](MemcachedStore(address(server), PATIENT))
         for call in (handle.ping, lambda: handle.apply([hit(limit_of("5/day", "gcra"))], NOW)):
             with pytest.raises(StoreError, match="out of memory"):
                 call()

@@ -135,7 +135,7 @@ def test_a_server_without_login_keeps_nothing_of_it(memcached_server: Server) ->
 
 
 def test_no_representation_shows_the_password() -> None:
-    store = MemcachedStore("h1", username="app", password="s3cr3t")
+    store = MemcachedStore("memcached://app:s3cr3t@h1")
     assert "s3cr3t" not in repr([store, vars(store), check_store_url("memcached://app:s3cr3t@h1")[1]])
 
 
@@ -153,7 +153,7 @@ def test_a_server_may_listen_on_a_unix_socket(tmp_path: Path) -> None:
                     assert [facts.name for facts in handle.store.facts()] == [str(path)]
         finally:
             process.kill()
-    assert repr(MemcachedStore(str(path))) == f"<MemcachedStore memcached+unix://{path}>"
+    assert repr(MemcachedStore(f"memcached+unix://{path}")) == f"<MemcachedStore memcached+unix://{path}>"
 
 
 # -- servers ---------------------------------------------------------------------------------------------------
