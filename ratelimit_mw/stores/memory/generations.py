@@ -44,7 +44,7 @@ class Generations:
         return [table for table in dropped if table]
 
     def copy(self) -> Generations:
+        """Return a copy with all states in the old tables."""
         twin = copy(self)
-        for name in ("young", "old", "shared", "shared_old", "overdue"):
-            setattr(twin, name, dict(getattr(self, name)))
+        twin.old, twin.shared_old, twin.overdue = self.old | self.young, self.shared_old | self.shared, {**self.overdue}
         return twin

@@ -16,7 +16,7 @@ from ...errors import url_of
 from ..regular import read_regular
 from .generations import Generations
 
-_MAGIC: Final = b"ratelimit_mw snapshot 5\n"
+_MAGIC: Final = b"ratelimit_mw snapshot 6\n"
 _DIGEST: Final = 16
 _log = logging.getLogger("ratelimit_mw")
 
@@ -27,14 +27,12 @@ class PackedState(bytes):
     __slots__ = ()
 
 
-_Saved = dict[bytes, bytes]
-
-
 class SavedGenerations(msgspec.Struct, forbid_unknown_fields=True):
     """``Generations`` with states as bytes. Keys are bytes, too: they may be any text."""
 
     span: int
-    tables: tuple[_Saved, _Saved, _Saved, _Saved]  # young, old, shared, shared_old
+    states: dict[bytes, bytes]
+    shared: dict[bytes, bytes]
     overdue: dict[bytes, int]
 
 
@@ -50,23 +48,24 @@ def pack(by_prefix: Mapping[str, Generations]) -> dict[bytes, SavedGenerations]:
     """Turn states into bytes. Each prefix was used if it has a state that is not bytes yet."""
     saved = {}
     for prefix, each in by_prefix.items():
-        young, old, shared, shared_old = (
+        states, shared = (
             {_packed_key(key): _pack_state(each.limit, state) for key, state in table.items()}
-            for table in (each.young, each.old, each.shared, each.shared_old)
+            for table in (each.old, each.shared_old)
         )
         overdue = {_packed_key(key): until for key, until in each.overdue.items()}
-        if young or old or shared or shared_old:
-            saved[_packed_key(prefix)] = SavedGenerations(each.span, (young, old, shared, shared_old), overdue)
+        if states or shared:
+            saved[_packed_key(prefix)] = SavedGenerations(each.span, states, shared, overdue)
     return saved
 
 
 def unpack(saved: Mapping[bytes, SavedGenerations]) -> dict[str, Generations]:
-    """Return the generations, whose states are still bytes."""
+    """Return the generations. Their states, which are still bytes, are old."""
     by_prefix = {}
     for prefix, each in saved.items():
         generations = by_prefix[_key(prefix)] = Generations()
-        tables = ({_key(key): PackedState(state) for key, state in table.items()} for table in each.tables)
-        generations.young, generations.old, generations.shared, generations.shared_old = tables
+        generations.old, generations.shared_old = (
+            {_key(key): PackedState(state) for key, state in table.items()} for table in (each.states, each.shared)
+        )
         generations.overdue = {_key(key): until for key, until in each.overdue.items()}
         generations.span = each.span
     return by_prefix

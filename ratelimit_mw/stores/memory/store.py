@@ -113,7 +113,7 @@ class MemoryStore(Store):
         self._secret = saved.secret
         self._documents.update(saved.documents)
         self._by_prefix = unpack(saved.generations)
-        self._keys = sum(len(each.young) + len(each.old) for each in self._by_prefix.values())
+        self._keys = sum(len(each.old) for each in self._by_prefix.values())
         self._rotates_at = 0
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class MemoryStore(Store):
                 self._sweep(now)
             generations = self._by_limit.get(limit) or self._place(limit, now)
             young = generations.young.get(key)
-            state = self._find(limit, generations, key) if young is None or type(young) is PackedState else young
+            state = self._find(limit, generations, key) if young is None else young
             kept, decision = limit.decide(state, now, cost)
             if kept is not state:
                 if young is None:
@@ -173,7 +173,7 @@ class MemoryStore(Store):
                 limit, key, cost = hit
                 generations = self._by_limit.get(limit) or self._place(limit, now)
                 state = generations.young.get(key)
-                if state is None or type(state) is PackedState:
+                if state is None:
                     state = self._find(limit, generations, key)
                 states.append(state)
                 kept, decision = limit.decide(state, now, cost)
