@@ -63,13 +63,15 @@ class ByteCall:
     """Whether a swap writes all or none. Otherwise the writes that were not lost are undone."""
     left: Sequence[Correction] = ()
     """The corrections that were not made, and may be made later."""
+    hits: Sequence[Hit] = ()
+    """The hits that are not decided yet."""
     now: int | None = None
     """The time that the caller gave."""
     last: float = 0.0
     """The time at which another attempt must have ended."""
-    hits: Sequence[Hit] = ()
     decisions: list[Decision]
     writes: Sequence[Write] = ()
+    """Those of the hits in the last attempt."""
 
     @abstractmethod
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
@@ -109,69 +111,138 @@ class ByteCall:
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide the hits of a request, and consume them when all are allowed."""
         self.hits, self.now = hits, now
+        if not hits:
+            return []
         if consume:
-            await self.apply_all([self])
+            await self.run()
         else:
-            await self._decide_all([self])
+            await self._step_all([self])
         return self.decisions
 
-    async def apply_all(self, calls: Sequence[ByteCall]) -> None:
-        """Decide the requests of calls, and consume their hits, until no write is lost.
+    async def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        """Make corrections, one after the other. Those that other clients have prevented are ``left``."""
+        self.left, self.now, self.times = changes, now, dict[str, int]()
+        if changes:
+            await self.run()
+        return [self.times[change.key] for change in changes]
+
+    async def run(self) -> None:
+        """Make the corrections and decide the hits of this call."""
+        await self.run_all([self])
+
+    async def run_all(self, calls: Sequence[ByteCall]) -> None:
+        """Run calls on states that are read and written once, one call after another, until no write is lost.
 
         A request that loses all of its races is rejected: a store that replies has not failed.
         """
-        left, longest, has_lost = calls, 0.0, False
-        while left:
+        longest, has_lost, is_over = 0.0, False, False
+        while calls:
             began = self.time()
             try:
-                writes = await self._decide_all(left)
-                lost = await self._swap(left, writes) if writes else ()
-                if not lost:
-                    return
-                has_lost, longest = True, max(longest, self.time() - began)
-                if not self.is_atomic:
-                    left = await self._undo(left, lost, self.time() + longest >= self.last)
+                made, lost = await self._attempt(calls)
             except TimeoutError:
                 if not has_lost:
                     raise
-                # The store has replied before, so the requests are only rejected. But it may count their slots.
-                slots = [hit for each in left for hit in each.hits if isinstance(hit.cost, SlotCost)]
-                self.left = [*self.left, *(Correction.return_slots(*hit[:2], hit.cost) for hit in slots)]  # type: ignore[arg-type]
-            if self.time() + longest >= self.last:
-                for each in left:
-                    reject_lost(each.decisions)
+                for each in calls:
+                    each.give_up(may_count=True)
                 return
-            await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
+            longest, was_over = max(longest, self.time() - began), is_over
+            is_over = self.time() + longest >= self.last
+            for each, changes in zip(calls, made, strict=True):
+                each.end_attempt(changes, lost, is_over)
+            if not lost:
+                return
+            has_lost = True
+            if is_over:
+                for each in calls:
+                    each.give_up()
+                if was_over:
+                    return
+            else:
+                await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
+            calls = [each for each in calls if each.hits or each.left]
 
-    async def _decide_all(self, calls: Sequence[ByteCall]) -> list[Write]:
-        """Decide calls, one after another, on the states of their keys. Return what to write."""
-        keys = list(dict.fromkeys(hit[1] for each in calls for hit in each.hits))
+    async def _attempt(self, calls: Sequence[ByteCall]) -> tuple[list[Sequence[Correction]], Collection[str]]:
+        """Run calls once. Return the corrections that each has made, and the keys whose writes were lost."""
+        writes = await self._step_all(calls)
+        made = [each.left for each in calls]
+        # Without a reply the store may have made them. Slots have an id, so they alone can be returned twice.
+        for each in calls:
+            each.left = [change for change in each.left if change.limit.quota.concurrent]
+        return made, await self._swap(calls, writes) if writes else ()
+
+    async def _step_all(self, calls: Sequence[ByteCall]) -> list[Write]:
+        """Let each call see the states that the one before has left. Return what to write."""
+        keys = list(dict.fromkeys(key for each in calls for key in each.used_keys()))
         loaded, clock = await self.load(keys)
         before = dict(zip(keys, loaded, strict=True))
         states, writes = before.copy(), dict[str, Write]()
         for each in calls:
             at = clock if each.now is None else each.now
-            each.decisions, each.writes = each.decide(each.hits, [states[hit[1]] for hit in each.hits], at)
-            for write in each.writes:
+            for write in [*each.make_corrections(states, at), *each.decide_hits(states, at)]:
                 key = write.key
-                states[key] = write.data
                 writes[key] = write if write.before is before[key] else write._replace(before=before[key])
         return list(writes.values())
 
-    async def _undo(self, calls: Sequence[ByteCall], lost: Collection[str], is_over: bool) -> Sequence[ByteCall]:
-        """Undo the writes of calls of which others were lost. Return these calls, to decide again.
+    def used_keys(self) -> list[str]:
+        return [change.key for change in self.left] + [hit[1] for hit in self.hits]
 
-        Shadow limits reject nothing: at the end of its time, a call that has lost only theirs stays as it is.
+    def make_corrections(self, states: dict[str, Any], at: int) -> list[Write]:
+        """Make those that are left, in their order. Those without effect are done."""
+        made, writes = [], []
+        for change in self.left:
+            limit, key = change.limit, change.key
+            self.times[key] = at
+            try:
+                before = _state_of(change, states[key])
+                state = change.apply_to(before, at)
+                if state is not before:
+                    made.append(change)
+                    writes.append(self._write(change, state, states[key], limit.decide(state, at, 0)[1].reset_us))
+                    states[key] = writes[-1].data
+            except DAMAGE as error:
+                raise self._damaged(error, [key]) from error
+        self.left = made
+        return writes
+
+    def decide_hits(self, states: dict[str, Any], at: int) -> Sequence[Write]:
+        if not self.hits:
+            return ()
+        self.decisions, self.writes = self.decide(self.hits, [states[hit[1]] for hit in self.hits], at)
+        for write in self.writes:
+            states[write.key] = write.data
+        return self.writes
+
+    def end_attempt(self, changes: Sequence[Correction], lost: Collection[str], is_over: bool) -> None:
+        """Keep what was lost, to try it again. If other writes of the hits were not lost, these are undone.
+
+        Shadow limits reject nothing: when the time is over, hits that have lost only theirs stay as they are.
         """
-        losers, undone = list[ByteCall](), list[Correction]()
-        for each in calls:
-            written = {write.key for write in each.writes}
-            if any(hit[1] in lost and hit[1] in written and not (is_over and hit[0].shadow) for hit in each.hits):
-                losers.append(each)
-                won = written.difference(lost)
-                undone += [Correction.refund(one) for one in each.decisions if one.hit[1] in won and one.hit[2]]
-        await self.correct(undone, self.now)
-        return losers
+        if lost and self.is_atomic:
+            self.left = changes
+            return
+        self.left = [change for change in changes if change.key in lost]
+        written = {write.key for write in self.writes}
+        losers = [hit for hit in self.hits if hit[1] in lost and hit[1] in written]
+        if is_over and all(hit[0].shadow for hit in losers):
+            losers = []
+        if not losers:
+            self.hits = ()
+            return
+        self.times = {}
+        self.left += self.refunds_of(written.difference(lost))
+
+    def refunds_of(self, keys: set[str]) -> list[Correction]:
+        """Return the refunds of the hits that have consumed, on some keys."""
+        return [Correction.refund(each) for each in self.decisions if each.hit[1] in keys and each.hit[2]]
+
+    def give_up(self, may_count: bool = False) -> None:
+        """Reject the hits. If the store may count them, return their slots, which have an id."""
+        if self.hits:
+            reject_lost(self.decisions)
+        slots = [hit for hit in self.hits if may_count and isinstance(hit.cost, SlotCost)]
+        self.left = [*self.left, *(Correction.return_slots(*hit[:2], hit.cost) for hit in slots)]  # type: ignore[arg-type]
+        self.hits = ()
 
     async def _swap(self, calls: Sequence[ByteCall], writes: Sequence[Write]) -> Collection[str]:
         """Write all. Queues come last, one by one: nothing can refund a place with another request behind it."""
@@ -182,53 +253,6 @@ class ByteCall:
             if write.key in queues:
                 lost = [*lost, write.key] if lost else await self.swap([write])
         return lost
-
-    async def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        """Make corrections, one after the other. Those that other clients have prevented are ``left``."""
-        times: dict[str, int] = {}
-        self.left, self.now, longest, has_lost = changes, now, 0.0, False
-        while self.left:
-            began = self.time()
-            try:
-                lost = await self._correct_once(times)
-            except TimeoutError:
-                if not has_lost:
-                    raise
-                break
-            has_lost, longest = True, max(longest, self.time() - began)
-            if not lost or self.time() + longest >= self.last:
-                break
-            await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
-        return [times[change.key] for change in changes]
-
-    async def _correct_once(self, times: dict[str, int]) -> Collection[str]:
-        """Make those that are left, and note the time of each key. Return the keys that lost a race."""
-        keys = list(dict.fromkeys(change.key for change in self.left))
-        loaded, clock = await self.load(keys)
-        at = clock if self.now is None else self.now
-        times |= dict.fromkeys(keys, at)
-        writes = self._corrected(dict(zip(keys, loaded, strict=True)), at)
-        pending = [change for change in self.left if change.key in writes]
-        # Without a reply the store may have made them. Slots have an id, so they alone can be returned twice.
-        self.left = [change for change in pending if change.limit.quota.concurrent]
-        lost = await self.swap(list(writes.values())) if writes else ()
-        self.left = [change for change in pending if lost and (self.is_atomic or change.key in lost)]
-        return lost
-
-    def _corrected(self, loaded: Mapping[str, bytes | None], at: int) -> dict[str, Write]:
-        """Make those that are left, in their order, on the bytes of their keys. Return the write of each change."""
-        states: dict[str, Any] = {}
-        writes: dict[str, Write] = {}
-        for change in self.left:
-            limit, key = change.limit, change.key
-            try:
-                before = states[key] if key in states else _state_of(change, loaded[key])
-                states[key] = state = change.apply_to(before, at)
-                if state is not before:
-                    writes[key] = self._write(change, state, loaded[key], limit.decide(state, at, 0)[1].reset_us)
-            except DAMAGE as error:
-                raise self._damaged(error, [key]) from error
-        return writes
 
     async def forget(self, keys: Iterable[str]) -> None:
         """Delete keys."""
@@ -297,35 +321,40 @@ class TimedCall(ByteCall):
     def time(self) -> float:
         return self.way.clock.now
 
-    async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        """Decide in turn. A request without its turn in time is rejected if the store has replied to others."""
-        if not (hits and consume):
-            return await super().apply(hits, now, consume)
-        self.hits, self.now, self.keys = hits, now, {hit[1] for hit in hits}
+    async def run(self) -> None:
+        """Run this call in its turn, if no other call runs it with its own.
+
+        Without a turn in time, although the store has replied to others, hits are rejected, and corrections race.
+        """
         turns, replies, problem = self.way.turns, self.way.replies, None
         calls: Sequence[TimedCall] = [self]
+        self.keys = set(self.used_keys())
         if not turns.take(self):
             try:
                 calls = await self.way.result(self.turn, self.last)
             except BaseException as error:
                 if turns.leave(self):
-                    if isinstance(error, TimeoutError) and self.way.replies != replies:
-                        return reject_lost(decide_all(hits, [None] * len(hits), now or 0)[0])
-                    raise
-                problem = error  # its turn has come, or another call decides it
+                    if not isinstance(error, TimeoutError) or self.way.replies == replies:
+                        raise
+                    if self.left:
+                        await self.run_all([self])
+                    else:
+                        self.decisions = decide_all(self.hits, [None] * len(self.hits), self.now or 0)[0]
+                        self.give_up()
+                    return
+                problem = error  # its turn has come, or another call runs it
                 calls = await self.way.result(self.turn, self.due)
         if calls:
             lead = self._lead(calls)
             await (self.way.complete(lead) if len(calls) > 1 else lead)
         if problem is not None and not isinstance(problem, TimeoutError):
             raise problem  # the caller was cancelled
-        return self.decisions
 
     async def _lead(self, calls: Sequence[TimedCall]) -> None:
-        """Decide these calls, of which this one has most time left, and end the turn."""
+        """Run these calls, of which this one has most time left, and end the turn."""
         others = [each for each in calls if each is not self]
         try:
-            await self.apply_all(calls)
+            await self.run_all(calls)
         except BaseException as error:
             for each in others:
                 each.turn.set_exception(error if isinstance(error, Exception) else TimeoutError())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from servers import wait_for
 
-from ratelimit_mw.decision import Hit
+from ratelimit_mw.decision import Correction, Hit
 from ratelimit_mw.stores.bytestore import ByteStore, Write
 from ratelimit_mw.stores.ways import Turns
 from ratelimit_mw.testing.store_suite import limit_of
@@ -79,6 +80,26 @@ def test_requests_of_many_clients_share_a_turn_at_a_common_key(store: DictStore)
     assert len(store.loads) == 2
     assert sorted(second.remaining for _, second in decisions) == list(range(980, 1_000))
     assert {first.remaining for first, _ in decisions} == {999}
+
+
+def test_corrections_share_the_turn_of_requests(store: DictStore) -> None:
+    """All that wait for a key are made on one read, in the order in which they came."""
+    store.may_read.release()
+    (decision,) = store.apply([hit("all")], NOW)
+    works: list[Callable[[], Any]] = [
+        lambda: store.apply([hit("all")], NOW),
+        lambda: store.correct([Correction.refund(decision)], NOW),
+        lambda: store.apply([hit("all")], NOW),
+    ]
+    with ThreadPoolExecutor(3) as pool:
+        found = []
+        for number, work in enumerate(works):
+            found.append(pool.submit(work))
+            wait_for(lambda n=number: len(store._threads.turns._waiting) == n and len(store.loads) == 2, "a call")
+        store.may_read.release(2)
+        first, times, second = [each.result() for each in found]
+    assert len(store.loads) == 3
+    assert ([each.remaining for each in (*first, *second)], times) == ([998, 998], [NOW])
 
 
 @pytest.mark.parametrize("cancelled", ["leader", "follower"])

@@ -71,6 +71,12 @@ class Records(ByteCall):
             self._keep(writes)
         return decisions
 
+    async def run(self) -> None:
+        """Make corrections."""
+        states = {key: self._read(key) for key in self.used_keys()}
+        self._keep(self.make_corrections(states, self._clock if self.now is None else self.now))
+        self.left = ()
+
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
         return [self._read(key) for key in keys], self._clock
 

@@ -117,6 +117,12 @@ class MemcachedCall(TimedCall):
 
     # -- tiered windows --
 
+    def refunds_of(self, keys: set[str]) -> list[Correction]:
+        """Leave out tiered windows: their cost stays counted until the request is decided again, or rejected."""
+        for window in self._windows.values():
+            window.is_kept = False
+        return super().refunds_of(keys - self._windows.keys())
+
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide. The cost of a tiered window is counted when it is read, and refunded if it must not count."""
         windows: dict[str, tuple[Limit, Window]] = {}
