@@ -165,7 +165,11 @@ class EventLoop(_Way):
     async def complete(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         task.add_done_callback(take_error)
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait((task,))  # then it is known which corrections are left
+            raise
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
