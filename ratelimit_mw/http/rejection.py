@@ -125,7 +125,6 @@ def _prepare(verdict: Verdict, form: int, limits: list[Header]) -> PreparedRejec
         kind, detail = _BANNED, f"{reason} {detail}"
     elif verdict.shed:
         detail = f"The service is busy. {detail}"
-    detail = _concurrency(verdict) + detail
     media, page, _ = _FORMS[form]
     if page is None:
         problem: dict[str, object] = {"type": kind, "title": title, "status": status, "detail": detail}
@@ -137,19 +136,6 @@ def _prepare(verdict: Verdict, form: int, limits: list[Header]) -> PreparedRejec
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     lines = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
     return PreparedRejection(Rejection(status, headers, body), lines, limits, as_text(limits))
-
-
-def _concurrency(verdict: Verdict) -> str:
-    """Return the smallest concurrency limit that rejects, as a sentence; "" without one."""
-    slots = [
-        decision.limit
-        for decision in verdict.rejected_by
-        if decision.source.holds_slots and not (decision.unavailable or decision.banned)
-    ]
-    if not slots:
-        return ""
-    requests = "1 request runs" if min(slots) == 1 else f"{min(slots)} requests run"
-    return f"At most {requests} at a time. "
 
 
 _HTML: Final = (

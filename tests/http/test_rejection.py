@@ -17,7 +17,6 @@ from tables import each
 from werkzeug.wrappers import Response
 
 from ratelimit_mw import Limiter, Rule, Verdict
-from ratelimit_mw.decision import Decision
 from ratelimit_mw.http import rejection as rejection_module
 from ratelimit_mw.http.headers import HeaderWriter
 from ratelimit_mw.http.rejection import PreparedRejections, Rejection
@@ -64,29 +63,6 @@ def test_the_problem_document_follows_the_draft() -> None:
         "violated-policies": ["api"],
     }
     assert response.headers["ratelimit-policy"] == '"api";q=1;w=60, "api-2";q=20;w=3600'
-
-
-@each(
-    ("limits", "text"),
-    [
-        ("2 concurrent", "At most 2 requests run at a time. Retry after 1 second."),
-        ("1 concurrent", "At most 1 request runs at a time. Retry after 1 second."),
-        ("1 concurrent; 1/minute", "At most 1 request runs at a time. Retry after 60 seconds."),
-    ],
-)
-def test_a_rejection_by_slots_says_how_many_requests_may_run(limits: str, text: str) -> None:
-    """The client learns that it has to wait for its own requests, in each form of the body."""
-    verdict = verdict_of(Rule(name="api", limits=limits), hits=3)
-    assert json.loads(rejection_of(verdict, "").body)["detail"] == text
-    assert f"<p>{text}</p>".encode() in rejection_of(verdict, "text/html").body
-
-
-@each("name", ["unavailable", "banned"])
-def test_a_rejection_for_another_reason_speaks_of_no_slots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit on slots that has no result of its store, or that shows a ban, is not full."""
-    verdict = verdict_of(Rule(name="api", limits="1 concurrent"))
-    monkeypatch.setattr(Decision, name, True)
-    assert "at a time" not in rejection_of(verdict, "").body.decode()
 
 
 def test_html_and_text_have_the_same_content() -> None:
