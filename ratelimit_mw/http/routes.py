@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -67,6 +66,7 @@ _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], 
 """For each field of ``match``: whether a value fits a route, and the value that a route has."""
 _VALUES: Final[Mapping[str, Callable[[Route], str]]] = {"view": attrgetter("view"), "endpoint": attrgetter("template")}
 """The features whose values are those of routes."""
+_SIMILAR: Final = 0.5
 _NO_VIEWS: Final = "the views of this application have no names"
 
 
@@ -140,19 +140,9 @@ def fitting_routes(match: Match, routes: Iterable[Route]) -> list[Route]:
 
 
 def _no_route(field: str, value: str, known: Iterable[str]) -> str:
-    close = " or ".join(map(repr, _closest(value, list(dict.fromkeys(filter(None, known))))))
+    names = dict.fromkeys(filter(None, known))
+    close = " or ".join(map(repr, difflib.get_close_matches(value, names, 3, _SIMILAR)))
     return f"no route has the {field} {value!r}. {f'Did you mean {close}? ' if close else ''}"
-
-
-def _closest(value: str, known: list[str]) -> list[str]:
-    """Return the names with the same last segment, else the nearest ones."""
-    last = _last_segment(value)
-    same = [] if set(last) & {*"*{"} else [name for name in known if _last_segment(name) == last]
-    return same[:3] or difflib.get_close_matches(value, known, 3, 0.6)
-
-
-def _last_segment(name: str) -> str:
-    return re.split("/" if "/" in name else "[.:]", name.rstrip("/"))[-1]
 
 
 def _with_methods(routes: Iterable[Route], methods: Collection[str]) -> bool:

@@ -142,8 +142,8 @@ def test_a_list_by_view_has_names_of_views() -> None:
 def test_several_routes_that_are_close_are_named() -> None:
     """A login of the site and one of the admin: the message does not choose between them."""
     routes = [route("/admin/login/", name="admin:login"), route("/accounts/login/", name="login"), route("/logins")]
-    assert "Did you mean '/admin/login/' or '/accounts/login/'?" in problem({"path": "/login"}, *routes)
-    assert "Did you mean 'admin:login' or 'login'?" in problem({"view": "auth.login"}, *routes)
+    assert "Did you mean '/logins' or '/admin/login/' or '/accounts/login/'?" in problem({"path": "/login"}, *routes)
+    assert "Did you mean 'login' or 'admin:login'?" in problem({"view": "auth.login"}, *routes)
     assert problem({"methods": "PUT"}, LOGIN).startswith("rule 'r': match.methods: no route has the method PUT.")
 
 
