@@ -150,14 +150,16 @@ def test_a_damaged_state_is_an_error_of_the_store(postgres_server: PostgresServe
 def test_plans_use_the_index(postgres_server: PostgresServer) -> None:
     """No statement of a request reads the whole table, even if it had no rows when the plan was made."""
     limit = limit_of("9/minute")
-    scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'planned'"
+    find = "SELECT seq_scan, idx_scan FROM pg_stat_user_tables WHERE relname = 'planned'"
     with opened(postgres_server, "?table=planned") as store:
-        store.start()  # the index is made by a scan
-    before = ask(postgres_server, scans)
+        store.start()
+    wait_for(lambda: ask(postgres_server, find)[0][0], "the scan that made the index")
+    before = ask(postgres_server, find)[0][0]
     with opened(postgres_server, "?table=planned") as store:
         for i in range(80):
             store.apply([hit(limit, client=f"{i}"), hit(limit_of("9/minute"))])
-    assert ask(postgres_server, scans) == before
+    wait_for(lambda: ask(postgres_server, find)[0][1] >= 80, "the numbers of the requests")
+    assert ask(postgres_server, find)[0][0] == before
 
 
 # -- connections -----------------------------------------------------------------------------------------------
