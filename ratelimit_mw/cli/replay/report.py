@@ -216,10 +216,9 @@ class ReplayReport:
         if rows:
             requests, first = sum(row["requests"] for row in rows), rows[0]["client"]
             shown = f"{first}{' and other trusted proxies' if rows[1:] else ', a trusted proxy,'}"
-            lacks = (
-                f"{count_text(requests, 'request')} of {shown} have no address in {simulation.header[len('header:') :]}"
-            )
-            yield f"{lacks}: all clients behind a proxy share one count for {', '.join(users)}"
+            number, header = count_text(requests, "request"), simulation.header.partition(":")[2]
+            effect = f"all clients behind a proxy share one count for {', '.join(users)}"
+            yield f"{number} of {shown} have no address in {header}: {effect}"
 
 
 def _uses_of(number: int, entry: LogEntry, verdict: Verdict) -> Iterator[tuple[Any, ...]]:
