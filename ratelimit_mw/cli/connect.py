@@ -38,6 +38,8 @@ _SHOWN: Final = {
     "postgresql": ("version", "size", "connections", "max_connections"),
 }
 """The values that are shown, by the kind of the facts. Other kinds are those of your own stores."""
+_BYTES: Final = ("used", "size", "free", "bytes", "limit_maxbytes")
+"""Those that are numbers of bytes."""
 _SPARE: Final = ("replica", "sentinel")
 """The servers without which the store works."""
 Finding = tuple[str, str]
@@ -111,7 +113,7 @@ def examine_part(facts: Facts) -> Iterator[Finding]:
     """Show a server, or the files of a store, under the names of its values, and judge them."""
     name, values = f"{facts.kind} {facts.name}".rstrip(), facts.values
     if not facts.problem:
-        shown = (f"{each} {_text(values[each])}" for each in _SHOWN.get(facts.kind, values) if each in values)
+        shown = (f"{each} {_text(each, values[each])}" for each in _SHOWN.get(facts.kind, values) if each in values)
         yield FACT, f"{name}: {', '.join(shown)}"
         if facts.kind in _SHOWN:
             yield from ((kind, f"{name}: {text}") for kind, text in _judge(facts.kind, values))
@@ -122,7 +124,9 @@ def examine_part(facts: Facts) -> Iterator[Finding]:
         yield NOTE if facts.kind in _SPARE else PROBLEM, f"{name}: does not reply ({facts.problem}). {fix}"
 
 
-def _text(value: Any) -> str:
+def _text(name: str, value: Any) -> str:
+    if name in _BYTES:
+        return f"{int(value) / 2**20:,.1f} MiB"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

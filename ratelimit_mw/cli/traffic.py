@@ -71,7 +71,7 @@ def _read_time(text: str) -> float:
 @click.option("--plot", is_flag=True, help="Draw the curve in the terminal.")
 @json_flag
 def show(url: str, event: str | None, start: float, end: float, plot: bool) -> Answer:
-    """Show the counts of EVENT in the traffic log at URL, or all events and their totals.
+    """Show the counts of EVENT in the log at URL, or the totals of all events.
 
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
     the last count are whole: they start and end at multiples of their length.

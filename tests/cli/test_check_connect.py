@@ -262,7 +262,7 @@ def test_the_files_of_an_lmdb_are_examined(tmp_path: Path) -> None:
     limiter = Limiter.from_settings(file)
     limiter.hit({"ip": "192.0.2.7"})
     [room] = of(f"lmdb {tmp_path}/db", connected(file)["facts"])
-    assert ", size 8,388,608, entries " in room
+    assert ", size 8.0 MiB, entries " in room
     assert ", max_readers 126, free " in room
     (tmp_path / "db" / "data.mdb.unclean").touch()
     assert "the machine stopped without a shutdown" in of("lmdb", connected(file)["notes"])[0]
