@@ -185,7 +185,7 @@ def test_the_state_of_a_part_is_judged(part: str, values: dict[str, Any], proble
         (Facts("redis", "a:1", SLOW_CLOCK), [(FACT, "redis_version 7.2.4, role master"), (NOTE, "its clock is ")]),
         (
             Facts("lmdb", "a:1", {**ROOM, "free": 0}),
-            [(FACT, "size 4,096,000, entries 7"), (NOTE, "the file may grow to its size")],
+            [(FACT, "size 3.9 MiB, entries 7"), (NOTE, "the file may grow to its size")],
         ),
         (Facts("postgresql", "a:1", {}, "permission denied"), [(NOTE, "its state is not known (permission denied)")]),
         (Facts("primary", "a:1", {}, "no reply", False), [(PROBLEM, "does not reply (no reply). Start it")]),
