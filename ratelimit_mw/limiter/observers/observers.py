@@ -6,7 +6,7 @@ import logging
 import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from inspect import iscoroutine
+from inspect import iscoroutine, ismethod
 from itertools import repeat
 from pkgutil import resolve_name
 from types import MappingProxyType
@@ -265,6 +265,6 @@ def _imported(path: str) -> Observer:
 
 def _name_of(function: object) -> str:
     """Return the name of a function, or of the class of an object, for the log."""
-    function = getattr(function, "__self__", function)
+    function = function.__self__ if ismethod(function) else function
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__ or 'builtins'}.{named.__qualname__}"
