@@ -146,13 +146,12 @@ class ByteCall:
                 for each in calls:
                     each.give_up(may_count=True)
                 return
-            longest, was_over = max(longest, self.time() - began), is_over
+            if not lost:
+                return
+            longest, was_over, has_lost = max(longest, self.time() - began), is_over, True
             is_over = self.time() + longest >= self.last
             for each, changes in zip(calls, made, strict=True):
                 each.end_attempt(changes, lost, is_over)
-            if not lost:
-                return
-            has_lost = True
             if is_over:
                 for each in calls:
                     each.give_up()
@@ -166,26 +165,36 @@ class ByteCall:
         """Run calls once. Return the corrections that each has made, and the keys whose writes were lost."""
         writes = await self._step_all(calls)
         made = [each.left for each in calls]
-        # Without a reply the store may have made them. Slots have an id, so they alone can be returned twice.
         for each in calls:
-            each.left = [change for change in each.left if change.limit.quota.concurrent]
-        return made, await self._swap(calls, writes) if writes else ()
+            if each.left:
+                # Without a reply the store may have made them. Slots have an id, so they alone can be returned twice.
+                each.left = [change for change in each.left if change.limit.quota.concurrent]
+        if not (lost := await self._swap(calls, writes) if writes else ()):
+            for each in calls:
+                each.left = ()
+        return made, lost
 
     async def _step_all(self, calls: Sequence[ByteCall]) -> list[Write]:
         """Let each call see the states that the one before has left. Return what to write."""
-        keys = list(dict.fromkeys(key for each in calls for key in each.used_keys()))
+        keys = list(dict.fromkeys([key for each in calls for key in each.used_keys()]))
         loaded, clock = await self.load(keys)
         before = dict(zip(keys, loaded, strict=True))
         states, writes = before.copy(), dict[str, Write]()
         for each in calls:
             at = clock if each.now is None else each.now
-            for write in [*each.make_corrections(states, at), *each.decide_hits(states, at)]:
+            written = each.make_corrections(states, at) if each.left else []
+            if each.hits:
+                each.decisions, each.writes = each.decide(each.hits, [states[hit[1]] for hit in each.hits], at)
+                written += each.writes
+            for write in written:
                 key = write.key
+                states[key] = write.data
                 writes[key] = write if write.before is before[key] else write._replace(before=before[key])
         return list(writes.values())
 
     def used_keys(self) -> list[str]:
-        return [change.key for change in self.left] + [hit[1] for hit in self.hits]
+        keys = [hit[1] for hit in self.hits]
+        return [*(change.key for change in self.left), *keys] if self.left else keys
 
     def make_corrections(self, states: dict[str, Any], at: int) -> list[Write]:
         """Make those that are left, in their order. Those without effect are done."""
@@ -205,20 +214,12 @@ class ByteCall:
         self.left = made
         return writes
 
-    def decide_hits(self, states: dict[str, Any], at: int) -> Sequence[Write]:
-        if not self.hits:
-            return ()
-        self.decisions, self.writes = self.decide(self.hits, [states[hit[1]] for hit in self.hits], at)
-        for write in self.writes:
-            states[write.key] = write.data
-        return self.writes
-
     def end_attempt(self, changes: Sequence[Correction], lost: Collection[str], is_over: bool) -> None:
         """Keep what was lost, to try it again. If other writes of the hits were not lost, these are undone.
 
         Shadow limits reject nothing: when the time is over, hits that have lost only theirs stay as they are.
         """
-        if lost and self.is_atomic:
+        if self.is_atomic:
             self.left = changes
             return
         self.left = [change for change in changes if change.key in lost]
@@ -322,31 +323,38 @@ class TimedCall(ByteCall):
         return self.way.clock.now
 
     async def run(self) -> None:
-        """Run this call in its turn, if no other call runs it with its own.
+        """Run this call in its turn, if no other call runs it with its own."""
+        turns, self.keys = self.way.turns, set(self.used_keys())
+        if not turns.take(self):
+            await self._run_later()
+            return
+        try:
+            await self.run_all([self])
+        finally:
+            turns.end([self])
+
+    async def _run_later(self) -> None:
+        """Wait for the turn.
 
         Without a turn in time, although the store has replied to others, hits are rejected, and corrections race.
         """
-        turns, replies, problem = self.way.turns, self.way.replies, None
-        calls: Sequence[TimedCall] = [self]
-        self.keys = set(self.used_keys())
-        if not turns.take(self):
-            try:
-                calls = await self.way.result(self.turn, self.last)
-            except BaseException as error:
-                if turns.leave(self):
-                    if not isinstance(error, TimeoutError) or self.way.replies == replies:
-                        raise
-                    if self.left:
-                        await self.run_all([self])
-                    else:
-                        self.decisions = decide_all(self.hits, [None] * len(self.hits), self.now or 0)[0]
-                        self.give_up()
-                    return
-                problem = error  # its turn has come, or another call runs it
-                calls = await self.way.result(self.turn, self.due)
+        replies, problem = self.way.replies, None
+        try:
+            calls = await self.way.result(self.turn, self.last)
+        except BaseException as error:
+            if self.way.turns.leave(self):
+                if not isinstance(error, TimeoutError) or self.way.replies == replies:
+                    raise
+                if self.left:
+                    await self.run_all([self])
+                else:
+                    self.decisions = decide_all(self.hits, [None] * len(self.hits), self.now or 0)[0]
+                    self.give_up()
+                return
+            problem = error  # its turn has come, or another call runs it
+            calls = await self.way.result(self.turn, self.due)
         if calls:
-            lead = self._lead(calls)
-            await (self.way.complete(lead) if len(calls) > 1 else lead)
+            await self.way.complete(self._lead(calls))
         if problem is not None and not isinstance(problem, TimeoutError):
             raise problem  # the caller was cancelled
 
