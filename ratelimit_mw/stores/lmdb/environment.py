@@ -27,7 +27,7 @@ from ...errors import ConfigError, StoreError, url_of
 from ..blocking import PerLoop
 from ..budget import ThreadClock
 from .lock import FileLock, LockQueue
-from .records import META, PREFIX, Records, Transactions
+from .records import META, PREFIX, LmdbCall, Transactions
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """A file with a text that differs after each start of the machine."""
@@ -54,8 +54,8 @@ class Environment:
         self._env: lmdb.Environment | None = None
         self._transactions: Transactions | None = None
 
-    def run(self, work: Callable[[Records], Any], clock: Clock | None = None) -> Any:
-        """Do an operation of ``Records``, at the time of ``clock``, by default of the clock of all processes."""
+    def run(self, work: Callable[[LmdbCall], Any], clock: Clock | None = None) -> Any:
+        """Do an operation of ``LmdbCall``, at the time of ``clock``, by default of the clock of all processes."""
         now = clock() if clock else None
         try:
             try:

@@ -50,7 +50,7 @@ _SWEEP_AT: Final = META + b"sweep"
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Records(ByteCall):
+class LmdbCall(ByteCall):
     """A call within a write transaction. ``changed`` asks for a commit."""
 
     title = "LMDB"
@@ -151,7 +151,7 @@ class Transactions:
         self._is_full = self._has_logged = False
         self._writes = 0
 
-    def run(self, work: Callable[[Records], Any], now: int | None) -> Any:
+    def run(self, work: Callable[[LmdbCall], Any], now: int | None) -> Any:
         """Do an operation, and commit its changes. When the map is full, try again with the room of expired records.
 
         ``now`` is the time of the store in microseconds. By default it is that of the clock of all processes.
@@ -160,7 +160,7 @@ class Transactions:
         while True:
             txn = self._env.begin(write=True)
             try:
-                records = Records(txn, self._is_full, now)
+                records = LmdbCall(txn, self._is_full, now)
                 result = run_blocking(work(records))
                 if records.changed:
                     self._writes += 1

@@ -17,7 +17,7 @@ from ..blocking import forms
 from ..bytestore import ByteStore
 from .address import check_size
 from .environment import environment_at
-from .records import Records
+from .records import LmdbCall
 
 
 class LmdbStore(ByteStore):
@@ -36,7 +36,7 @@ class LmdbStore(ByteStore):
         ``limiter = Limiter(rules, store=LmdbStore("/var/lib/app/ratelimit"))``
     """
 
-    _title = Records.title
+    _title = LmdbCall.title
     _most_entries: ClassVar = {SlidingWindowLog.name: 5_000, TieredWindow.name: 10_000}  # of 16 bytes
 
     def __init__(self, path: str, size: int = 1 << 30, timeout_us: int = 50_000, clock: Clock | None = None) -> None:
@@ -66,7 +66,7 @@ class LmdbStore(ByteStore):
             self._keep_unmade(operation, *arguments, **options)
             raise
 
-    def _run_locked(self, work: Callable[[Records], Any], seconds: float) -> Any:
+    def _run_locked(self, work: Callable[[LmdbCall], Any], seconds: float) -> Any:
         lock, clock = self._environment.lock, self._threads.clock
         lock.acquire(clock, clock.now + seconds)
         try:
