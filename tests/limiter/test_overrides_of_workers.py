@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from shared_store import SharedStore
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, StateError, StoreError
-from ratelimit_mw.limiter import overrides as override_record
 from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.stores.bytestore import Write
+from ratelimit_mw.stores.redis.request import OwnCall
 
 
 def test_another_worker_learns_of_a_change(workers: tuple[Limiter, Limiter], way: Any) -> None:
@@ -166,19 +167,17 @@ def test_a_change_without_a_reply_may_be_in_effect(way: Any, tmp_path: Path, mon
     with redis_running(tmp_path) as server:
         url = f"redis://{HOST}:{server.port}"
         first, second = limiter_of(store=url), limiter_of(store=url)
-        dump = override_record.dump_overrides
-        with ExitStack() as pauses:
+        swap = OwnCall.swap
 
-            def pause(overrides: Any) -> bytes:
-                pauses.enter_context(hurried(first.store, 0.3))
-                pauses.callback(server.resume)
-                server.pause()
-                return dump(overrides)
+        async def pause(call: OwnCall, writes: Sequence[Write]) -> Collection[str]:
+            server.pause()
+            return await swap(call, writes)
 
-            monkeypatch.setattr(override_record, "dump_overrides", pause)
-            with pytest.raises(StoreError, match="may be in effect"):
-                way(first.clients).override("api", ACME, "7/minute")
-        monkeypatch.undo()
+        error = pytest.raises(StoreError, match="may be in effect")
+        with hurried(first.store, 0.3), monkeypatch.context() as patch, error:
+            patch.setattr(OwnCall, "swap", pause)
+            way(first.clients).override("api", ACME, "7/minute")
+        server.resume()
         learns(second, ["7/minute"])
         way(first.clients).override("api", ACME, "7/minute")
         assert [each.limits for each in second.clients.overrides()] == ["7/minute"]
