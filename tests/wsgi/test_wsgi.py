@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from calls import limiter
@@ -14,7 +16,7 @@ from tables import each
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing, statuses
 
-from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
+from ratelimit_mw import ConfigError, FeatureTypeError, Limiter, Rule, Verdict
 from ratelimit_mw.http.limits import ADMISSION
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, check
@@ -280,6 +282,14 @@ def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> 
     """WSGI cannot await a feature, so the middleware raises an error at the start."""
     with pytest.raises(ConfigError, match="features: WSGI cannot await an async function"):
         RateLimitMiddleware(listing, limiter=limiter(key=["user"]), features={"user": read})
+
+
+def test_a_function_that_returns_an_awaitable_is_an_error() -> None:
+    """Only a request shows it. The error names the feature."""
+    value = asyncio.Future[str](loop=Mock())
+    app = RateLimitMiddleware(listing, limiter=limiter(key=["user"]), features={"user": lambda request: value})
+    with pytest.raises(FeatureTypeError, match="'user' is of type Future"):
+        statuses(app, 1)
 
 
 def test_a_middleware_in_its_own_application_decides_all_rules() -> None:
