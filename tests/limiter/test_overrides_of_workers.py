@@ -21,7 +21,7 @@ from tables import each
 from ratelimit_mw import ConfigError, Limiter, StateError, StoreError
 from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.stores import MemoryStore
-from ratelimit_mw.stores.bytestore import Write
+from ratelimit_mw.stores.bytecall import Write
 from ratelimit_mw.stores.redis.request import OwnCall
 
 

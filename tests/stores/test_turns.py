@@ -13,7 +13,8 @@ import pytest
 from servers import wait_for
 
 from ratelimit_mw.decision import Correction, Hit
-from ratelimit_mw.stores.bytestore import ByteStore, Write
+from ratelimit_mw.stores.bytecall import Write
+from ratelimit_mw.stores.bytestore import ByteStore
 from ratelimit_mw.stores.ways import Turns
 from ratelimit_mw.testing.store_suite import limit_of
 

@@ -30,7 +30,7 @@ from ...decision import Decision, Hit, prefix_of
 from ...errors import StoreError
 from ..base import LOOKED_AT, KeyPage
 from ..blocking import run_blocking
-from ..bytestore import ByteCall, Write
+from ..bytecall import ByteCall, Write
 
 PREFIX: Final = b"\xffratelimit_mw:"
 """No text in UTF-8 begins with the byte 255."""

@@ -12,7 +12,8 @@ from ...errors import StateError
 from ...quota import Quota, parse_duration
 from ..base import Facts
 from ..blocking import run_blocking
-from ..bytestore import ByteStore, TimedCall, Write
+from ..bytecall import Write
+from ..bytestore import ByteStore, TimedCall
 from ..servers import tls_context
 from ..url import parse_url_of, redacted_url
 from ..ways import Way

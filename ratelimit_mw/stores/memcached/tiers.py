@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from ...algorithms.window_log import Series, TieredWindow
-from ..bytestore import DAY
+from ..bytecall import DAY
 from .protocol import KeyNames, StoredValue, command, expiry, write
 
 _FACTOR: Final = 12  # blocks of one tier per block of the next

@@ -21,7 +21,8 @@ from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...forksafe import CHANCE
 from ..base import LOOKED_AT, Facts, KeyPage
 from ..blocking import forms, run_blocking
-from ..bytestore import DAY, ByteStore, TimedCall, Write
+from ..bytecall import DAY, Write
+from ..bytestore import ByteStore, TimedCall
 from ..url import parse_url_of, redacted_url
 from ..ways import Channel, Way
 from ..wire import ReplyError

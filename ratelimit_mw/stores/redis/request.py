@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
 from ...errors import StateError, StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in
-from ..bytestore import FOR_EVER, TimedCall, Write
+from ..bytecall import FOR_EVER, Write
+from ..bytestore import TimedCall
 from ..ways import Way
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error

@@ -13,7 +13,7 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.blocking import run_blocking
-from ratelimit_mw.stores.bytestore import DAY
+from ratelimit_mw.stores.bytecall import DAY
 from ratelimit_mw.stores.memcached import protocol
 from ratelimit_mw.stores.memcached.address import read_servers
 from ratelimit_mw.stores.memcached.connections import KeyCommands, MemcachedConnections, Rendezvous
