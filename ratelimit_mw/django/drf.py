@@ -175,7 +175,10 @@ def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Ve
         scope = _scope_of(each, view)
         if scope is not None and (key := each.get_cache_key(request, view)) is not None:
             scoped.append((type(each), scope))
-            keys[_own_key(type(each))] = str(key)
+            own = _own_key(type(each), scope)
+            if own and keys.setdefault(own, str(key)) != str(key):
+                problem = "two throttles of the view have one scope and get_cache_key, but other keys"
+                raise ConfigError(f"{problem}. Give each its own scope", "scope", name_of(type(each)) or "")
     if scoped:
         names = {name for _, scope in scoped for name in rules_by_scope(rules).get(scope, ())}
         marks = [mark for kind, scope in scoped for mark in _marks_of(kind, scope, rules, type(view))]
@@ -247,9 +250,9 @@ def _scope_of(throttle: Throttle, view: Any) -> str | None:
 def rates_of(kind: type[Throttle], scope: str) -> list[RateMark]:
     """Return the mark for the rate of a throttle; none without a rate. Raises ``ConfigError`` for an invalid one."""
     rate = kind.rate or (api_settings.DEFAULT_THROTTLE_RATES or {}).get(scope)
-    key = _own_key(kind)
+    key = _own_key(kind, scope)
     with error_of(name_of(kind) or ""):
-        if rate is None and key:
+        if rate is None and key and scope not in (api_settings.DEFAULT_THROTTLE_RATES or {}):
             raise ConfigError("get_cache_key is the key of a rate, and there is none. Write a rule with this key")
         with error_path("rate"):
             return [] if rate is None else [_mark(scope, Quota.parse(rate), key)]
@@ -263,13 +266,16 @@ def _mark(scope: str, rate: Quota, key: str) -> RateMark:
 
 def own_keys(routes: Iterable[DjangoRoute]) -> set[str]:
     """Return the features with the keys of the throttles that have their own ``get_cache_key``."""
-    return {key for route in routes for kind, _ in throttles_of(route.callback) if (key := _own_key(kind))}
+    return {key for route in routes for kind, scope in throttles_of(route.callback) if (key := _own_key(kind, scope))}
 
 
-def _own_key(kind: type[Throttle]) -> str:
-    """Return the feature with the result of the ``get_cache_key`` of a subclass; "" without one."""
+def _own_key(kind: type[Throttle], scope: str) -> str:
+    """Return the feature with the result of the ``get_cache_key`` of a subclass; "" without one.
+
+    Throttles of several scopes may inherit one ``get_cache_key``, which returns another key for each.
+    """
     method: Any = kind.get_cache_key
     if method in _DEFAULT_KEYS:
         return ""
-    name = f"throttle_{method.__module__}_{method.__qualname__.removesuffix('.get_cache_key')}"
+    name = f"throttle_{scope}_{method.__module__}_{method.__qualname__.removesuffix('.get_cache_key')}"
     return re.sub(r"\W", "_", name.lower(), flags=re.ASCII)

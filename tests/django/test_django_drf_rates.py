@@ -140,6 +140,32 @@ def test_an_own_key_may_extend_that_of_the_class() -> None:
         assert sent == [200, 429]
 
 
+def test_throttles_may_inherit_one_get_cache_key(caplog: pytest.LogCaptureFixture) -> None:
+    """Each counts its own key, and nothing where its rate is None. With one scope the keys would be one: an error."""
+
+    class ByHeader(Throttle):
+        header = "x-company"
+
+        def get_cache_key(self, request: Any, view: Any) -> Any:
+            return request.headers.get(self.header)
+
+    def by(scope: str, header: str) -> type:
+        return type(scope, (ByHeader,), {"scope": scope, "header": header})
+
+    view = view_of(by("team", "x-team"), by("company", "x-company"), by("off", "x-off"))
+    one_scope = view_of(by("team", "x-team"), by("team", "x-company"))
+    paths = [path("", view.as_view()), path("one", one_scope.as_view())]
+    with project(still(), *paths, **rates(company="1/min", team="2/min", off=None)) as served:
+
+        def status(company: str, team: str) -> int:
+            return served.ask(headers={"x-company": company, "x-team": team}).status_code  # type: ignore[no-any-return]
+
+        sent = ["a1", "a2", "b2", "c2", "d2"]
+        assert [status(company, team) for company, team in sent] == [200, 429, 200, 200, 429]
+        assert served.ask("/one", headers={"x-company": "a", "x-team": "1"}).status_code == 500
+        assert "team: scope: two throttles of the view" in caplog.text
+
+
 @each("name", ["get_rate", "parse_rate", "throttle_success", "throttle_failure", "THROTTLE_RATES"])
 def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
     """A rate is a rule, so code of a subclass cannot compute it for each request."""
