@@ -34,6 +34,7 @@ _FEWER_AFTER: Final = 2  # intervals without a change before something disappear
 _PATIENCE: Final = 1.0
 """The longest time in seconds that requests wait for settings that changed while their worker was idle."""
 _MAX_TRIES: Final = 60
+_RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
 _FEWER: Final = (
     "the settings have fewer rules, options or values. They take effect once their files have stayed the same for %g s."
     " To apply them at once, call limiter.reload()"
@@ -181,6 +182,8 @@ class FileFollower(Follower):
         self._seen_at = monotonic()
         self._again_at = math.inf
         """When to look again at files that had changed too recently."""
+        self._tries = 0
+        """The number of looks in a row that found such files."""
         self._awaited: tuple[Future[None] | None, float] = None, 0.0
         """The thread that requests have waited for, and the time until which they do."""
         self._changed: tuple[Identities, float] = {}, 0.0
@@ -218,7 +221,7 @@ class FileFollower(Follower):
             if not (pause := self._read(is_manual=True)):
                 return
             time.sleep(pause)
-        raise ConfigError("the settings file keeps changing, so it cannot be read")
+        raise ConfigError(_RESTLESS)
 
     def _must_read(self) -> bool:
         """Return whether the files have changed, and then have stayed the same for a while."""
@@ -244,8 +247,11 @@ class FileFollower(Follower):
         self._note(now, pause)
 
     def _note(self, now: float, pause: float) -> None:
-        """Note a look, and the seconds until changed files may be read."""
+        """Note a look, and the seconds until changed files may be read. Log files that never rest, now and then."""
         self._seen_at, self._again_at = now, now + pause if pause else math.inf
+        self._tries = self._tries % _MAX_TRIES + 1 if pause else 0
+        if self._tries == _MAX_TRIES:
+            _log.error("%s (the earlier settings stay in effect)", _RESTLESS)
 
     @property
     def _quiet(self) -> float:
