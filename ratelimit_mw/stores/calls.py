@@ -143,13 +143,17 @@ class UnmadeCorrections:
 
     def __init__(self, correct: Callable[[Sequence[Correction], int | None], Sequence[Correction]]) -> None:
         self._correct = correct
-        self._waiting: deque[tuple[Sequence[Correction], int | None, float]] = deque(maxlen=_MOST)
+        self._waiting: deque[tuple[Sequence[Correction], int | None, float]] = deque()
+        self._given_up = 0
+        """The corrections that the next beat logs as given up."""
         self._heartbeat = Heartbeat(
             UnmadeCorrections._try_again, _PAUSE, "make corrections", "their cost stays consumed"
         )
 
     def keep(self, changes: Sequence[Correction], now: int | None) -> None:
-        if changes:
+        if len(self._waiting) >= _MOST:
+            self._given_up += len(changes)
+        elif changes:
             self._waiting.append((changes, now, monotonic() + SLOT_LIFE / SECOND))
             self._heartbeat.hold(self)
 
@@ -160,8 +164,8 @@ class UnmadeCorrections:
         """Try each once more, and stop the thread."""
         self._try_again(_CLOSING)
         self._heartbeat.close()
-        if self._waiting:
-            _give_up(sum(len(changes) for changes, _, _ in self._waiting))
+        self._given_up += sum(len(changes) for changes, _, _ in self._waiting)
+        self._log_given_up()
 
     def _try_again(self, seconds: float = inf) -> None:
         ends_at = monotonic() + seconds
@@ -170,6 +174,7 @@ class UnmadeCorrections:
                 break
             with suppress(IndexError):  # another thread has taken it
                 self._try(*self._waiting.popleft())
+        self._log_given_up()
         self._heartbeat.release(self)
         if self._waiting:
             self._heartbeat.hold(self)
@@ -182,9 +187,11 @@ class UnmadeCorrections:
             changes = [change for change in changes if change.limit.quota.concurrent]
         if changes and monotonic() < until:
             self._waiting.append((changes, now, until))
-        elif changes:
-            _give_up(len(changes))
+        else:
+            self._given_up += len(changes)
 
-
-def _give_up(count: int) -> None:
-    _log.warning("%d corrections were not made, because the store was busy or unreachable; their cost stays", count)
+    def _log_given_up(self) -> None:
+        count, self._given_up = self._given_up, 0
+        if count:
+            message = "%d corrections were not made, because the store was busy or unreachable; their cost stays"
+            _log.warning(message, count)
