@@ -404,15 +404,15 @@ class StoreCompliance:
 
 
 def _largest(store: StoreHandle, amount: int, period: str, spec: Spec) -> Limit:
-    """Return a limit that the store keeps. Its amount is halved until the store does."""
-    while True:
-        try:
-            limit = limit_of(f"{amount}/{period}", spec)
-            store.store.check(limit)
-        except ConfigError:
-            amount //= 2
-        else:
-            return limit
+    """Return a limit that the store keeps. Its amount is halved until the store does, if it keeps any."""
+    try:
+        limit = limit_of(f"{amount}/{period}", spec)
+        store.store.check(limit)
+    except ConfigError:
+        if amount == 1:
+            raise
+        return _largest(store, amount // 2, period, spec)
+    return limit
 
 
 def _exhaust(store: StoreHandle, limit: Limit) -> Decision:

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from tables import each
 
-from ratelimit_mw import Decision
+from ratelimit_mw import ConfigError, Decision
 from ratelimit_mw.clock import now_us
-from ratelimit_mw.decision import Correction, Hit
+from ratelimit_mw.decision import Correction, Hit, Limit
 from ratelimit_mw.stores import Store, decide_all
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.store_suite import WAYS
@@ -207,3 +208,14 @@ def test_suite_finds_the_mistake_of_a_store(test: str, store: type[Store]) -> No
 def test_suite_passes_a_correct_store(test: str) -> None:
     """The same tests pass for the store from which the others are derived."""
     assert failures(PlainStore, test) == []
+
+
+def test_suite_ends_with_the_error_of_a_store_that_keeps_no_limit() -> None:
+    """It looks for the largest amount that the store keeps."""
+
+    class KeepsNone(PlainStore):
+        def check(self, limit: Limit) -> None:
+            raise ConfigError(f"{limit} is too large")
+
+    with pytest.raises(ConfigError, match=r"1/366d.* is too large"):
+        failures(KeepsNone, "test_the_largest_numbers_are_exact")
