@@ -159,7 +159,7 @@ def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_svg(rules: Write, log: Write, tmp_path: Path) -> None:
-    """An SVG contains no date, and is the same each time."""
+    """An SVG contains no date, is the same each time, and follows the colour scheme of its reader."""
     access_log = log(line(f"192.0.2.{i}", at=i * 7) for i in range(1, 9) for _ in range(5))
     one, two = tmp_path / "one.svg", tmp_path / "two.SVG"
     for picture in (one, two):
@@ -168,6 +168,8 @@ def test_svg(rules: Write, log: Write, tmp_path: Path) -> None:
     root = ElementTree.fromstring(one.read_text())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert "dc:date" not in one.read_text()
+    assert "prefers-color-scheme: dark" in one.read_text()
+    assert not re.findall(r"(?<!, )#(?:333333|ffffff)", one.read_text())
 
 
 @pytest.mark.slow
