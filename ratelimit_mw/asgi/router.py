@@ -4,6 +4,7 @@ A path table of all templates narrows the routes of a router to one or two. The 
 decides.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -131,9 +132,10 @@ class RouteTable:
     def find(self, scope: Scope) -> RouteFound:
         """Return the route of a request, as the router does: the first with its method, else the first with its path.
 
-        A mount that matches the path is final.
+        A mount that matches the path is final. Where no route matches, FastAPI serves the files of the longest path.
         """
         found: RouteFound = self._missed, scope["path_params"]
+        rank: float = -1
         for number in self._candidates(path_below(scope.get("root_path", ""), scope["path"])):
             route = self._routes[number]
             try:
@@ -144,9 +146,13 @@ class RouteTable:
             if quality.value == _FULL:
                 if route.below is not None:
                     return route.below.find({**scope, **child})
-                return route.match_for(scope["method"]), params
+                specificity = child.get("fastapi", {}).get("frontend_specificity")
+                if specificity is None:
+                    return route.match_for(scope["method"]), params
+                if specificity > rank:
+                    found, rank = (route.match_for(scope["method"]), params), specificity
             if quality.value == _PARTIAL and found[0] is self._missed:
-                found = route.match_for(None), params
+                found, rank = (route.match_for(None), params), math.inf
         return found
 
     def _candidates(self, path: str) -> Iterable[int]:

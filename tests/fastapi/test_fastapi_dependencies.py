@@ -234,3 +234,15 @@ if hasattr(FastAPI, "frontend"):
         assert ask(app, "/v1/docs/", headers=ann).headers["ratelimit-policy"].count("w=60") == 4
         assert statuses(app, "/app/", headers=ann) == [429]
         assert statuses(app, "/app/", "/app/", "/app/") == [200, 200, 429]
+
+    def test_the_files_of_the_longest_path_have_their_own_limits(tmp_path: Path) -> None:
+        """Not those of other files. A route with the path takes precedence over files, whatever its methods are."""
+        (tmp_path / "index.html").write_text("front")
+        app = FastAPI()
+        for path in ("/", "/admin"):
+            router = APIRouter(dependencies=[RateLimit("1/minute", name=f"files{len(path)}")])
+            router.frontend(path, directory=tmp_path)
+            app.include_router(router)
+        app.add_api_route("/post", named, methods=["POST"])
+        limited(app)
+        assert statuses(app, "/admin/", "/post", "/", "/admin/", "/") == [200, 405, 200, 429, 429]
