@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from concurrent.futures import Future
 from typing import ClassVar, Final
 
 from ..algorithms.window_log import SlidingWindowLog, TieredWindow
 from ..clock import Clock, machine
-from ..decision import Limit, decide_all
-from ..errors import ConfigError
+from ..decision import Correction, Limit, decide_all
+from ..errors import ConfigError, StateError
 from .bytecall import ByteCall, Write
 from .calls import CallStore
 from .ways import Way
@@ -31,9 +31,9 @@ class TimedCall(ByteCall):
 
     joins = True
     """Whether it can be decided together with others."""
-    keys: Collection[str] = ()
+    keys: Set[str] = frozenset()
     turn: Future[Sequence[TimedCall]]
-    """The calls to decide in its turn, none if another call has decided this one."""
+    """The calls to decide in its turn, none if another call has decided this one. Done while no other call runs it."""
 
     def __init__(self, way: Way, seconds: float) -> None:
         self.way = way
@@ -43,6 +43,11 @@ class TimedCall(ByteCall):
 
     def time(self) -> float:
         return self.way.clock.now
+
+    @property
+    def unmade(self) -> Sequence[Correction]:
+        """The corrections to make later. Another call that still runs this one makes them now."""
+        return self.left if not hasattr(self, "turn") or self.turn.done() else ()
 
     async def run(self) -> None:
         """Run this call in its turn, if no other call runs it with its own."""
@@ -81,19 +86,27 @@ class TimedCall(ByteCall):
             raise problem  # the caller was cancelled
 
     async def _lead(self, calls: Sequence[TimedCall]) -> None:
-        """Run these calls, of which this one has most time left, and end the turn."""
-        others = [each for each in calls if each is not self]
+        """Run these calls, of which this one has most time left, and end the turn. A damaged state fails its own."""
+        self.turn, left = Future(), calls
         try:
-            await self.run_all(calls)
+            while True:
+                try:
+                    await self.run_all(left)
+                    break
+                except StateError as error:  # nothing was written
+                    damaged = [each for each in left if not each.keys.isdisjoint(error.keys)] or left
+                    left = [each for each in left if each not in damaged]
+                    for each in damaged:
+                        each.turn.set_exception(error)
+            for each in left:
+                each.turn.set_result(())
         except BaseException as error:
-            for each in others:
+            for each in left:
                 each.turn.set_exception(error if isinstance(error, Exception) else TimeoutError())
             raise
-        else:
-            for each in others:
-                each.turn.set_result(())
         finally:
             self.way.turns.end(calls)
+        self.turn.result()
 
 
 class _StoreCall(TimedCall):

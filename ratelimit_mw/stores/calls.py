@@ -35,7 +35,7 @@ _log = logging.getLogger("ratelimit_mw")
 class CallStore(Store):
     """A store that begins a call for each operation. The call has the operations as coroutines.
 
-    It also has ``left``, the corrections to make later, and ``now``, the time that the caller gave.
+    It also has ``unmade``, the corrections to make later, and ``now``, the time that the caller gave.
     """
 
     _title: ClassVar[str] = ""
@@ -100,7 +100,7 @@ class CallStore(Store):
         except Exception as error:
             raise self._as_error(error) from error
         finally:
-            self._unmade.keep(call.left, call.now)
+            self._unmade.keep(call.unmade, call.now)
 
     async def _arun(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
         """Async form of ``_run``."""
@@ -111,7 +111,7 @@ class CallStore(Store):
         except Exception as error:
             raise self._as_error(error) from error
         finally:
-            self._unmade.keep(call.left, call.now)
+            self._unmade.keep(call.unmade, call.now)
 
     def _as_error(self, error: Exception) -> Exception:
         """Return the error to raise because of an error."""
@@ -129,10 +129,10 @@ class CallStore(Store):
         try:
             run_blocking(call.correct(changes, now))
         except Exception as error:
-            if not call.left:
+            if not call.unmade:
                 raise self._as_error(error) from error
-        left: Sequence[Correction] = call.left
-        return left
+        unmade: Sequence[Correction] = call.unmade
+        return unmade
 
 
 class UnmadeCorrections:

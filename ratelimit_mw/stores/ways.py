@@ -54,6 +54,7 @@ class Turns:
         with self._lock:
             if is_waiting := call in self._waiting:
                 self._waiting.remove(call)
+                call.turn.set_result(())
         return is_waiting
 
     def end(self, calls: Iterable[Any]) -> None:
@@ -74,10 +75,9 @@ class Turns:
                 else:
                     self._waiting.append(call)
                     blocked |= call.keys
-            for keys, _ in turns:
+            for keys, group in turns:
                 self._busy |= keys
-        for _, group in turns:
-            group[-1].turn.set_result(group)  # it has most time left
+                group[-1].turn.set_result(group)  # it has most time left
 
 
 class _Way:

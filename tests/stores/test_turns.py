@@ -123,3 +123,40 @@ def test_a_request_that_is_cancelled_ends_its_turn(store: DictStore, cancelled: 
 
     others = [asyncio.CancelledError, list] if cancelled == "follower" else [list, asyncio.CancelledError]
     assert asyncio.run(scenario()) == [list, *others]
+
+
+def test_a_correction_is_made_once_when_its_caller_leaves(store: DictStore) -> None:
+    """The request that leads the turn makes it, so no thread may make it again later."""
+
+    async def scenario() -> tuple[int, int]:
+        store.may_read.release()
+        (decision,) = await store.aapply([hit("all")], NOW)
+        works = [store.aapply([hit("all")], NOW), store.acorrect([Correction.refund(decision)], NOW)]
+        first, correction, last = map(asyncio.ensure_future, [*works, store.aapply([hit("all")], NOW)])
+        await asyncio.sleep(0)
+        store.may_read.release()
+        await first
+        while len(store.loads) < 3:
+            await asyncio.sleep(0.001)
+        while not correction.done():  # as often as a task group of anyio
+            correction.cancel()
+            await asyncio.sleep(0)
+        kept = len(store._unmade)
+        store.may_read.release()
+        return kept, (await last)[0].remaining
+
+    assert asyncio.run(scenario()) == (0, 998)
+
+
+def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
+    """The others of its turn are decided, whichever request leads it."""
+    store.states[hit("damaged").key] = b"-"
+    with ThreadPoolExecutor(4) as pool:
+        found = []
+        for number, clients in enumerate((["all"], ["all", "damaged"], ["all"], ["damaged", "all"])):
+            found.append(pool.submit(store.apply, [hit(client) for client in clients], NOW))
+            wait_for(lambda n=number: len(store._threads.turns._waiting) == n and len(store.loads) == 1, "a call")
+        store.may_read.release(3)
+        errors = [each.exception() for each in found]
+    assert [getattr(each, "keys", each) for each in errors] == [None, (hit("damaged").key,)] * 2
+    assert [found[i].result()[0].remaining for i in (0, 2)] == [999, 998]

@@ -89,7 +89,7 @@ class RedisRequest:
         self.place: Callable[[str], tuple[bytes, int]] = store._place
         self._timeout = seconds
         self.deadline = way.clock.now + seconds
-        self.left: list[Correction] = []
+        self.unmade: list[Correction] = []
         """The corrections that other processes have prevented, and the refunds that were not sent."""
 
     async def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -195,7 +195,7 @@ class RedisRequest:
         except StoreError as error:
             operation.fail(error)
         finally:
-            self.left += own.left
+            self.unmade += own.unmade
         if not _is_moving(operation):
             return [operation]
         return [part for each in operation.split() for part in await self._run_here(each, is_rejected)]
@@ -234,7 +234,7 @@ class RedisRequest:
         """Note the corrections that no server has made. Those that run here are left already."""
         for each in corrected:
             if isinstance(each.result, NotRunError) and have_lua(each.items):
-                self.left += each.items
+                self.unmade += each.items
 
     def _refund(self, operation: Operation) -> Operation:
         found = _refunds(operation.result)
