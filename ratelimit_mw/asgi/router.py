@@ -55,7 +55,13 @@ class RouterPlace(NamedTuple):
 
 
 class AppRoute:
-    """One route, with all that the mounts above it add. ``made`` is the route before a router was included."""
+    """One route, with all that the mounts above it add.
+
+    Args:
+        entry: The framework's own object.
+        made: The object before its router was included; else ``entry``.
+        place: The place of the router.
+    """
 
     function = ""
     """The name of the view for keys."""
@@ -63,9 +69,7 @@ class AppRoute:
     views: ViewMarksByMethod
 
     def __init__(self, entry: Any, made: Any, place: RouterPlace) -> None:
-        self.entry = entry
-        """The framework's own object."""
-        self.place = place
+        self.entry, self.place = entry, place
         self.matches, self.is_plain = _matches_of(entry, made)
         """Its ``matches``, and whether that is the framework's, which asks for nothing but path, method and host."""
         self.is_host = hasattr(entry, "host_regex")
@@ -83,10 +87,14 @@ class AppRoute:
             self.parameters -= {"path"} if self.is_mount else set()
         self.pattern = place.pattern + path
         """A pattern that matches at least the whole paths. ``shape`` is one for those below its router."""
-        is_opaque = regex is None and not self.is_host  # of another class, which may match any path
-        self.mounted = entry.app if self.is_mount and not is_opaque else None
-        self.target = entry if is_opaque else self.mounted if self.is_mount else entry.endpoint
-        self.endpoint = str(UNMATCHED) if is_opaque else self.pattern.replace(":path}", "}")
+        self.mounted: Any = None
+        """The application below a path or host."""
+        if regex is None and not self.is_host:  # of another class, which may match any path
+            self.target, self.endpoint = entry, str(UNMATCHED)
+        else:
+            self.mounted = entry.app if self.is_mount else None
+            self.target = entry.app if self.is_mount else entry.endpoint
+            self.endpoint = self.pattern.replace(":path}", "}")
         self.name = place.name + (getattr(entry, "name", None) or "")
         *before, view = dependants_of(getattr(entry, "dependant", None))
         self.conversions = ParameterTypes([view, *before])

@@ -90,7 +90,9 @@ class HttpLimits:
     ) -> dict[str, Any]:
         """Read the features of a plan, without those that are provided. Await those of async functions."""
         features = self.reader.read(plan, request, provided)
-        for name, value in features.items() if self.reader.may_await or provided else ():
+        if not (self.reader.may_await or provided):
+            return features
+        for name, value in features.items():
             if type(value) is not str and inspect.isawaitable(value):
                 features[name] = request.resolve(value) if call is blocking_call else await value
         return features

@@ -34,13 +34,14 @@ class RulesHere:
         foreign = {rule for rule in all_rules if knows is not None and not _is_known(rule, knows)}
         # Your code passes the features of a rule that only it decides.
         named = [rule for rule in all_rules if rule.source.matches.is_only_named]
+        decided = [rule for rule in all_rules if rule not in foreign and rule not in named]
         paths = {entry.part: f"lists.{entry.kind}.{entry.part}" for entry in self.rules.lists.entries}
         of_lists = [part for part in self.rules.lists.parts if knows is None or knows(part)]
         self.needs: dict[str, ErrorOf] = {part: partial(ConfigError, path=paths.get(part, "bans")) for part in of_lists}
         """The parts to read, each with its error. The first rule counts. Views or paths provide the other parts."""
-        for rule in all_rules:
+        for rule in decided:
             provided = () if has_routes else rule.captures.names
-            for part, option in _options_of(rule).items() if rule not in foreign and rule not in named else ():
+            for part, option in _options_of(rule).items():
                 if feature_of(part) not in provided:
                     self.needs.setdefault(part, partial(rule.error, path=option))
         self.passed = [part for rule in named for part in rule.source.parts]

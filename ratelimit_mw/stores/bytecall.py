@@ -58,6 +58,8 @@ class ByteCall:
     """The time that the caller gave."""
     last: float = 0.0
     """The time at which another attempt must have ended."""
+    times: dict[str, int]
+    """The time at which the corrections of each key were made."""
     decisions: list[Decision]
     writes: Sequence[Write] = ()
     """Those of the hits in the last attempt."""
@@ -110,7 +112,7 @@ class ByteCall:
 
     async def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         """Make corrections, one after the other. Those that other clients have prevented are ``left``."""
-        self.left, self.now, self.times = changes, now, dict[str, int]()
+        self.left, self.now, self.times = changes, now, {}
         if changes:
             await self.run()
         return [self.times[change.key] for change in changes]
@@ -182,6 +184,7 @@ class ByteCall:
         return list(writes.values())
 
     def used_keys(self) -> list[str]:
+        """Return the keys of the corrections that are left, and those of the hits."""
         keys = [hit[1] for hit in self.hits]
         return [*(change.key for change in self.left), *keys] if self.left else keys
 
@@ -229,7 +232,7 @@ class ByteCall:
     def give_up(self, may_count: bool = False) -> None:
         """Reject the hits. If the store may count them, return their slots, which have an id."""
         if self.hits:
-            reject_lost(self.decisions)
+            _reject_lost(self.decisions)
         slots = [hit for hit in self.hits if may_count and isinstance(hit.cost, SlotCost)]
         self.left = [*self.left, *(Correction.return_slots(*hit[:2], hit.cost) for hit in slots)]  # type: ignore[arg-type]
         self.hits = ()
@@ -286,8 +289,7 @@ def _damaged_keys(hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> list[s
     return keys
 
 
-def reject_lost(decisions: list[Decision]) -> list[Decision]:
+def _reject_lost(decisions: list[Decision]) -> None:
     """Reject a request that could not be counted, unless a limit rejects it already."""
     if all(each.allowed or each.shadow for each in decisions):
         reject_uncounted(decisions, _RETRY)
-    return decisions
