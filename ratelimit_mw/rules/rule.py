@@ -57,6 +57,8 @@ class Rule:
         (['5/minute', '20/hour'], (('endpoint',), ('user', 'ip')))
     """
 
+    _is_built = False
+
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
         self._build({"limits": limits, **options}, {}, Location(), ())
 
@@ -77,9 +79,10 @@ class Rule:
             self._combine(decoded)
             self._check_others()
             self._check_unused(inherited)
+        self._is_built = True
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in vars(self):
+        if self._is_built:
             raise AttributeError(f"a rule never changes. Build another one for another {name}")
         super().__setattr__(name, value)
 

@@ -267,8 +267,9 @@ def test_an_error_in_a_file_has_the_path_of_the_file() -> None:
 
 
 def test_a_rule_is_immutable() -> None:
-    """All requests share the rules."""
+    """All requests share the rules. An attribute that a rule does not have would change nothing."""
     rule = Rule(limits="1/s")
-    with pytest.raises(AttributeError):
-        rule.cost = 2
+    for name in ("cost", "costs"):
+        with pytest.raises(AttributeError, match=f"a rule never changes. Build another one for another {name}"):
+            setattr(rule, name, 2)
     assert Rule(limits="1/s") == rule != Rule(limits="2/s")
