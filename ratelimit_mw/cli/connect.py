@@ -112,11 +112,12 @@ def _workers(fleet: Decision, settings: Settings) -> Finding:
 def examine_part(facts: Facts) -> Iterator[Finding]:
     """Show a server, or the files of a store, under the names of its values, and judge them."""
     name, values = f"{facts.kind} {facts.name}".rstrip(), facts.values
-    if not facts.problem:
-        shown = (f"{each} {_text(each, values[each])}" for each in _SHOWN.get(facts.kind, values) if each in values)
+    if not facts.problem and facts.kind not in _SHOWN:
+        yield FACT, f"{name}: {', '.join(f'{each} {value}' for each, value in values.items())}"
+    elif not facts.problem:
+        shown = (f"{each} {_text(each, values[each])}" for each in _SHOWN[facts.kind] if each in values)
         yield FACT, f"{name}: {', '.join(shown)}"
-        if facts.kind in _SHOWN:
-            yield from ((kind, f"{name}: {text}") for kind, text in _judge(facts.kind, values))
+        yield from ((kind, f"{name}: {text}") for kind, text in _judge(facts.kind, values))
     elif facts.replies:
         yield NOTE, f"{name}: its state is not known ({facts.problem}). Give the user of the store this right"
     else:

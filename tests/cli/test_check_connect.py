@@ -92,7 +92,7 @@ class OwnStore(MemoryStore):
     waits = True
 
     def facts(self) -> list[Facts]:
-        return [Facts("shard", "one", {"keys": 7}), Facts("shard", "two", {}, "it is full", False)]
+        return [Facts("shard", "one", {"keys": 7, "size": "3 GB"}), Facts("shard", "two", {}, "it is full", False)]
 
 
 def test_a_store_of_your_own_shows_its_facts() -> None:
@@ -100,7 +100,7 @@ def test_a_store_of_your_own_shows_its_facts() -> None:
     limiter = Limiter([], OwnStore())
     limiter.waits = True
     fine, broken = (each for each in examine_store(limiter, limiter.settings) if each[1].startswith("shard"))
-    assert fine == (FACT, "shard one: keys 7")
+    assert fine == (FACT, "shard one: keys 7, size 3 GB")
     assert broken == (PROBLEM, "shard two: does not reply (it is full). Start it, or check the network and the login")
 
 
