@@ -287,9 +287,14 @@ def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> 
 def test_a_function_that_returns_an_awaitable_is_an_error() -> None:
     """Only a request shows it. The error names the feature."""
     value = asyncio.Future[str](loop=Mock())
-    app = RateLimitMiddleware(listing, limiter=limiter(key=["user"]), features={"user": lambda request: value})
-    with pytest.raises(FeatureTypeError, match="'user' is of type Future"):
-        statuses(app, 1)
+
+    def checking(environ: Environ, start_response: Any) -> Any:
+        return check(environ, "api")
+
+    for app, match in ((listing, {}), (checking, {"view": ""})):
+        rate = limiter(key=["user"], match=match)
+        with pytest.raises((FeatureTypeError, ConfigError), match="'user' is of type Future"):
+            statuses(RateLimitMiddleware(app, limiter=rate, features={"user": lambda request: value}), 1)
 
 
 def test_a_middleware_in_its_own_application_decides_all_rules() -> None:
