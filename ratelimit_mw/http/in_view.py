@@ -235,7 +235,7 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
         return {}
     limits, request, found = admission.limits, admission.now, []
     by_name = limits.rules.by_name
-    shown = [rule for rule in (map(by_name.__getitem__, rules) if rules else by_name.values()) if not rule.shadow]
+    shown = [by_name[name] for name in rules or by_name if not by_name[name].shadow]
     if not rules:
         shown = [rule for rule in shown if limits.reader.can_read(rule.source.needs_without_cost, features)]
     with _placed("usage", rules):

@@ -154,12 +154,13 @@ class Overview:
 def row_of(rule: Mapping[str, Any]) -> dict[str, list[str]]:
     """The lines of each column in a table of rules, from a rule as JSON. Options without a column are at the mode."""
     options = (f"{name} = {json.dumps(value, default=str)}" for name, value in rule.items() if name not in _SHOWN)
+    limits = [rule["limits"]] if isinstance(rule["limits"], str) else rule["limits"]  # a text is a function
     return {
         "rule": [rule["name"]],
         **({"source": [rule["source"]]} if "source" in rule else {}),
         "applies to": rule.get("applies_to") or _conditions(rule["match"]),
         "key": [" + ".join(rule["key"]) or "one for all clients"],
-        "limits": [*([rule["limits"]] if isinstance(rule["limits"], str) else rule["limits"]), *_other_limits(rule)],
+        "limits": [*limits, *_other_limits(rule)],
         "algorithm": [rule["algorithm"]],
         "mode": [rule["mode"], *options],
         "cost": [str(rule["cost"])],

@@ -173,8 +173,11 @@ class Rule:
 
     def _check_unused(self, inherited: Collection[str]) -> None:
         """Raise ``ConfigError`` for an option of the rule itself that has no effect."""
-        used = {*(["max_waiting"] if self.wait_us else []), *(["timezone"] if self.schedule else [])}
-        used.update(*(_used_by(quota, self.tune) for quota in self._every_quota))
+        used = set[str]().union(*(_used_by(quota, self.tune) for quota in self._every_quota))
+        if self.wait_us:
+            used.add("max_waiting")
+        if self.schedule:
+            used.add("timezone")
         if self.function is not None:  # which may return limits of any kind
             used |= _USES.keys() - {"max_waiting"}
         for option, fix in _USES.items():
@@ -264,7 +267,9 @@ def _used_by(quota: Quota, tune: str | None) -> set[str]:
     used = {"algorithm", "cost", "count_when", "count_unless", "reserve"}
     if quota.floor is not None:
         return used | {"tune"} | ({"target"} if tune == "health" else set())
-    return used | ({"wait", "hold_at_most"} if quota.concurrent else {"timezone"} if quota.calendar else set())
+    if quota.concurrent:
+        return used | {"wait", "hold_at_most"}
+    return used | {"timezone"} if quota.calendar else used
 
 
 def build_rule(

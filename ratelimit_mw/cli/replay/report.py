@@ -115,7 +115,8 @@ class ReplayReport:
             verdict, ip = decide(entry), client_of(entry)
             client = "(invalid)" if ip is INVALID else str(ip)
             allowed = verdict.allowed
-            if rejecting := self._count(verdict) if verdict.decisions else [] if allowed else [_DENY_LIST]:
+            rejecting = self._count(verdict) if verdict.decisions or allowed else [_DENY_LIST]
+            if rejecting:
                 insert(_INSERT_REJECTION, [(side, number, client, rule, rule not in shadow) for rule in rejecting])
             if has_uses:
                 insert(_INSERT_USE, _uses_of(number, entry, verdict))
