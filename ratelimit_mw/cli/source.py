@@ -89,10 +89,18 @@ class Source:
         return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
 
     @classmethod
-    def from_limiter(cls, title: str, http_limiter: HttpLimiter, routes: Iterable[Route], *found: Any) -> "Source":
-        """Return the source of an application. ``found`` are its ``route``, ``notes`` and ``problems``."""
+    def from_limiter(
+        cls,
+        title: str,
+        http_limiter: HttpLimiter,
+        routes: Iterable[Route],
+        route: Callable[[ASGIRequest], Routed] = _path_only,
+        notes: Callable[[], Iterable[str]] = _no_texts,
+        problems: Callable[[], Iterable[str]] = _no_texts,
+    ) -> "Source":
+        """Return the source of an application, from what its middleware has built."""
         limits = http_limiter.in_force
-        return cls(title, limits.settings, limits.rules, list(routes), http_limiter, *found)
+        return cls(title, limits.settings, limits.rules, list(routes), http_limiter, route, notes, problems)
 
     @property
     def running_settings(self) -> Settings:
@@ -140,7 +148,7 @@ def _middleware_source(title: str, middleware: Any, outside: list[Any]) -> Sourc
         notes = partial(warnings_of_user, middleware.http_limiter, wsgi.NO_REMOTE_USER)
         if middleware.routes is not None:
             return map_source(title, middleware.routes, notes)
-        return Source.from_limiter(title, middleware.http_limiter, (), _path_only, notes)
+        return Source.from_limiter(title, middleware.http_limiter, (), notes=notes)
     app = next((layer for layer in outside if hasattr(layer, "build_middleware_stack")), None)
     scope = {"app": app} if app is not None else {}
     index = middleware.routes.index_of({"type": "http", **scope})
