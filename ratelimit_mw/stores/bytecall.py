@@ -58,6 +58,10 @@ class ByteCall:
     """The time that the caller gave."""
     last: float = 0.0
     """The time at which another attempt must have ended."""
+    is_late: bool = False
+    """Whether that time has come for its caller, while another call runs this one."""
+    is_over: bool = False
+    """Whether the hits are not decided again."""
     times: dict[str, int]
     """The time at which the corrections of each key were made."""
     decisions: list[Decision]
@@ -126,7 +130,7 @@ class ByteCall:
 
         A request that loses all of its races is rejected: a store that replies has not failed.
         """
-        longest, has_lost, is_over = 0.0, False, False
+        longest, has_lost = 0.0, False
         while calls:
             began = self.time()
             try:
@@ -139,18 +143,12 @@ class ByteCall:
                 return
             if not lost:
                 return
-            longest, was_over, has_lost = max(longest, self.time() - began), is_over, True
+            longest, has_lost = max(longest, self.time() - began), True
             is_over = self.time() + longest >= self.last
-            for each, changes in zip(calls, made, strict=True):
-                each.end_attempt(changes, lost, is_over)
-            if is_over:
-                for each in calls:
-                    each.give_up()
-                if was_over:
-                    return
-            else:
+            ended = zip(calls, made, strict=True)
+            calls = [each for each, changes in ended if each.end_attempt(changes, lost, is_over or each.is_late)]
+            if not self.is_over:
                 await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
-            calls = [each for each in calls if each.hits or each.left]
 
     async def _attempt(self, calls: Sequence[ByteCall]) -> tuple[list[Sequence[Correction]], Collection[str]]:
         """Run calls once. Return the corrections that each has made, and the keys whose writes were lost."""
@@ -206,7 +204,21 @@ class ByteCall:
         self.left = made
         return writes
 
-    def end_attempt(self, changes: Sequence[Correction], lost: Collection[str], is_over: bool) -> None:
+    def end_attempt(self, changes: Sequence[Correction], lost: Collection[str], is_over: bool) -> bool:
+        """Return whether another attempt follows: when the time is over, one that only undoes and corrects."""
+        was_over, self.is_over = self.is_over, is_over
+        self.keep_lost(changes, lost)
+        if is_over:
+            self.give_up()
+        has_more = not was_over and bool(self.hits or self.left)
+        if not has_more:
+            self.end()
+        return has_more
+
+    def end(self) -> None:
+        """Note that no attempt follows."""
+
+    def keep_lost(self, changes: Sequence[Correction], lost: Collection[str]) -> None:
         """Keep what was lost, to try it again. If other writes of the hits were not lost, these are undone.
 
         Shadow limits reject nothing: when the time is over, hits that have lost only theirs stay as they are.
@@ -217,7 +229,7 @@ class ByteCall:
         self.left = [change for change in changes if change.key in lost]
         written = {write.key for write in self.writes}
         losers = [hit for hit in self.hits if hit[1] in lost and hit[1] in written]
-        if is_over and all(hit[0].shadow for hit in losers):
+        if self.is_over and all(hit[0].shadow for hit in losers):
             losers = []
         if not losers:
             self.hits = ()

@@ -78,7 +78,7 @@ class TimedCall(ByteCall):
                     self.decisions = decide_all(self.hits, [None] * len(self.hits), self.now or 0)[0]
                     self.give_up()
                 return
-            problem = error  # its turn has come, or another call runs it
+            problem, self.is_late = error, True  # its turn has come, or another call runs it
             calls = await self.way.result(self.turn, self.due)
         if calls:
             await self.way.complete(self._lead(calls))
@@ -94,19 +94,27 @@ class TimedCall(ByteCall):
                     await self.run_all(left)
                     break
                 except StateError as error:  # nothing was written
-                    damaged = [each for each in left if not each.keys.isdisjoint(error.keys)] or left
-                    left = [each for each in left if each not in damaged]
-                    for each in damaged:
-                        each.turn.set_exception(error)
+                    for each in [each for each in left if not each.keys.isdisjoint(error.keys)] or left:
+                        each.end(error)
+                    left = [each for each in left if not each.turn.done()]
             for each in left:
-                each.turn.set_result(())
+                each.end()
         except BaseException as error:
             for each in left:
-                each.turn.set_exception(error if isinstance(error, Exception) else TimeoutError())
+                each.end(error if isinstance(error, Exception) else TimeoutError())
             raise
         finally:
             self.way.turns.end(calls)
         self.turn.result()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Let the caller continue, before the other calls of its turn end. No call runs this one any longer."""
+        if not hasattr(self, "turn") or self.turn.done():
+            return
+        if error is None:
+            self.turn.set_result(())
+        else:
+            self.turn.set_exception(error)
 
 
 class _StoreCall(TimedCall):

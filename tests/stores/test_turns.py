@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from servers import wait_for
 
 from ratelimit_mw.decision import Correction, Hit
-from ratelimit_mw.stores.bytecall import Write
+from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.stores.bytecall import ByteCall, Write
 from ratelimit_mw.stores.bytestore import ByteStore
 from ratelimit_mw.stores.ways import Turns
 from ratelimit_mw.testing.store_suite import limit_of
@@ -160,3 +162,27 @@ def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
         errors = [each.exception() for each in found]
     assert [getattr(each, "keys", each) for each in errors] == [None, (hit("damaged").key,)] * 2
     assert [found[i].result()[0].remaining for i in (0, 2)] == [999, 998]
+
+
+class LosingCall(ByteCall):
+    """A call whose first write is lost."""
+
+    last = inf
+    swaps = 0
+
+    async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
+        return [None] * len(keys), NOW
+
+    async def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        self.swaps += 1
+        return () if self.swaps > 1 else [write.key for write in writes]
+
+
+def test_a_late_request_does_not_race_again() -> None:
+    """The leader of its turn may have time left. The store has replied, so the late one is rejected, not failed."""
+    late, leader = calls = [LosingCall(), LosingCall()]
+    for each in calls:
+        each.hits = [hit("all")]
+    late.is_late = True
+    run_blocking(leader.run_all(calls))
+    assert [each.decisions[0].allowed for each in calls] == [False, True]
