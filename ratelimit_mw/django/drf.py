@@ -6,7 +6,7 @@ A throttle decides the rules of its scope: those of the settings with ``match = 
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -205,10 +205,15 @@ def _plan(of_request: Plan, rules: tuple[CompiledRule, ...]) -> Plan:
 # -- at the start ------------------------------------------------------------------------------------------------------
 
 
+def _rates() -> Mapping[str, Any]:
+    """Return the rates that the project has set. The default of REST framework is None, no limit, for two scopes."""
+    return api_settings.user_settings.get("DEFAULT_THROTTLE_RATES") or {}
+
+
 def default_marks() -> list[RateMark]:
     """Return the marks of all rates in the settings. Those that cannot work may be of another package."""
     marks: list[RateMark] = []
-    for scope in api_settings.DEFAULT_THROTTLE_RATES or ():
+    for scope in _rates():
         with suppress(ConfigError):
             marks += rates_of(Throttle, scope)
     return marks
@@ -226,7 +231,7 @@ def check_scopes(routes: Iterable[DjangoRoute], rules: RuleSet) -> None:
 
 def _marks_of(kind: type[Throttle], scope: str, rules: RuleSet, view: type | None) -> list[RateMark]:
     """Return the rate of a throttle. Raises ``ConfigError`` where its scope has neither a rate nor a rule."""
-    rates, by_scope = api_settings.DEFAULT_THROTTLE_RATES or {}, rules_by_scope(rules)
+    rates, by_scope = _rates(), rules_by_scope(rules)
     if kind.rate is None and scope not in rates and scope not in by_scope:
         where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
         problem = f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}, and {_RATES} has no such scope"
@@ -249,10 +254,10 @@ def _scope_of(throttle: Throttle, view: Any) -> str | None:
 
 def rates_of(kind: type[Throttle], scope: str) -> list[RateMark]:
     """Return the mark for the rate of a throttle; none without a rate. Raises ``ConfigError`` for an invalid one."""
-    rate = kind.rate or (api_settings.DEFAULT_THROTTLE_RATES or {}).get(scope)
+    rate = kind.rate or _rates().get(scope)
     key = _own_key(kind, scope)
     with error_of(name_of(kind) or ""):
-        if rate is None and key and scope not in (api_settings.DEFAULT_THROTTLE_RATES or {}):
+        if rate is None and key and scope not in _rates():
             raise ConfigError("get_cache_key is the key of a rate, and there is none. Write a rule with this key")
         with error_path("rate"):
             return [] if rate is None else [_mark(scope, Quota.parse(rate), key)]

@@ -130,6 +130,9 @@ def test_a_scope_without_a_rule_stops_django() -> None:
         error = pytest.raises(ConfigError, match=r"the throttle of [\w.]+: no rule .* scope = 'uploads'")
         with project(one_rule(match={"scope": "downloads"}), path("", view)), error:
             RateLimitMiddleware(hello)
+    of_default = view_of(Throttle, throttle_scope="user").as_view()  # by default, its rate in REST framework is None
+    with project(ruled(ALL), path("", of_default)), pytest.raises(ConfigError, match=r"no rule .* scope = 'user' "):
+        RateLimitMiddleware(hello)
     by_scope = {**UPLOADS, "key": ["scope", "ip"]}
     with project(ruled(by_scope)), pytest.raises(ConfigError, match="'uploads': key: a scope is no part of a key"):
         RateLimitMiddleware(hello)
