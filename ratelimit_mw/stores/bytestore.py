@@ -79,11 +79,14 @@ class TimedCall(ByteCall):
                     self.give_up()
                 return
             problem, self.is_late = error, True  # its turn has come, or another call runs it
-            calls = await self.way.result(self.turn, self.due)
-        if calls:
-            await self.way.complete(self._lead(calls))
-        if problem is not None and not isinstance(problem, TimeoutError):
-            raise problem  # the caller was cancelled
+        try:
+            if problem is not None:
+                calls = await self.way.result(self.turn, self.due)
+            if calls:
+                await self.way.complete(self._lead(calls))
+        finally:
+            if problem is not None and not isinstance(problem, TimeoutError):
+                raise problem  # the caller was cancelled
 
     async def _lead(self, calls: Sequence[TimedCall]) -> None:
         """Run these calls, of which this one has most time left, and end the turn. A damaged state fails its own."""

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +13,9 @@ import pytest
 from servers import wait_for
 
 from ratelimit_mw.decision import Correction, Hit
+from ratelimit_mw.errors import StateError
 from ratelimit_mw.stores.blocking import run_blocking
-from ratelimit_mw.stores.bytecall import ByteCall, Write
+from ratelimit_mw.stores.bytecall import Write
 from ratelimit_mw.stores.bytestore import ByteStore
 from ratelimit_mw.stores.ways import Turns
 from ratelimit_mw.testing.store_suite import limit_of
@@ -105,9 +105,12 @@ def test_corrections_share_the_turn_of_requests(store: DictStore) -> None:
     assert ([each.remaining for each in (*first, *second)], times) == ([998, 998], [NOW])
 
 
-@pytest.mark.parametrize("cancelled", ["leader", "follower"])
-def test_a_request_that_is_cancelled_ends_its_turn(store: DictStore, cancelled: str) -> None:
-    """The last request decides all that wait, even when it is cancelled: no client makes requests of others fail."""
+@pytest.mark.parametrize(("cancelled", "fails"), [("leader", False), ("follower", False), ("follower", True)])
+def test_a_request_that_is_cancelled_ends_its_turn(store: DictStore, cancelled: str, fails: bool) -> None:
+    """The last request decides all that wait, even when it is cancelled: no client makes requests of others fail.
+
+    When that fails, a request that was cancelled raises no other error.
+    """
 
     async def scenario() -> list[type]:
         tasks = [asyncio.ensure_future(store.aapply([hit("all")], NOW)) for _ in range(3)]
@@ -118,12 +121,15 @@ def test_a_request_that_is_cancelled_ends_its_turn(store: DictStore, cancelled: 
                 store.may_read.release()
         tasks[1 if cancelled == "follower" else 2].cancel()
         await asyncio.sleep(0)
+        store.states |= {hit("all").key: b"-"} if fails else {}
         store.may_read.release(2)
         found = await asyncio.gather(*tasks, return_exceptions=True)
+        store.states.clear()
         await store.aapply([hit("all")], NOW)
         return [type(each) for each in found]
 
-    others = [asyncio.CancelledError, list] if cancelled == "follower" else [list, asyncio.CancelledError]
+    last = StateError if fails else list
+    others = [asyncio.CancelledError, last] if cancelled == "follower" else [list, asyncio.CancelledError]
     assert asyncio.run(scenario()) == [list, *others]
 
 
@@ -164,25 +170,13 @@ def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
     assert [found[i].result()[0].remaining for i in (0, 2)] == [999, 998]
 
 
-class LosingCall(ByteCall):
-    """A call whose first write is lost."""
-
-    last = inf
-    swaps = 0
-
-    async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
-        return [None] * len(keys), NOW
-
-    async def swap(self, writes: Sequence[Write]) -> Collection[str]:
-        self.swaps += 1
-        return () if self.swaps > 1 else [write.key for write in writes]
-
-
-def test_a_late_request_does_not_race_again() -> None:
+def test_a_late_request_does_not_race_again(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader of its turn may have time left. The store has replied, so the late one is rejected, not failed."""
-    late, leader = calls = [LosingCall(), LosingCall()]
+    late, leader = calls = [store._begin(store._threads, 30.0) for _ in range(2)]
     for each in calls:
         each.hits = [hit("all")]
-    late.is_late = True
+    late.is_late, lost = True, [[hit("all").key], []]
+    monkeypatch.setattr(store, "swap", lambda _: lost.pop(0))
+    store.may_read.release(2)
     run_blocking(leader.run_all(calls))
     assert [each.decisions[0].allowed for each in calls] == [False, True]
