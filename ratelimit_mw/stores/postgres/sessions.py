@@ -86,7 +86,7 @@ class Link:
         name, parameters = statement
         formats = [_BINARY] * len(parameters)
         try:
-            self._opened.send_query_prepared(name, parameters, formats, result_format=_BINARY)
+            self._opened.send_query_prepared(name, list(parameters), formats, result_format=_BINARY)
             self._opened.pipeline_sync()
             self.is_sending = self._opened.flush() == 1
         except OperationalError as error:
