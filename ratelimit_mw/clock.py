@@ -57,6 +57,11 @@ def now_us() -> int:
     return (machine.monotonic_ns() + WALL_AT_ZERO) // 1000
 
 
+def wall_us() -> int:
+    """Return microseconds since 1970 by the wall clock, the clock that several machines can agree on."""
+    return machine.time_ns() // 1000
+
+
 def fast_clock(clock: Clock) -> tuple[Clock, Callable[[int], int]]:
     """Return a faster clock of the same time, and a function that turns microseconds since 1970 into its unit."""
     return (machine.monotonic_ns, _to_monotonic_ns) if clock is now_us else (clock, int)

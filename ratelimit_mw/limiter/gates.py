@@ -9,7 +9,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from ..clock import SECOND, Clock, machine, now_us
+from ..clock import SECOND, Clock, now_us, wall_us
 from ..decision import SHED, Decision, Hit, Limit, Tuning, Verdict, build_verdict, rule_of
 from ..forksafe import CHANCE, create_lock
 from ..keys.features import Features
@@ -152,7 +152,7 @@ class Gates:
         """Return how long a request has waited in a proxy and for the event loop, in microseconds."""
         waited = 0 if self._lag is None else self._lag.read()
         if type(received := features.get(REQUEST_START)) is float:
-            queued = machine.time_ns() // 1000 - int(received * SECOND)  # proxies have the wall clock of the moment
+            queued = wall_us() - int(received * SECOND)  # proxies have the wall clock of the moment
             waited += queued if 0 < queued < _LONGEST_QUEUE else 0
         return waited
 

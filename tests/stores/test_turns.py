@@ -17,7 +17,7 @@ from ratelimit_mw.errors import StateError
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.bytecall import Write
 from ratelimit_mw.stores.bytestore import ByteStore
-from ratelimit_mw.stores.ways import Turns
+from ratelimit_mw.stores.turns import Turns
 from ratelimit_mw.testing.store_suite import limit_of
 
 NOW = 1_767_268_820_500_000

@@ -8,8 +8,9 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from ..connecting import open_connection
 from ..servers import Server
-from ..ways import Channel, Way, open_connection
+from ..ways import Channel, Way
 from ..wire import ReplyError
 from .protocol import STORED, ReplyReader, StoredValue, unexpected
 

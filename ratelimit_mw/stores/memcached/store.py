@@ -13,8 +13,9 @@ from ...quota import Quota, parse_duration
 from ..base import Facts
 from ..blocking import run_blocking
 from ..bytecall import Write
-from ..bytestore import ByteStore, TimedCall
+from ..bytestore import ByteStore
 from ..servers import tls_context
+from ..timedcall import TimedCall
 from ..url import parse_url_of, redacted_url
 from ..ways import Way
 from ..wire import ReplyError

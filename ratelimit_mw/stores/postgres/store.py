@@ -22,7 +22,8 @@ from ...forksafe import CHANCE
 from ..base import LOOKED_AT, Facts, KeyPage
 from ..blocking import forms, run_blocking
 from ..bytecall import DAY, Write
-from ..bytestore import ByteStore, TimedCall
+from ..bytestore import ByteStore
+from ..timedcall import TimedCall
 from ..url import parse_url_of, redacted_url
 from ..ways import Channel, Way
 from ..wire import ReplyError

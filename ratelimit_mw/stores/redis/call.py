@@ -14,10 +14,10 @@ import msgspec
 from hiredis import pack_command
 from redis import ResponseError
 
+from ...clock import wall_us
 from ...decision import Decision, Hit, SlotCost
 from ...errors import StateError, StoreError
 from ..base import RECORDS
-from ..bytestore import wall_us
 from .errors import Command, as_store_error, error_code
 from .script import PACKED, LuaAlgorithm, Script, build_script, read_script
 

@@ -11,8 +11,9 @@ import redis
 from hiredis import Reader, pack_command
 
 from ..blocking import run_once
+from ..connecting import open_connection
 from ..servers import Server
-from ..ways import Way, open_connection
+from ..ways import Way
 from ..wire import MORE
 from .address import Address
 from .errors import Command

@@ -14,7 +14,7 @@ from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count
 from ...errors import StateError, StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in
 from ..bytecall import FOR_EVER, Write
-from ..bytestore import TimedCall
+from ..timedcall import TimedCall
 from ..ways import Way
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error

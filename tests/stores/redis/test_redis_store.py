@@ -15,9 +15,9 @@ from servers import Server
 
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.algorithms.fixed_window import CalendarWindow
+from ratelimit_mw.clock import wall_us
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.bytestore import wall_us
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, calendar_limit, label
 
