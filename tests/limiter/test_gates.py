@@ -15,7 +15,7 @@ from shared_store import SharedStore
 from tables import each, expect_error
 
 from ratelimit_mw import Event, Limiter, Rule, Verdict, load_settings
-from ratelimit_mw.clock import SECOND
+from ratelimit_mw.clock import SECOND, machine
 from ratelimit_mw.limiter import gates
 from ratelimit_mw.limiter.adaptive import Aimd
 from ratelimit_mw.stores import Store
@@ -171,7 +171,7 @@ def test_the_queue_of_a_proxy_has_the_wall_clock_of_the_moment(
 ) -> None:
     """An operator, or a network time server, may step it while the process runs."""
     limits, now = Limiter([Rule(name="api", limits=LIMIT, target=1, key=[])]), time.time_ns()
-    monkeypatch.setattr(gates.machine, "time_ns", lambda: now + step * 1_000_000_000)
+    monkeypatch.setattr(machine, "time_ns", lambda: now + step * 1_000_000_000)
     for step in (-1000, 1000):
         for queued in (0, 5):
             limits.conclude(limits.hit({**WHO, "request_start": now / 1e9 + step - queued}), 200)
