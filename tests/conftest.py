@@ -27,7 +27,7 @@ from servers import PostgresServer, Server, memcached_running, postgres_running,
 
 from ratelimit_mw import clock
 from ratelimit_mw.limiter.adaptive import Aimd
-from ratelimit_mw.limiter.overrides import RecordFollower
+from ratelimit_mw.limiter.followers.record import RecordFollower
 from ratelimit_mw.rules.marks import current
 
 WALL_AT_ZERO = clock.WALL_AT_ZERO

@@ -25,9 +25,12 @@ from ..testmode import testmode
 from ..traffic import TrafficLog
 from .clients import Clients
 from .clocks import Clocks
+from .followers.files import FileFollower
+from .followers.follower import Follower, Watch
+from .followers.record import RecordFollower
 from .gates import Gates
 from .observers.observers import Observer, Observers
-from .overrides import Overrides, RecordFollower, keeps_records
+from .overrides import Overrides, keeps_records
 from .programs import Programs
 from .reloads import Reloads
 from .remote.breaker import Breaker
@@ -102,8 +105,12 @@ class Limiter:
             reloads.check(self.rules)
         overrides = Overrides(self.store, clocks, reloads)
         self.clients = Clients(self.store, self._counts, clocks, reloads, overrides, self.gates)
-        self._follower = self._follow(overrides)
-        reloads.follow(self._follower)
+        self._files = FileFollower(reloads)
+        self._record = self._follow(overrides)
+        followers: list[Follower] = [self._files] if self._files.has_files else []
+        if self._record is not None:
+            followers.insert(0, self._record)
+        reloads.watch = Watch(followers) if followers else None
 
     def _observers(self, given: Sequence[Observer | str] | None) -> Observers:
         """Build the observers, and the traffic log that counts beside them."""
@@ -177,8 +184,8 @@ class Limiter:
         steps = [self.observers.write]  # an exporter may wait for its server
         if self.traffic_log is not None:
             steps.append(self.traffic_log.close_or_log)
-        if self._follower is not None:
-            steps.append(self._follower.close)
+        if self._record is not None:
+            steps.append(self._record.close)
         for step in steps:
             await run_beside(call, step)
         if call is async_call:
@@ -419,7 +426,7 @@ class Limiter:
         Raises:
             ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in effect.
         """
-        await run_beside(call, self.reloads.reload)
+        await run_beside(call, self._files.reload)
 
     reload, areload = twins(_reload)
 

@@ -16,7 +16,7 @@ from servers import wait_for
 from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.limiter import reloads
+from ratelimit_mw.limiter.followers import files
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
 from ratelimit_mw.rules.places import place_of
@@ -174,7 +174,7 @@ def test_a_file_that_never_rests_is_an_error(
     file: Path, later: Later, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Requests keep the earlier rules, and the log says so."""
-    monkeypatch.setattr(reloads, "_MAX_TRIES", 2)
+    monkeypatch.setattr(files, "_MAX_TRIES", 2)
     limiter = limiter_of(file)
     load_instead(limiter, lambda load: (load(), later.write(file, toml("5/minute")))[0])
     file.write_text(toml("4/minute"))

@@ -25,7 +25,7 @@ from servers import wait_for
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.limiter import reloads
+from ratelimit_mw.limiter.followers import files
 
 SECONDS = 3600.0
 FILE = 'reload_interval = "1h"\n{}\n[[rules]]\nname = "api"\nkey = ["user"]\nlimits = "{}/minute"\n'
@@ -128,13 +128,13 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     file: Path, later: Later, hits: Callable[[Limiter], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a network file system that hangs. Later requests, new limiters and adopted rules do not wait for it."""
-    monkeypatch.setattr(reloads, "_PATIENCE", 0.01)
+    monkeypatch.setattr(files, "_PATIENCE", 0.01)
     worker, may_end = Limiter.from_settings(str(file)), threading.Event()
     load_instead(worker, lambda load: may_end.wait(60) and load())
     file.write_text(FILE.format("", 7))
     later.passed = SECONDS
     assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
-    monkeypatch.setattr(reloads, "_PATIENCE", 60.0)
+    monkeypatch.setattr(files, "_PATIENCE", 60.0)
     for intervals in (1, 2, 3):
         later.passed = intervals * SECONDS
         assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
@@ -180,7 +180,7 @@ def test_a_look_at_an_unchanged_file_starts_no_thread(
     """A request compares the identity of the file only."""
     worker = Limiter.from_settings(str(file))
     started: list[Any] = []
-    monkeypatch.setattr(reloads, "run_once", lambda *work: started.append(work))
+    monkeypatch.setattr(files, "run_once", lambda *work: started.append(work))
     for intervals in (0.8, 2):
         later.passed = intervals * SECONDS
         assert limits(worker) == ["100/minute"]

@@ -14,10 +14,11 @@ import pytest
 from ratelimit_mw import Limiter
 from ratelimit_mw.cli.serve import app as service
 from ratelimit_mw.http import limits
-from ratelimit_mw.limiter import follower, limiter, overrides, reloads
+from ratelimit_mw.limiter import limiter
+from ratelimit_mw.limiter.followers import files, follower, record
 from ratelimit_mw.limiter.remote import store as remote
 
-MODULES = [service, limits, limiter, follower, reloads, remote, overrides]
+MODULES = [service, limits, limiter, follower, files, remote, record]
 
 
 def load_instead(limiter: Limiter, load: Callable[[Callable[[], Any]], Any]) -> None:
@@ -34,10 +35,10 @@ class Later:
         self.passed = 0.0
         for module in MODULES:
             patch.setattr(module, "monotonic", lambda: time.monotonic() + self.passed)
-        patch.setattr(reloads, "_PATIENCE", 60.0)  # also where the machine is slow
+        patch.setattr(files, "_PATIENCE", 60.0)  # also where the machine is slow
         self.files = 0
-        patch.setattr(reloads, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9)))
-        patch.setattr(reloads, "time", SimpleNamespace(sleep=lambda _: None))
+        patch.setattr(files, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9)))
+        patch.setattr(files, "time", SimpleNamespace(sleep=lambda _: None))
 
     def write(self, file: Path, content: str) -> None:
         """Replace a file in one step, now by this clock."""

@@ -26,7 +26,7 @@ from ...stores.blocking import Call, PerLoop, async_call, blocking_call, run_blo
 from ...stores.url import redacted_url
 from ...testmode import testmode
 from ..clocks import Clocks
-from ..follower import Follower
+from ..followers.follower import Follower
 from ..tasks import Tasks
 from .breaker import Breaker, NotAskedError
 from .cache import Rejections

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ..clock import monotonic
-from ..forksafe import run_in_child
-from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
+from ...clock import monotonic
+from ...forksafe import run_in_child
+from ...stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 
 _EARLY: Final = 0.75
 """The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""

@@ -1,0 +1,180 @@
+"""``FileFollower``: reads the settings of a limiter again after a change of their files."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ...clock import SECOND, machine, monotonic
+from ...errors import ConfigError, RateLimitError
+from ...forksafe import run_in_child
+from ...settings import Settings, loaded_again, parts_of
+from ...settings.files import Identities, identity_of, recording
+from ...stores.blocking import Call, run_once
+from ..observers.observers import import_observers
+from ..reloads import Reloads
+from ..tasks import result_of
+from .follower import Follower
+
+_QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
+_FEWER_AFTER: Final = 2  # intervals without a change before something disappears, because a writer may pause
+_PATIENCE: Final = 1.0
+"""The longest time in seconds that requests wait for settings that changed while their worker was idle."""
+_MAX_TRIES: Final = 60
+_RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
+_FEWER: Final = (
+    "the settings have fewer rules, options or values. They take effect once their files have stayed the same for %g s."
+    " To apply them at once, call limiter.reload()"
+)
+_log = logging.getLogger("ratelimit_mw")
+
+
+class FileFollower(Follower):
+    """Follows the files of settings. Those of a dictionary, or that your code has built, have none.
+
+    A request only compares the identity of the files, once per ``reload_interval``. A thread of its own reads and
+    checks files that have changed.
+    """
+
+    def __init__(self, reloads: Reloads) -> None:
+        self._reloads, origin = reloads, reloads.settings.origin
+        self._known: Identities = {} if origin is None else origin.files
+        self._logged = ""
+        """The mistake, or the warning, that the log has of the files as they are."""
+        self._seen_at = monotonic()
+        self._again_at = math.inf
+        """When to look again at files that had changed too recently."""
+        self._tries = 0
+        """The number of looks in a row that found such files."""
+        self._awaited: tuple[Future[None] | None, float] = None, 0.0
+        """The thread that requests have waited for, and the time until which they do."""
+        self._changed: tuple[Identities, float] = {}, 0.0
+        """The identities of the changed files, and when they were first found."""
+        self._start_over()
+        run_in_child(self, FileFollower._start_over)
+
+    def _start_over(self) -> None:
+        self._reading = threading.Lock()  # no fork waits for it, because a file may take long
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there are files to look at."""
+        return bool(self._known)
+
+    @property
+    def interval(self) -> float:
+        return self._reloads.settings.reload_interval / SECOND or math.inf
+
+    @property
+    def due_at(self) -> float:
+        return min(super().due_at, self._again_at)
+
+    async def look(self, call: Call, waits: bool) -> None:
+        """Compare the identity of the files, and start a thread if it has changed. It reads no file itself."""
+        now = self._begun_at = monotonic()
+        if not self._must_read():
+            return
+        reading = run_once(self, self._follow)
+        if waits:
+            if reading is not self._awaited[0]:
+                self._awaited = reading, now + _PATIENCE
+            with suppress(OSError):  # it is late, or the machine has no thread left
+                await result_of(call, reading, self._awaited[1] - now)
+            self._seen_at = max(self._seen_at, now)
+
+    def reload(self) -> None:
+        """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""
+        if self._reloads.settings.origin is None:
+            raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
+        for _ in range(_MAX_TRIES):
+            if not (pause := self._read(is_manual=True)):
+                return
+            time.sleep(pause)
+        raise ConfigError(_RESTLESS)
+
+    def _must_read(self) -> bool:
+        """Return whether the files have changed, and then have stayed the same for a while."""
+        now, identities = monotonic(), _identities_now(self._known)
+        pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
+        if identities != self._known and pause <= 0:
+            return True
+        self._note(now, pause)
+        return False
+
+    def _follow(self) -> None:
+        """Read the settings again. Log a mistake once."""
+        now, pause = monotonic(), 0.0
+        try:
+            pause = self._read(is_manual=False)
+            if not pause:
+                _log.info("the settings were read again, and are in effect")
+        except Exception as error:
+            if str(error) != self._logged:
+                self._logged = str(error)
+                trace = None if isinstance(error, RateLimitError) else error
+                _log.error("%s (the earlier settings stay in effect)", error, exc_info=trace)
+        self._note(now, pause)
+
+    def _note(self, now: float, pause: float) -> None:
+        """Note a look, and the seconds until changed files may be read. Log files that never rest, now and then."""
+        self._seen_at, self._again_at = now, now + pause if pause else math.inf
+        self._tries = self._tries % _MAX_TRIES + 1 if pause else 0
+        if self._tries == _MAX_TRIES:
+            _log.error("%s (the earlier settings stay in effect)", _RESTLESS)
+
+    @property
+    def _quiet(self) -> float:
+        return min(_QUIET, self.interval)
+
+    def _age(self, identities: Identities) -> float:
+        """Return the seconds since the last change: since it was found, or longer, by the times of the files."""
+        now = monotonic()
+        if self._changed[0] != identities:
+            self._changed = identities, now
+        times = [max(each.modified_ns, each.changed_ns) for each in identities.values() if each is not None]
+        of_files = machine.time_ns() / 1e9 - max(times) / 1e9 if len(times) == len(identities) else 0.0
+        return max(now - self._changed[1], of_files)
+
+    def _read(self, is_manual: bool) -> float:
+        """Read the settings, check them, and put them into effect. Return 0, or the seconds until another try."""
+        with self._reading:
+            try:
+                with recording() as files:
+                    settings, unchanged = loaded_again(self._reloads.settings)
+                    with settings.located():  # a start with these settings would find it, too
+                        import_observers(unchanged.get("observers", ()))
+                if _identities_now(files) != files:
+                    return self._quiet
+                if not is_manual and (pause := self._wait_for_writer(settings)) > 0:
+                    return pause
+                self._reloads.replace(settings, unchanged)
+            except Exception:
+                if _identities_now(files) != files:  # it read a file that was being written
+                    return self._quiet
+                self._known = _identities_now((*self._known, *files))
+                raise
+            self._logged = ""
+            # This comes last: a request that finds no change does not wait for this thread.
+            self._known = files
+            return 0.0
+
+    def _wait_for_writer(self, later: Settings) -> float:
+        """Return how long settings wait that have fewer parts, because their writer may pause."""
+        if parts_of(later) >= parts_of(self._reloads.settings):
+            return 0.0
+        pause = _FEWER_AFTER * self.interval - self._age(_identities_now(self._known))
+        if pause > 0 and self._logged != _FEWER:
+            self._logged = _FEWER
+            _log.warning(_FEWER, _FEWER_AFTER * self.interval)
+        return pause
+
+
+def _identities_now(paths: Iterable[Path]) -> Identities:
+    return {path: identity_of(path) for path in paths}
