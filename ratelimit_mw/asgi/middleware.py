@@ -11,8 +11,9 @@ from typing import Any, Final, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
+from ..http.admission import ADMISSION, undecided
 from ..http.functions import FeatureFunctions
-from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
+from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import check_no_views
 from ..limiter.limiter import Limiter
 from ..rules.marks import get_current, set_current
@@ -102,7 +103,7 @@ class RateLimitMiddleware:
         host = request.host if rules.needs_host else ""
         plan = rules.plan(request.native["method"], path, host, request.match, request)
         if ADMISSION in scope or limits.before_user:
-            plan = limits.undecided(plan, scope, limits.before_user)
+            plan = undecided(plan, limits, scope, limits.before_user)
         admission: ASGIAdmission | None = None
         try:
             if limits.decides_at_once:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from ..decision import RateLimitExceeded, Verdict
 from ..errors import RateLimitError
-from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
+from ..http.admission import ADMISSION
+from ..http.limits import HttpLimiter, HttpLimits
 from .router import AppRoute, is_of_framework, layers_of
 
 _ERRORS: Final = (RateLimitExceeded, RateLimitError)

@@ -11,8 +11,7 @@ from ..asgi.request import BODY, ASGIRequest
 from ..asgi.router import path_below
 from ..asgi.types import Receive, Scope, Send
 from ..errors import ConfigError, MissingMiddlewareError
-from ..http.admission import Admission
-from ..http.limits import ADMISSION
+from ..http.admission import ADMISSION, Admission
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
 from .changes import LONGEST_FORM

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from ..errors import ConfigError, StoreError, url_of
-from ..http.limits import ADMISSION
+from ..http.admission import ADMISSION
 from ..http.request import Request
 from ..http.token import CHALLENGE, has_token, start_token
 from ..limiter.limiter import Limiter

@@ -46,6 +46,10 @@ _DECIDED: Final = "_ratelimit_mw_throttles"
 """The attribute of REST framework's request with the verdicts for the throttles that it has not asked yet."""
 
 
+_Scoped = tuple[type["Throttle"], str]
+"""A throttle and its scope."""
+
+
 class RateMark(Mark):
     """The rate of a scope. A throttle decides it, and not the middleware."""
 
@@ -169,32 +173,48 @@ _DEFAULT_KEYS: Final = {Throttle.get_cache_key, AnonRateThrottle.get_cache_key}
 def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Verdict]:
     """Return the verdict for each throttle of a group, which is one for all: a rejected request consumes nothing."""
     admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
-    rules, earlier, verdict = admission.limits.rules, admission.request, Verdict()
-    scoped, keys = list[tuple[type[Throttle], str]](), dict[str, Any]()
-    for each in group:
-        scope = _scope_of(each, view)
-        if scope is not None and (key := each.get_cache_key(request, view)) is not None:
-            scoped.append((type(each), scope))
-            own = _own_key(type(each), scope)
-            if own and keys.setdefault(own, str(key)) != str(key):
-                problem = "two throttles of the view have one scope and get_cache_key, but other keys"
-                raise ConfigError(f"{problem}. Give each its own scope", "scope", name_of(type(each)) or "")
-    if scoped:
-        names = {name for _, scope in scoped for name in rules_by_scope(rules).get(scope, ())}
-        marks = [mark for kind, scope in scoped for mark in _marks_of(kind, scope, rules, type(view))]
-        for mark in marks:
-            if mark not in rules.marks:  # only ``get_throttles`` of the view has named the throttle
-                fix = f"Name the throttle in throttle_classes of a view, or set the rate of its scope in {_RATES}"
-                raise ConfigError(f"the rate is not known at the start. {fix}", "rate", mark.view)
-        plan = admission.limits.plan(earlier, earlier.to)
-        rated = rules.plan_of(marks, earlier.method, earlier.host, earlier.to.marks, admission.lists)
-        found = [rule for rule in plan.rules if rule.name in names]
-        earlier.may_await = False  # from here on, the user is that of REST framework
-        scopes = {scope for _, scope in scoped}
+    limiting, keys = _limiting(group, request, view)
+    verdict = Verdict()
+    if limiting:
+        scopes = {scope for _, scope in limiting}
         # An invalid feature matches: of several scopes, each rule of the plan has one.
         given = {**keys, SCOPE: scopes.pop() if len(scopes) == 1 else INVALID}
-        verdict = admission.decide(_plan(plan, (*found, *rated.rules)), given)
+        plan = _plan_of(limiting, view, admission)
+        admission.request.may_await = False  # from here on, the user is that of REST framework
+        verdict = admission.decide(plan, given)
     return dict.fromkeys(map(type, group), verdict)
+
+
+def _limiting(group: Iterable[Throttle], request: Any, view: Any) -> tuple[list[_Scoped], dict[str, str]]:
+    """Return the throttles that limit a request, with their scopes, and the keys of ``get_cache_key`` by feature."""
+    limiting: list[_Scoped] = []
+    keys: dict[str, str] = {}
+    for each in group:
+        scope = _scope_of(each, view)
+        if scope is None or (key := each.get_cache_key(request, view)) is None:
+            continue
+        limiting.append((type(each), scope))
+        own = _own_key(type(each), scope)
+        if own and keys.setdefault(own, str(key)) != str(key):
+            problem = "two throttles of the view have one scope and get_cache_key, but other keys"
+            raise ConfigError(f"{problem}. Give each its own scope", "scope", name_of(type(each)) or "")
+    return limiting, keys
+
+
+def _plan_of(limiting: Iterable[_Scoped], view: Any, admission: DjangoAdmission) -> Plan:
+    """Return the plan of the rates of throttles, and of those rules of their scopes that apply to the request."""
+    limits, request = admission.limits, admission.request
+    rules, by_scope = limits.rules, rules_by_scope(limits.rules)
+    marks = [mark for kind, scope in limiting for mark in _marks_of(kind, scope, rules, type(view))]
+    for mark in marks:
+        if mark not in rules.marks:  # only ``get_throttles`` of the view has named the throttle
+            fix = f"Name the throttle in throttle_classes of a view, or set the rate of its scope in {_RATES}"
+            raise ConfigError(f"the rate is not known at the start. {fix}", "rate", mark.view)
+    names = {name for _, scope in limiting for name in by_scope.get(scope, ())}
+    plan = limits.plan(request, request.to)
+    rates = rules.plan_of(marks, request.method, request.host, request.to.marks, admission.lists)
+    of_scopes = [rule for rule in plan.rules if rule.name in names]
+    return _plan(plan, (*of_scopes, *rates.rules))
 
 
 @lru_cache(1024)

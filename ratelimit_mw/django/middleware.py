@@ -19,7 +19,8 @@ from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
-from ..http.limits import ADMISSION, HttpLimits
+from ..http.admission import ADMISSION, undecided
+from ..http.limits import HttpLimits
 from ..http.rejection import Rejection
 from ..http.warnings import warn
 from ..rules.marks import get_current, set_current
@@ -117,15 +118,8 @@ class RateLimitMiddleware:
         to, params = routes.cached.get(place) or routes.find(*place)
         request = DjangoRequest(framework_request, to, self._is_async)
         request.limits, request.path_params = limits, params
-        plan, verdict = self._plan(limits, request), Verdict()
-        if plan.is_empty:
-            pass
-        elif self._is_async:
-            verdict = await limits.adecide(plan, request)
-        elif limits.reader.may_await:
-            verdict = limits.decide(plan, request)
-        else:
-            verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
+        plan = self._plan(limits, request)
+        verdict = Verdict() if plan.is_empty else await self._decide(limits, plan, request)
         admission = DjangoAdmission(limits, request, plan, verdict)
         admission.delay = verdict.delay if plan.may_delay and verdict.allowed else 0.0
         admission.enter(to.marks)
@@ -136,9 +130,16 @@ class RateLimitMiddleware:
         plan, native = limits.plan(request, request.to), server_data(request.framework_request)
         before_user = self._is_listed_twice and not hasattr(request.framework_request, ATTRIBUTE)
         if before_user or ADMISSION in native:
-            plan = limits.undecided(plan, native, before_user)
+            plan = undecided(plan, limits, native, before_user)
         names = rules_of_throttles(limits.rules)
         return limits.plan_without(plan, names) if names else plan
+
+    async def _decide(self, limits: HttpLimits, plan: Plan, request: DjangoRequest) -> Verdict:
+        if self._is_async:
+            return await limits.adecide(plan, request)
+        if limits.reader.may_await:
+            return limits.decide(plan, request)
+        return limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
 
     async def _run(self, framework_request: Any, admission: DjangoAdmission) -> Any:
         if delay := admission.delay:

@@ -12,8 +12,9 @@ from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, default_exceptions
 
 from ..decision import RateLimitExceeded, Verdict
+from ..http.admission import ADMISSION, undecided
 from ..http.body import Body
-from ..http.limits import ADMISSION, HttpLimiter, HttpLimits
+from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request
 from ..keys.features import UNMATCHED
@@ -194,7 +195,7 @@ class FlaskHooks:
             limits = self.http_limiter.latest()
         plan = limits.plan(request, to)
         if ADMISSION in environ:
-            plan = limits.undecided(plan, environ)
+            plan = undecided(plan, limits, environ)
         verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = self._admit(limits, request, plan, verdict)
         if environ.get(_EXCHANGE):  # a test may make a context without a call, which has no end

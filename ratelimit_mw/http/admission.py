@@ -15,10 +15,12 @@ from ..rules.marks import Mark, ViewMarks, set_current
 from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
-from .limits import ADMISSION, HttpLimits, find_admission
+from .limits import HttpLimits
 from .rejection import PreparedRejection
 from .request import Request
 
+ADMISSION: Final = "ratelimit_mw.admission"
+"""The key of the ASGI scope or WSGI environ that holds the innermost admission of the request so far."""
 lock = create_lock(sys.modules[__name__], "lock", threading.Lock)
 """Held while verdicts are added, and while those to settle are taken."""
 _TOO_MANY: Final = 429
@@ -86,7 +88,7 @@ class Admission:
         # Responses read these faster here than on the class.
         self.counts_outcomes, self._prepared, self.added = False, None, None
         self.outer = outer = native.get(ADMISSION)
-        same = outer and find_admission(native, limits.limiter)
+        same = outer and outer.of_limiter(limits)
         self.first = same and (same.first or same)
         native[ADMISSION] = self
         if self.first is not None:
@@ -150,10 +152,11 @@ class Admission:
             self.rejections = self.rejections or []
             self.rejections.append(verdict)
 
-    @property
-    def decided_rules(self) -> frozenset[str]:
-        """The names of the rules that this limiter has decided, and that allow the request."""
-        return frozenset(rule for verdict in self.verdicts for rule in verdict.rules)
+    def of_limiter(self, limits: HttpLimits) -> Admission | None:
+        """Return the innermost admission with the limiter of these limits. Those of other limiters may be inside."""
+        if self.limits.limiter is limits.limiter:
+            return self
+        return self.outer and self.outer.of_limiter(limits)
 
     async def _decide(self, call: Call, plan: Plan, provided: Mapping[str, Any] | None = None) -> Verdict:
         """Decide another plan in the middle of the request, show the verdict, and wait in a queue."""
@@ -324,3 +327,16 @@ class Admission:
         if self.limits.is_observed:
             request = self.request
             self.limits.limiter.observers.report((verdict,), None, request.endpoint, request.method, is_again=True)
+
+
+def undecided(plan: Plan, limits: HttpLimits, native: Mapping[str, Any], before_user: bool = False) -> Plan:
+    """Return the rest of a plan that outer middleware of the same limiter has not decided.
+
+    The lists are checked again, because the user may be known only now. A middleware before the user leaves some rules
+    to the inner one.
+    """
+    innermost: Admission | None = native.get(ADMISSION)
+    outer = innermost and innermost.of_limiter(limits)
+    names = set(limits.left if before_user else ())
+    names.update(rule for verdict in (outer.verdicts if outer else ()) for rule in verdict.rules)
+    return limits.plan_without(plan, frozenset(names)) if names else plan

@@ -20,10 +20,10 @@ from ..rules.names import printable
 from ..rules.plan import Plan
 from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 from ..testmode import testmode
-from .admission import Admission
+from .admission import ADMISSION, Admission
 from .body import UnreadBodyError
 from .features import FeatureReader
-from .limits import ADMISSION, HttpLimits
+from .limits import HttpLimits
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

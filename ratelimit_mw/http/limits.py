@@ -37,8 +37,6 @@ from .rejection import PreparedRejections
 from .request import Request
 from .routes import check_no_views
 
-ADMISSION: Final = "ratelimit_mw.admission"
-"""The key of the ASGI scope or WSGI environ that holds the innermost admission of the request so far."""
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection", "before_user")
 
 
@@ -108,24 +106,6 @@ class HttpLimits:
         return verdict
 
     decide, adecide = twins(_decide)
-
-    def undecided(self, plan: Plan, native: Mapping[str, Any], before_user: bool = False) -> Plan:
-        """Return the rest of a plan that outer middleware of this limiter has not decided.
-
-        The lists are checked again, because the user may be known only now. A middleware before the user leaves some
-        rules to the inner one.
-        """
-        outer = find_admission(native, self.limiter)
-        names = (self.left if before_user else frozenset()).union(outer.decided_rules if outer else ())
-        return self.plan_without(plan, names) if names else plan
-
-
-def find_admission(native: Mapping[str, Any], limiter: Limiter) -> Any:
-    """Return the innermost admission of a limiter for a request. Those of other limiters may be inside."""
-    admission = native.get(ADMISSION)
-    while admission is not None and admission.limits.limiter is not limiter:
-        admission = admission.outer
-    return admission
 
 
 class HttpLimiter:

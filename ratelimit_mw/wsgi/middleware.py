@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
+from ..http.admission import ADMISSION, undecided
 from ..http.functions import FeatureFunctions
-from ..http.limits import ADMISSION, HttpLimiter
+from ..http.limits import HttpLimiter
 from ..http.warnings import warn_at_start, warn_of_user
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsSource
@@ -94,7 +95,7 @@ class RateLimitMiddleware:
             limits = self.http_limiter.latest()
         plan = limits.plan(request, to)
         if ADMISSION in environ or limits.before_user:
-            plan = limits.undecided(plan, environ, limits.before_user)
+            plan = undecided(plan, limits, environ, limits.before_user)
         verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
         exchange = Exchange(start_response)

@@ -17,7 +17,7 @@ from websocket_calls import aconnect, application
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.http.limits import ADMISSION
+from ratelimit_mw.http.admission import ADMISSION
 from ratelimit_mw.rules.marks import current
 
 

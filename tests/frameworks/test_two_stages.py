@@ -24,6 +24,7 @@ from tables import each, expect_error
 from ratelimit_mw import Limiter, wsgi
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
+from ratelimit_mw.http.admission import undecided
 from ratelimit_mw.testing import ManualClock
 
 SETTINGS: Any = {
@@ -162,7 +163,7 @@ def test_a_request_that_nothing_has_decided_keeps_its_plan() -> None:
     """Django asks for the undecided rest of each plan. A copy would fill the caches that have one entry per plan."""
     limits = wsgi.RateLimitMiddleware(lambda *_: [], settings=SETTINGS).http_limiter.in_force
     plan = limits.rules.plan("GET", "/")
-    assert limits.undecided(plan, {}) is plan
+    assert undecided(plan, limits, {}) is plan
 
 
 # -- rules of routes, which the outer middleware does not know -------------------------------------------------

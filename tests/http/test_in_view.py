@@ -27,7 +27,7 @@ from ratelimit_mw import django as in_django
 from ratelimit_mw import fastapi as in_fastapi
 from ratelimit_mw import starlette as in_starlette
 from ratelimit_mw import wsgi as in_wsgi
-from ratelimit_mw.http.limits import ADMISSION
+from ratelimit_mw.http.admission import ADMISSION
 from ratelimit_mw.starlette import check
 from ratelimit_mw.testing import ManualClock
 

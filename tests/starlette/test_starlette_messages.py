@@ -15,7 +15,7 @@ from tables import each
 from websocket_calls import application, connect, echo, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.http.limits import ADMISSION
+from ratelimit_mw.http.admission import ADMISSION
 from ratelimit_mw.starlette import RateLimitMiddleware, check, exempt, limit, messages
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off

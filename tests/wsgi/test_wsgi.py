@@ -17,7 +17,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing, statuses
 
 from ratelimit_mw import ConfigError, FeatureTypeError, Limiter, Rule, Verdict
-from ratelimit_mw.http.limits import ADMISSION
+from ratelimit_mw.http.admission import ADMISSION
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, check
 
