@@ -30,7 +30,7 @@ from .access_log import (
     text_of,
     unescape,
 )
-from .records import Records
+from .log_fields import LogFields
 
 # Prefixes of a line, by other programs and by vhost_combined of Apache.
 _ISO: Final = r"\d{4}-\d\d-\d\dT[\d:.+Z-]{8,32}"
@@ -129,7 +129,7 @@ class LineParser:
 
     def __init__(self, needs: Iterable[str] = (), name: str | None = None) -> None:
         needs = list(needs)
-        self._records = Records(needs)
+        self._fields = LogFields(needs)
         self._groups = {feature: group for feature, group in _GROUPS.items() if feature in needs}
         self._columns: list[str] = []
         self._has_host = name == _VHOST
@@ -149,7 +149,7 @@ class LineParser:
                 inner = self._without_prefix(wrapped.log)
                 line = inner._replace(label=f"{inner.label} in a log of Docker", time=inner.time or wrapped.time)
         if self._name in _JSON or (line.text.startswith("{") and not self._name):
-            return self._records.parse_json(line.text, line.label)
+            return self._fields.parse_json(line.text, line.label)
         if line.text.startswith("#") and self._name in ("", *_W3C):
             self._columns = line.text.split()[1:] if line.text.startswith("#Fields:") else self._columns
             raise HeaderLineError("describes other lines")
@@ -197,7 +197,7 @@ class LineParser:
             raise InvalidLineError(f"not the columns of #Fields, among them {', '.join(_REQUIRED)}")
         row = {name: unquote_plus(value) if _IS_HEADER.search(name) else value for name, value in row.items()}
         row["time"] = f"{row['date']} {row['time']}"
-        return self._records.entry(row, "cloudfront" if "x-edge-location" in self._columns else "iis")
+        return self._fields.entry(row, "cloudfront" if "x-edge-location" in self._columns else "iis")
 
 
 def _entry_of(match: re.Match[str], name: str, line: _Line, groups: Mapping[str, str]) -> LogEntry:

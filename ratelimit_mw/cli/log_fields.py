@@ -1,4 +1,4 @@
-"""Reads records of fields with names: JSON lines of Caddy, Traefik, Envoy, nginx and others, and the columns of W3C.
+"""Reads lines of fields with names: JSON lines of Caddy, Traefik, Envoy, nginx and others, and the columns of W3C.
 
 A field is found by its name, or by its path, such as ``request.headers.User-Agent``.
 """
@@ -59,8 +59,8 @@ _CADDY_ERRORS: Final = "http.log.error"
 _OF_A_REQUEST: Final = ("request", "method", "path", "ip", "status")
 
 
-class Records:
-    """Finds the parts of a request, and the features among ``needs``, in the fields of a record."""
+class LogFields:
+    """Finds the parts of a request, and the features among ``needs``, in the fields of a line."""
 
     def __init__(self, needs: Iterable[str]) -> None:
         self._features = [name for name in dict.fromkeys(needs) if name not in NAMES]
@@ -69,58 +69,58 @@ class Records:
     def parse_json(self, text: str, label: str) -> LogEntry:
         """Return the request of a JSON line. ``label`` is what its format is called behind "JSON lines"."""
         try:
-            record = msgspec.json.decode(text)
+            fields = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):
-            record = None
-        if not isinstance(record, dict):
+            fields = None
+        if not isinstance(fields, dict):
             raise InvalidLineError("not JSON")
-        if self._is_message(record):
+        if self._is_message(fields):
             raise HeaderLineError("a message of the server")
-        return self.entry(record, f"JSON lines{label}")
+        return self.entry(fields, f"JSON lines{label}")
 
-    def entry(self, record: dict[str, Any], name: str) -> LogEntry:
-        """Return the request of a record. ``name`` is that of its format."""
-        method, target = self._request(record)
-        values = ((each, _feature(each, self._find(record, each))) for each in self._features)
+    def entry(self, fields: dict[str, Any], name: str) -> LogEntry:
+        """Return the request of a line. ``name`` is that of its format."""
+        method, target = self._request(fields)
+        values = ((each, _feature(each, self._find(fields, each))) for each in self._features)
         return LogEntry(
-            client_of(_joined(self._required(record, "ip"))),
-            _seconds(self._required(record, "time")),
+            client_of(_joined(self._required(fields, "ip"))),
+            _seconds(self._required(fields, "time")),
             method,
             target,
-            parse_status(self._required(record, "status")),
+            parse_status(self._required(fields, "status")),
             {each: value for each, value in values if value is not None},
             name,
         )
 
-    def _is_message(self, record: dict[str, Any]) -> bool:
+    def _is_message(self, fields: dict[str, Any]) -> bool:
         """Return whether Caddy or Traefik wrote a message. Caddy writes one with the request of each error."""
-        if type(record.get("level")) is not str:
+        if type(fields.get("level")) is not str:
             return False
-        is_error = str(record.get("logger")).startswith(_CADDY_ERRORS)
-        return is_error or all(self._find(record, name) is None for name in _OF_A_REQUEST)
+        is_error = str(fields.get("logger")).startswith(_CADDY_ERRORS)
+        return is_error or all(self._find(fields, name) is None for name in _OF_A_REQUEST)
 
-    def _request(self, record: dict[str, Any]) -> tuple[str, RequestTarget]:
+    def _request(self, fields: dict[str, Any]) -> tuple[str, RequestTarget]:
         """Return method and target, from fields of their own or from the request line."""
-        method, path = _text(self._find(record, "method")), _text(self._find(record, "path"))
+        method, path = _text(self._find(fields, "method")), _text(self._find(fields, "path"))
         if method is not None and path is not None:
             target = parse_target(path)
         else:
-            line = self._required(record, "request", "path" if path is None else "method")
+            line = self._required(fields, "request", "path" if path is None else "method")
             method, target = parse_request(str(line))
-        host = target.host or _text(self._find(record, "host")) or ""
-        query = target.query or _text(self._find(record, "query")) or ""
+        host = target.host or _text(self._find(fields, "host")) or ""
+        query = target.query or _text(self._find(fields, "query")) or ""
         return method.upper(), RequestTarget(target.path, query, host)
 
-    def _find(self, record: dict[str, Any], name: str) -> Any:
+    def _find(self, fields: dict[str, Any], name: str) -> Any:
         """Return the first value that is there; None when each is missing, null or a table."""
         for path in self._paths[name]:
-            value = record.get(path[0]) if len(path) == 1 else _inside(record, path)
+            value = fields.get(path[0]) if len(path) == 1 else _inside(fields, path)
             if value is not None and type(value) is not dict:
                 return value
         return None
 
-    def _required(self, record: dict[str, Any], name: str, part: str = "") -> Any:
-        value = self._find(record, name)
+    def _required(self, fields: dict[str, Any], name: str, part: str = "") -> Any:
+        value = self._find(fields, name)
         if value is None:
             raise InvalidLineError(f"no field for the {part or name}")
         return value
@@ -136,12 +136,12 @@ def _paths(name: str) -> list[_Path]:
     return [path for text in names for path in dict.fromkeys([(text,), tuple(text.split("."))])]
 
 
-def _inside(record: Any, path: _Path) -> Any:
+def _inside(fields: Any, path: _Path) -> Any:
     for name in path:
-        if type(record) is not dict:
+        if type(fields) is not dict:
             return None
-        record = record.get(name)
-    return record
+        fields = fields.get(name)
+    return fields
 
 
 def _text(value: Any) -> str | None:
