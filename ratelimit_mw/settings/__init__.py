@@ -29,7 +29,7 @@ __all__ = ["SETTING", "HttpOptions", "Settings", "SettingsDict", "SettingsSource
 
 SETTING: Final = "RATELIMIT_MW"
 """The name of our settings in those of a framework."""
-OF_LIMITER: Final = marked(HttpOptions, declared.OF_LIMITER) + marked(HttpOptions, declared.AT_START)
+OF_LIMITER: Final = marked(HttpOptions, declared.OF_LIMITER)
 """The arguments of a middleware that its limiter needs."""
 _AT_START: Final = marked(SettingsDict, declared.AT_START)
 _OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled", "source", "priorities")

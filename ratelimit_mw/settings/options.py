@@ -133,12 +133,9 @@ if TYPE_CHECKING:
 else:  # a file can hold no objects
     StoreURL = Observer = str
 AT_START = "at start"
-"""Marks the settings that take effect when an application starts, and not when they are read again.
-
-The limiter needs those that are arguments of a middleware.
-"""
+"""Marks the settings that take effect when an application starts, and not when they are read again."""
 OF_LIMITER = "of the limiter"
-"""Marks the other arguments of a middleware that its limiter needs."""
+"""Marks the arguments of a middleware that its limiter needs."""
 
 each = partial(partial, parse_each)
 """Makes the parser of a list from that of its items."""
@@ -159,31 +156,37 @@ class HttpOptions(TypedDict, total=False):
     ]
     store: Annotated[
         StoreURL,
-        option("The URL of the store that keeps the counts.", "memory://", AT_START, read=checked_store),
+        option("The URL of the store that keeps the counts.", "memory://", OF_LIMITER, AT_START, read=checked_store),
     ]
     observers: Annotated[
         Sequence[Observer],
         option(
             'Functions that receive an event for each request: `"module:function"`.',
             [],
+            OF_LIMITER,
             AT_START,
             read=checked_observers,
         ),
     ]
     event_features: Annotated[
         Sequence[str],
-        option("Names of key features whose values are included in events.", [], AT_START, parse=each(key_name)),
+        option(
+            "Names of key features whose values are included in events.", [], OF_LIMITER, AT_START, parse=each(key_name)
+        ),
     ]
     traffic_log: Annotated[
         str | None,
         option(
             "The URL of a traffic log that counts outcomes, such as `sqlite:///traffic.db`.",
             None,
+            OF_LIMITER,
             AT_START,
             parse=checked_log_url,
         ),
     ]
-    traffic_clients: Annotated[bool, option("Whether the traffic log also counts clients, for `top`.", False, AT_START)]
+    traffic_clients: Annotated[
+        bool, option("Whether the traffic log also counts clients, for `top`.", False, OF_LIMITER, AT_START)
+    ]
     trusted_proxies: Annotated[
         Sequence[str],
         option('Trusted proxies: IP addresses, networks or `"unix"`.', [], parse=each(checked_proxy)),
