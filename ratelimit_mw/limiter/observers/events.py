@@ -140,6 +140,17 @@ class Event(msgspec.Struct, frozen=True, eq=False):
         return f"Event(outcome={self.outcome!r}, rules={self.rules}, store={self.store!r}, cost={self.cost})"
 
 
+def outcomes_in(event: Event) -> RequestOutcomes:
+    """Return the outcomes of an event, for its counts."""
+    return event._outcomes
+
+
+def clients_in(event: Event) -> dict[str, str]:
+    """Return the client of each rule as the store has it, for the traffic log. Observers see no keys of clients."""
+    decisions = (decision for verdict in event._verdicts for decision in verdict.decisions)
+    return {each.rule: each.client for each in decisions if each.key}
+
+
 def settled_costs(verdicts: Sequence[Verdict]) -> Mapping[str, int] | None:
     """Return the costs that verdicts have consumed after all corrections; None without any, as nearly always."""
     for verdict in verdicts:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ...traffic import TrafficLog
 from ...traffic.writer import name_of
-from .events import Event, RequestOutcomes
+from .events import Event, RequestOutcomes, clients_in
 
 _LONGEST: Final = 100
 """The maximum length of an endpoint, so that the log keeps the outcome after it."""
@@ -24,8 +24,7 @@ def recorder_of(log: TrafficLog, outcomes: RequestOutcomes, endpoint: str | None
     events = list(_events(outcomes, endpoint))
 
     def record(request: Event) -> None:
-        decisions = (decision for verdict in request._verdicts for decision in verdict.decisions)
-        clients = {each.rule: each.client for each in decisions if each.key}
+        clients = clients_in(request)
         for event, rule in events:
             log.record(event, clients.get(rule))
 
