@@ -207,7 +207,7 @@ def spellings(part: str, value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((value, form, *others)))
 
 
-def compared(part: str, values: frozenset[str] | Networks) -> frozenset[str] | Networks:
+def comparison_forms(part: str, values: frozenset[str] | Networks) -> frozenset[str] | Networks:
     """Return the comparison forms of spellings from the settings. Networks find every form of an address."""
     return values if isinstance(values, Networks) else frozenset(map(part_of(part).form, values))
 

@@ -13,7 +13,7 @@ from ..clock import SECOND, Clock, now_us
 from ..decision import BannedVerdict, Verdict, decide_without_store
 from ..errors import ConfigError, error_path, path_of
 from ..keys.features import INVALID, Features
-from ..keys.parts import compared, feature_of, part_of
+from ..keys.parts import comparison_forms, feature_of, part_of
 from .declaration import decode, option
 from .marks import Destination
 from .match import FeatureValues, Values, each_of, parse_feature
@@ -44,7 +44,7 @@ def _entries(kind: str, table: Any) -> list[_Entry]:
                 entries.append(_Entry(kind, _PATH, each_of(values, checked_pattern)))
             else:
                 part, written = parse_feature(name, values)
-                entries.append(_Entry(kind, part, compared(part, written) if kind == "deny" else written))
+                entries.append(_Entry(kind, part, comparison_forms(part, written) if kind == "deny" else written))
     return entries
 
 

@@ -16,7 +16,7 @@ from ..errors import ConfigError
 from ..keys.features import INVALID, Features
 from ..keys.forms import normalize_host
 from ..keys.ip import Networks, parse_network
-from ..keys.parts import Part, checked_part, compared, part_of, spellings
+from ..keys.parts import Part, checked_part, comparison_forms, part_of, spellings
 from .declaration import decode, option
 from .paths import checked_pattern
 
@@ -132,7 +132,7 @@ class Match:
         table = decode(MatchOptions, match, _EXPECTED, others=lambda *pair: features.append(parse_feature(*pair)))
         path, host, view, *methods = (table[name] or () for name in ("path", "host", "view", "methods", "method"))
         every = frozenset(form for name in chain(*methods) for form in spellings("method", name))
-        forms = tuple((part_of(name), compared(name, values)) for name, values in features)
+        forms = tuple((part_of(name), comparison_forms(name, values)) for name, values in features)
         return cls(path, every, host, view, tuple(features), forms)
 
     @property
