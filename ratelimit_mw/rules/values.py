@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from ..algorithms import checked_spec
@@ -115,8 +116,6 @@ _EVERY: Final = frozenset(range(1000))
 _CODES: Final = range(100, 600)
 _FORM: Final = re.compile(r"([1-5])(?:([0-9]{2})|xx)", re.ASCII | re.IGNORECASE)
 _EXPECTED_STATUS: Final = 'expected HTTP status codes from 100 to 599, or classes of them such as "4xx"'
-_WHEN: Final = "{status = [401, 403]} or {marked = true}"
-_UNLESS: Final = "{status = [302]}"
 
 Statuses = int | str | Sequence[int | str]
 
@@ -154,20 +153,16 @@ class CountUnless(TypedDict):
     ]
 
 
-def parse_count_when(table: Any) -> frozenset[int]:
-    """Return the statuses that count: none with ``marked = true`` alone."""
-    decoded = decode(CountWhen, table, _WHEN)
-    if not (decoded["status"] or decoded["marked"]):
-        raise ConfigError(f"expected {_WHEN}; got {table!r}")
+def _parse_outcomes(declaration: Any, expected: str, table: Any) -> frozenset[int]:
+    """Return the statuses of a table: none with ``marked = true`` alone."""
+    decoded = decode(declaration, table, expected)
+    if not any(decoded.values()):
+        raise ConfigError(f"expected {expected}; got {table!r}")
     return decoded["status"] or frozenset()
 
 
-def parse_count_unless(table: Any) -> frozenset[int]:
-    """Return the statuses that do not count."""
-    statuses: frozenset[int] = decode(CountUnless, table, _UNLESS)["status"]
-    if not statuses:
-        raise ConfigError(f"expected {_UNLESS}; got {table!r}")
-    return statuses
+parse_count_when: Final = partial(_parse_outcomes, CountWhen, "{status = [401, 403]} or {marked = true}")
+parse_count_unless: Final = partial(_parse_outcomes, CountUnless, "{status = [302]}")
 
 
 def counted_statuses(counted: frozenset[int] | None, excluded: frozenset[int] | None) -> frozenset[int] | None:
