@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .clock import Clock, now_us
+from . import clock
+from .clock import Clock, machine
 
 
 class _TestMode:
@@ -30,8 +31,8 @@ testmode = _TestMode()
 
 def process_clock() -> int:
     """Return the time of this process in whole microseconds: the test's, or the real time."""
-    clock = testmode.clock
-    return now_us() if clock is None else clock()
+    own = testmode.clock
+    return (machine.monotonic_ns() + clock.WALL_AT_ZERO) // 1000 if own is None else own()  # ``now_us`` without a call
 
 
 @contextmanager

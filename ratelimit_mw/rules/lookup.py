@@ -24,7 +24,7 @@ from ..decision import Limit
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, Features
 from ..keys.parts import LONGEST, checked_part, feature_of
-from ..stores.blocking import Call, PerLoop, run_once
+from ..stores.blocking import Call, PerLoop, is_on_event_loop, run_once
 from .declaration import checked_call
 
 Result = TypeVar("Result")
@@ -127,7 +127,7 @@ class LimitsLookup:
 
     def require_await(self) -> None:
         """Raise ``ConfigError`` for an async function that a request cannot await."""
-        if self._is_async and _on_event_loop():
+        if self._is_async and is_on_event_loop():
             raise ConfigError(_MUST_AWAIT, of=self._name)
 
 
@@ -214,18 +214,11 @@ async def find_limits(call: Call, find: Callable[[Found], Result | LimitsCall], 
 
 def _run_alone(result: Any) -> Any:
     """Await a result in an event loop of its own."""
-    if not _on_event_loop():
+    if not is_on_event_loop():
         return asyncio.run(asyncio.wait_for(result, _LONGEST))
     if iscoroutine(result):
         result.close()
     raise ConfigError(_MUST_AWAIT)
-
-
-def _on_event_loop() -> bool:
-    try:
-        return bool(asyncio.get_running_loop())
-    except RuntimeError:
-        return False
 
 
 def _cached_as(value: Any) -> object:

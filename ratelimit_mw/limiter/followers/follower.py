@@ -7,7 +7,7 @@ from typing import Final
 
 from ...clock import monotonic
 from ...forksafe import run_in_child
-from ...stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
+from ...stores.blocking import Call, blocking_call, is_on_event_loop, twins
 
 _EARLY: Final = 0.75
 """The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""
@@ -62,16 +62,12 @@ class Watch:
         """Ask the followers at the next request, because the settings have changed."""
         self.due_at = 0.0
 
-    def look(self) -> None:
-        """Begin the looks that are due. Wait for those that are stale, but never on an event loop."""
-        run_blocking(self._look(blocking_call, not is_on_event_loop()))
-
-    async def alook(self) -> None:
-        """Async form of ``look``, which waits without blocking the event loop."""
-        await self._look(async_call, True)
-
-    async def _look(self, call: Call, may_wait: bool) -> None:
+    async def _look(self, call: Call) -> None:
+        """Begin the looks that are due. Wait for those that are stale, but never block an event loop."""
+        may_wait = call is not blocking_call or not is_on_event_loop()
         for each in self._followers:
             if (now := monotonic()) >= each.due_at:
                 await each.look(call, may_wait and now >= each.stale_at)
         self.due_at = min(each.due_at for each in self._followers)
+
+    look, alook = twins(_look)
