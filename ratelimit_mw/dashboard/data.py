@@ -183,7 +183,7 @@ def _read_state(limiter: Limiter) -> Json:
         limiter.store.ping()
     except StoreError as problem:
         error = str(problem)
-    circuit_open = limiter.breaker is not None and limiter.breaker.open
+    circuit_open = limiter.remote is not None and limiter.remote.breaker.open
     return {
         "name": redacted_url(limiter.store),
         "reachable": not error,

@@ -5,6 +5,7 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, cast
 
@@ -33,7 +34,6 @@ from .observers.observers import Observer, Observers
 from .overrides import Overrides, keeps_records
 from .programs import Programs
 from .reloads import Reloads
-from .remote.breaker import Breaker
 from .remote.store import RemoteStore
 from .settlement import Settlement
 from .slots import Counts, Slots
@@ -170,11 +170,6 @@ class Limiter:
         return self.reloads.settings
 
     @property
-    def breaker(self) -> Breaker | None:
-        """The circuit breaker of the store, None for the memory store."""
-        return self.remote.breaker if self.remote else None
-
-    @property
     def local_decisions(self) -> int:
         """The number of decisions that were made without the store, because it was unreachable."""
         return self.remote.fallback.local_decisions if self.remote else 0
@@ -206,6 +201,8 @@ class Limiter:
                     self.store.check(limit)
         if self.remote is not None:
             self.remote.uses_leases |= any(rule.may_decide_here for rule in rules.rules)
+            default = self.settings.on_store_error
+            self.remote.breaker.policies = Counter(rule.source.on_store_error or default for rule in rules.rules)
 
     async def _match(self, call: Call, features: Features) -> Plan:
         """Return the plan of a request: the rules that apply to it.

@@ -290,7 +290,7 @@ def test_a_probe_closes_the_breaker(caplog: pytest.LogCaptureFixture, shared: Sh
     opened, closed = (record.getMessage() for record in caplog.records)
     assert re.fullmatch(
         r"store SharedStore unreachable \(it does not answer\);"
-        r" applying on_store_error; next probe in 0\.[12] s",
+        r" applying on_store_error \(rules: 1 allow\); next probe in 0\.[12] s",
         opened,
     )
     assert re.fullmatch(r"store SharedStore reachable again after \d+\.\d s", closed)
@@ -310,10 +310,10 @@ def test_a_probe_serves_event_loops_of_one_request(shared: SharedStore) -> None:
 def test_a_probe_without_a_thread_raises_nothing(no_threads: pytest.MonkeyPatch, way: Any, shared: SharedStore) -> None:
     """When no thread can start, ``on_store_error`` decides, although a probe is due."""
     mine = limiter(shared, [rule("allow")])
-    assert mine.breaker is not None
+    assert mine.remote is not None
     shared.down = True
     for _ in range(3):
         mine.hit(WHO)
-    no_threads.setattr(mine.breaker, "takes_probe", lambda now: True)
+    no_threads.setattr(mine.remote.breaker, "takes_probe", lambda now: True)
     assert way(mine).hit(WHO)
-    assert (mine.breaker.open, shared.calls) == (True, 3)
+    assert (mine.remote.breaker.open, shared.calls) == (True, 3)

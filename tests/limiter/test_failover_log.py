@@ -84,7 +84,7 @@ def test_the_log_names_the_store_without_its_password(
         assert way(mine).hit(WHO).unavailable
     (message,) = [message for message in caplog.messages if "unreachable" in message]
     assert message.startswith("store redis://127.0.0.1:1/0 unreachable (")
-    assert "applying on_store_error; next probe in" in message
+    assert "applying on_store_error (rules: 2 allow, 1 deny); next probe in" in message
     assert ".);" not in message
     assert "Connect call failed" not in message
     assert "secret" not in message + repr(mine.store)

@@ -80,7 +80,7 @@ def test_slots_of_an_outage_are_returned_after_it(kind: str, tmp_path: Path, way
                 assert way(limiter).hit(WHO).decisions[0].local
                 for verdict in verdicts:
                     way(limiter).conclude(verdict, 200)
-            assert limiter.breaker.open  # type: ignore[union-attr]
+            assert limiter.remote.breaker.open  # type: ignore[union-attr]
             server.resume()
             wait_for(lambda: limiter.peek(WHO) and free(watcher) == 19, "the slots to come back", patience=50)
             wait_for(lambda: not len(limiter.slots.unreturned), "everything to be answered")
@@ -126,7 +126,7 @@ def test_a_peek_or_an_open_breaker_loses_no_slot(shared: SharedStore) -> None:
     assert not len(limiter.slots.unreturned)
     for _ in range(5):
         limiter.hit(WHO)
-    assert limiter.breaker.open  # type: ignore[union-attr]
+    assert limiter.remote.breaker.open  # type: ignore[union-attr]
     lost = len(limiter.slots.unreturned)
     limiter.hit(WHO)
     assert len(limiter.slots.unreturned) == lost

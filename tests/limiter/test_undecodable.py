@@ -114,8 +114,8 @@ def test_a_key_whose_state_cannot_be_decoded_starts_anew(
     limiter.refund(verdict)  # nothing is there to refund
     assert not any(decision.local for decision in way(limiter).hit(WHO).decisions)
     way(limiter).close()
-    assert limiter.breaker is not None
-    assert (limiter.breaker.open, limiter.local_decisions) == (False, 0)
+    assert limiter.remote is not None
+    assert (limiter.remote.breaker.open, limiter.local_decisions) == (False, 0)
     (warning,) = [message for message in caplog.messages if "start anew" in message]
     assert f"(rule {name}); such keys start anew" in warning
     assert WHO["ip"] not in warning
@@ -148,8 +148,8 @@ def test_a_state_that_is_damaged_again_is_decided_by_policy(way: Any) -> None:
     verdicts = [way(limiter).hit(WHO) for _ in range(9)]
     assert [verdict.allowed for verdict in verdicts] == [True] * 2 + [False] * 7
     assert limiter.local_decisions == 9
-    assert limiter.breaker is not None
-    assert (limiter.breaker.failures, limiter.breaker.open) == (0, False)
+    assert limiter.remote is not None
+    assert (limiter.remote.breaker.failures, limiter.remote.breaker.open) == (0, False)
 
 
 def test_a_reply_without_a_state_ends_a_row_of_failures(shared: SharedStore) -> None:
@@ -157,8 +157,8 @@ def test_a_reply_without_a_state_ends_a_row_of_failures(shared: SharedStore) -> 
     limiter = Limiter([Rule(name="api", limits="9/hour")], shared, settings=Settings(fleet_size=1, rejection_cache=0))
     shared.down = True
     limiter.hit(WHO), limiter.hit(WHO)
-    assert limiter.breaker is not None
-    assert limiter.breaker.failures == 2
+    assert limiter.remote is not None
+    assert limiter.remote.breaker.failures == 2
     limiter.remote.store = DamagedStore()  # type: ignore[union-attr]
     limiter.hit(WHO)
-    assert limiter.breaker.failures == 0
+    assert limiter.remote.breaker.failures == 0

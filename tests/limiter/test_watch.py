@@ -104,7 +104,7 @@ def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later
     worker = limiter_of(store=recording, reload_interval="1h")
     worker.hit(ACME)
     recording.down = True
-    while not worker.breaker.open:  # type: ignore[union-attr]
+    while not worker.remote.breaker.open:  # type: ignore[union-attr]
         worker.hit(ACME)
     reads, may_end = list[str](), threading.Event()
 

@@ -91,7 +91,7 @@ def slots(_: str) -> bool:
 def away(_: str) -> bool:
     """Use an unreachable store and its circuit breaker."""
     limiter = Limiter([Rule(name="busy", limits="100000000/hour")], open_store(UNREACHABLE))
-    breaker = limiter.breaker
+    breaker = limiter.remote.breaker
     assert breaker is not None
 
     def work() -> bool:
