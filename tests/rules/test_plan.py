@@ -108,14 +108,13 @@ def test_a_rejection_for_a_missing_key_consumes_nothing(way: Any) -> None:
 
 
 def test_costs_are_numbers_or_functions(way: Any) -> None:
-    """A cost is that of the rule, a function of the features, or the argument of ``hit``, which takes precedence."""
-    rate = limiter(
-        rule("100/minute", "fixed", cost=3), rule("100/minute", "function", cost=lambda features: len(features["user"]))
-    )
-    way(rate).hit({**ANN, "user": "seven77"})
-    assert left(rate) == [97, 93]
-    way(rate).hit(ANN, cost=10)
-    assert left(rate) == [87, 83]
+    """A cost is that of the rule, a function or one of the features, or that of ``hit``, which takes precedence."""
+    costs = {"fixed": 3, "function": lambda features: len(features["user"]), "feature": TOKENS}
+    rate = limiter(*(rule("100/minute", name, cost=cost) for name, cost in costs.items()))
+    way(rate).hit({**ANN, "user": "seven77", TOKENS: 50})
+    assert left(rate) == [97, 93, 50]
+    way(rate).hit({**ANN, TOKENS: 50}, cost=10)
+    assert left(rate) == [87, 83, 40]
 
 
 @pytest.mark.parametrize("limits", ["5/minute", "5/minute; 9/hour"])
@@ -287,13 +286,6 @@ def test_an_estimate_may_be_an_attribute(way: Any) -> None:
     assert left(rate) == [70]
     with pytest.raises(FeatureTypeError, match=r"the feature 'job\.pages' is of type list"):
         way(rate).hit({**ANN, "job": {"pages": [1]}})
-
-
-def test_the_cost_of_a_call_takes_precedence(way: Any) -> None:
-    """``hit(features, cost=3)`` consumes 3, without the feature."""
-    rate = limiter(rule("100/minute", cost=TOKENS))
-    way(rate).hit({**ANN, TOKENS: 50}, cost=3)
-    assert left(rate) == [97]
 
 
 def test_messages_have_the_unit() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ import yaml
 from tables import expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule, algorithms, load_settings
-from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.rules.declaration import options_of, type_text
 from ratelimit_mw.rules.options import RuleDefaults
 from ratelimit_mw.settings import schema
@@ -244,13 +242,6 @@ def test_a_mistake_in_that_file_names_it(tmp_path: Path) -> None:
             written(tmp_path, name, text)
         path = written(tmp_path, "r.toml", f'[[rules]]\nlimits = "1/minute"\nper_key = "{name}"')
         expect_error(f"r.toml:3: {message}", load_settings, path)
-
-
-def test_yaml_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without PyYAML the error is the line that installs it."""
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(MissingExtraError, match='pip install "ratelimit-mw\\[yaml\\]"'):
-        load_settings(written(tmp_path, "r.yaml", "rules: []"))
 
 
 def test_the_schema_takes_variables_of_the_environment() -> None:

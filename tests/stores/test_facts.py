@@ -72,15 +72,6 @@ def test_a_redis_with_tls_has_facts(tmp_path: Path) -> None:
         assert "certificate verify failed" in stranger.problem
 
 
-def test_a_user_without_the_right_to_info_replies_with_a_problem(own_server: Server, server: redis.Redis) -> None:
-    server.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-info"])
-    try:
-        (facts,) = facts_of(f"redis://shop:pw@{HOST}:{own_server.port}/0")
-    finally:
-        server.acl_deluser("shop")
-    assert (facts.replies, "info" in facts.problem, "pw" in f"{facts}") == (True, True, False)
-
-
 @pytest.mark.parametrize("url", [f"redis://{HOST}:1/0", f"memcached://{HOST}:1", f"redis+sentinel://{HOST}:1/shop/0"])
 def test_a_server_without_a_reply_has_a_problem(url: str) -> None:
     facts = list(open_store(url).facts())

@@ -13,18 +13,18 @@ import redis
 from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Charge, Decision, Limit
+from ratelimit_mw.decision import Charge, Decision, Limit, SlotCost
 from ratelimit_mw.stores.redis.call import number_or_text
 from ratelimit_mw.stores.redis.script import PACKED
 
-FILES = ("muldiv", "fixed_window", "sliding_window_counter", "bucket", "window_log", "concurrency")
+FILES = ("muldiv", "fixed_window", "sliding_window_counter", "bucket", "window_log", "concurrency", "ban")
 NAMES = (
     *("FixedWindow", "SlidingWindowCounter", "Bucket", "LeakyBucketQueue", "TieredWindow"),
-    *("RejectionCountingLog", "Concurrency"),
+    *("RejectionCountingLog", "Concurrency", "Ban"),
 )
 
-Step = tuple[str, int, int, int | None, int | None, int | str | None]
-"""Kind, time, cost, and the time, cost and delay of the charge."""
+Step = tuple[str, int, int | list[int], int | None, int | None, int | str | None]
+"""Kind, time, cost (with the id of the slots, if it names them), and the time, cost and delay of the charge."""
 
 
 class Trace:
@@ -39,7 +39,8 @@ class Trace:
 
     def decide(self, now: int, cost: int) -> Decision:
         self.state, decision = self.limit.decide(self.state, now, cost)
-        self._note(("decide", now, cost, None, None, None), said(decision))
+        named = [int(cost), cost.slot] if isinstance(cost, SlotCost) else cost
+        self._note(("decide", now, named, None, None, None), said(decision))
         return decision
 
     def charge(self, now: int, cost: int) -> None:

@@ -17,7 +17,7 @@ from vectors import CASES, Case, fields, replay
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Charge, Limit
+from ratelimit_mw.decision import BanLimit, BanTerms, Charge, Limit, SlotCost
 
 AMOUNTS = (1, 2, 3, 7, 10, 97, 997, 9_999)
 LARGE = (200_000, 10**9 + 7, 10**12 - 1, 10**12)
@@ -70,8 +70,13 @@ def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> No
 
 
 def test_random_leases_are_the_same_in_lua(server: redis.Redis) -> None:
-    """10,000 random steps of slots: taken, renewed, returned, expired, and a clock that goes back."""
+    """10,000 random steps of slots: taken, named, renewed, returned, expired, and a clock that goes back."""
     check_traces(server, random.Random("leases"), random_leases)
+
+
+def test_random_bans_are_the_same_in_lua(server: redis.Redis) -> None:
+    """10,000 random steps of bans: rejections that start them, are taken back, or are old, at each edge."""
+    check_traces(server, random.Random("bans"), random_bans)
 
 
 def check_traces(server: redis.Redis, chance: random.Random, make: Callable[[random.Random], Trace]) -> None:
@@ -82,7 +87,7 @@ def check_traces(server: redis.Redis, chance: random.Random, make: Callable[[ran
 
 def random_trace(kind: str, chance: random.Random) -> Trace:
     limit = build_limit("search", 0, random_quota(kind, chance), SPECS[kind])
-    now = chance.choice((0, NOW, NOW, NOW + chance.randrange(10**12)))
+    now = chance.choice((0, NOW, NOW - NOW % limit.algorithm.period, NOW + chance.randrange(10**12)))
     return random_steps(limit, chance, now, lambda: random_pause(limit, chance), lambda: random_cost(limit, chance))
 
 
@@ -94,10 +99,24 @@ def random_leases(chance: random.Random) -> Trace:
         chance,
         NOW,
         lambda: chance.choice(pauses),
-        lambda: chance.choice((0, 1, 1, 1, 2, 5)),
+        lambda: chance.choice((0, 1, 1, 1, 2, 5, *map(named_slot, (1, 2, 3)))),
         refunds=0.3,
         renewals=0.2,
     )
+
+
+def named_slot(slot: int) -> SlotCost:
+    cost = SlotCost(1)
+    cost.slot = slot
+    return cost
+
+
+def random_bans(chance: random.Random) -> Trace:
+    first, within = chance.choice((1, 30)), chance.choice((1, 7, 60))
+    terms = BanTerms(chance.randrange(4), within, first, chance.choice((1, 2, 3)), first * chance.choice((1, 4, 10)))
+    pauses = (0, 0, 0, 1, within, first, terms.longest, -2)
+    limit = BanLimit(terms, build_limit("search", 0, Quota.exact(1, 1), "fixed-window"))
+    return random_steps(limit, chance, NOW, lambda: chance.choice(pauses), lambda: 1, charges=0.4)
 
 
 def random_steps(
@@ -108,6 +127,7 @@ def random_steps(
     cost_of_step: Callable[[], int],
     refunds: float = 0.12,
     renewals: float = 0.0,
+    charges: float = 0.03,
 ) -> Trace:
     trace, consumed = Trace(limit), list[Charge]()
     for _ in range(STEPS):
@@ -121,12 +141,12 @@ def random_steps(
                 consumed.append(held._replace(cost=held.cost - back))
         elif kind < refunds + renewals and consumed:
             trace.refund(now, chance.choice(consumed), 0)
-        elif kind < refunds + renewals + 0.03:
+        elif kind < refunds + renewals + charges:
             trace.charge(now, max(1, cost))
         else:
             decision = trace.decide(now, cost)
             if decision.allowed and cost:
-                consumed.append(Charge(decision.at_us, cost, decision.delay_us))
+                consumed.append(Charge(getattr(cost, "slot", decision.at_us), int(cost), decision.delay_us))
     return trace
 
 

@@ -16,7 +16,7 @@ from servers import Server
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.algorithms.fixed_window import CalendarWindow
 from ratelimit_mw.clock import wall_us
-from ratelimit_mw.decision import Charge, Correction, Decision, Hit
+from ratelimit_mw.decision import BanLimit, BanTerms, Charge, Correction, Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, calendar_limit, label
@@ -69,13 +69,15 @@ def test_a_peek_and_a_look_write_nothing(store: RedisStore, server: redis.Redis)
 
 @pytest.mark.parametrize("spec", ["sliding-window-log", COUNTS_REJECTED, "tiered-window"], ids=label)
 def test_no_hit_rewrites_a_state_that_grows(store: RedisStore, server: redis.Redis, spec: Any) -> None:
-    """A hit on a log of thousands moves few entries: there are no more commands than for an empty one."""
+    """A hit on a log of thousands moves few entries, with the commands for an empty one. Those that are old go."""
     limit = limit_of("5000/hour", spec)
     for i in range(3000):
         store.apply([hit(limit)], NOW + i * 1_000_000)
     server.config_resetstat()
     store.apply([hit(limit)], NOW + 3_600_000_000)
     assert sum(calls(server).values()) <= 10
+    store.apply([hit(limit)], NOW + 10_000_000_000)
+    assert [server.zcard(key) for key in server.scan_iter()] == [1]
 
 
 def test_every_key_expires_after_whatever_was_done(store: RedisStore, server: redis.Redis) -> None:
@@ -149,9 +151,10 @@ def test_a_key_of_another_kind_is_an_error_of_its_own(store: RedisStore, server:
         server.lpush("rl:" + limit.prefix + "ip=192.0.2.7", "x")
         with pytest.raises(StoreError, match="does not hold a state"):
             store.apply([hit(limit)])
-    server.set("rl:" + compact.prefix + "ip=192.0.2.8", "nonsense")
-    with pytest.raises(StoreError, match="does not hold a state"):
-        store.apply([hit(compact, "ip=192.0.2.8")])
+    for limit in (compact, BanLimit(BanTerms(1, 1, 1, 1, 1), compact)):
+        server.set("rl:" + limit.prefix + "ip=192.0.2.8", "nonsense")
+        with pytest.raises(StoreError, match="does not hold a state"):
+            store.apply([hit(limit, "ip=192.0.2.8")])
     assert store.apply([hit(compact, "ip=192.0.2.9")])[0].remaining == 4
 
 
