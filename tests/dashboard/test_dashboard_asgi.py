@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.routing import Mount
 from tables import expect_error
 
-from ratelimit_mw import Limiter, MissingMiddlewareError, Rule
+from ratelimit_mw import Event, Limiter, MissingMiddlewareError, Rule
 from ratelimit_mw.dashboard import dashboard
 from ratelimit_mw.dashboard.page import templates
 from ratelimit_mw.http.token import start_token
@@ -56,12 +56,14 @@ def test_only_true_of_your_function_opens_the_page() -> None:
 
 
 def test_the_limiter_of_the_middleware_is_shown() -> None:
-    """Without a limiter, the page needs a middleware."""
+    """Without a limiter, the page needs a middleware. Its requests have events only where a rule decides them."""
     with pytest.raises(MissingMiddlewareError):
         get(site(dashboard()))
-    app = site(dashboard())
-    app.add_middleware(RateLimitMiddleware, settings={"rules": [{"name": "mine", "limits": "9/minute"}]})
-    assert "9/minute" in get(app).text
+    for match, events in ({}, 0), ({"path": "/ratelimit/**"}, 1):
+        app, seen = site(dashboard()), list[Event]()
+        rules = {"rules": [{"name": "mine", "limits": "9/minute", "match": match}]}
+        app.add_middleware(RateLimitMiddleware, settings=rules, observers=[seen.append])
+        assert ("9/minute" in get(app).text, len(seen)) == (True, events)
 
 
 def test_the_page_works_in_a_mounted_application() -> None:

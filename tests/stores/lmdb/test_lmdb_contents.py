@@ -96,7 +96,7 @@ def test_next_process_continues_the_sweep(path: Path) -> None:
     assert left[-1] == 201, "records that stay do not stop the sweep"
 
 
-def test_given_time_keeps_a_state_for_a_day(path: Path) -> None:
+def test_given_time_keeps_a_state_for_a_day_or_its_longer_time(path: Path) -> None:
     """The store cannot know when a limiter with its own clock is done with a state, and does not keep it forever."""
     clock = ManualClock(NOW)
     with closing(open_at(path, clock=clock)) as store:
@@ -105,3 +105,4 @@ def test_given_time_keeps_a_state_for_a_day(path: Path) -> None:
             for number in range(200):
                 hit(store, limit_of("1000000/second"), f"regular {number % 7}")
             assert hit(store, limit_of("1/20ms"), now=1_000_000).allowed is allowed
+            assert hit(store, limit_of("1/3d"), now=1_000_000).allowed is (hours == 0)
