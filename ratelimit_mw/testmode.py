@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from . import clock
-from .clock import Clock, machine
+from .clock import Clock, now_us
 
 
 class _TestMode:
@@ -31,8 +30,8 @@ testmode = _TestMode()
 
 def process_clock() -> int:
     """Return the time of this process in whole microseconds: the test's, or the real time."""
-    own = testmode.clock
-    return (machine.monotonic_ns() + clock.WALL_AT_ZERO) // 1000 if own is None else own()  # ``now_us`` without a call
+    clock = testmode.clock
+    return now_us() if clock is None else clock()
 
 
 @contextmanager

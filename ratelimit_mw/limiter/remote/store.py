@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 from weakref import ref
 
-from ...clock import monotonic, now_us
+from ... import clock as process
+from ...clock import machine, monotonic, now_us
 from ...decision import Correction, Decision, Hit, Limit
 from ...errors import RateLimitError, StateError, StoreError
 from ...forksafe import create_lock, run_in_child
@@ -23,7 +24,7 @@ from ...settings import Settings
 from ...stores import Store
 from ...stores.blocking import Call, PerLoop, async_call, blocking_call, run_blocking, twins
 from ...stores.url import redacted_url
-from ...testmode import process_clock
+from ...testmode import testmode
 from ..clocks import Clocks
 from ..followers.follower import Follower
 from ..tasks import Tasks
@@ -50,7 +51,7 @@ class RemoteStore:
         name = redacted_url(store)
         # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
         self.rejections = Rejections(settings.rejection_cache if clocks.own is None else 0)
-        self.leases = Leases(clocks.own or process_clock)
+        self.leases = Leases(clocks.own or _process_us)
         self.uses_leases = False
         """Whether a rule may have leases."""
         self.breaker = Breaker(name)
@@ -95,7 +96,7 @@ class RemoteStore:
         """Decide all hits of a request at one instant. Consume the costs of all or none, or nothing for a peek."""
         if not self.is_open:
             await call(self, "start")
-        at = process_clock()  # before the call, so that no rejection is kept beyond its time
+        at = _process_us()  # before the call, so that no rejection is kept beyond its time
         if consume and (known := self.rejections.recall(hits, at)):
             return known
         damaged_keys = 0
@@ -123,7 +124,7 @@ class RemoteStore:
 
     def recall(self, hits: Sequence[tuple[Limit, str, int]]) -> list[Decision]:
         """Return the decisions on a request that needs no call of the store; an empty list for another one."""
-        return self.rejections.recall(hits, process_clock()) if self.is_open else []
+        return self.rejections.recall(hits, _process_us()) if self.is_open else []
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return run_blocking(self._apply(blocking_call, hits, now, consume))
@@ -270,6 +271,12 @@ async def _error_of(asking: Coroutine[Any, Any, None]) -> StoreError | None:
     except StoreError as error:
         return error
     return None
+
+
+def _process_us() -> int:
+    """Return what ``process_clock`` returns, without a call of its own: most requests ask."""
+    clock = testmode.clock
+    return (machine.monotonic_ns() + process.WALL_AT_ZERO) // 1000 if clock is None else clock()
 
 
 def _leave_at_exit(remote: ref[RemoteStore]) -> None:
