@@ -107,10 +107,10 @@ class Limiter:
         self.clients = Clients(self.store, self._counts, clocks, reloads, overrides, self.gates)
         self._files = FileFollower(reloads)
         self._record = self._follow(overrides)
-        followers: list[Follower] = [self._files] if self._files.has_files else []
-        if self._record is not None:
-            followers.insert(0, self._record)
-        reloads.watch = Watch(followers) if followers else None
+        followed: list[Follower] = [self._record] if self._record else []
+        if self.settings.origin and self.settings.origin.files:
+            followed.append(self._files)
+        reloads.watch = Watch(followed) if followed else None
 
     def _observers(self, given: Sequence[Observer | str] | None) -> Observers:
         """Build the observers, and the traffic log that counts beside them."""

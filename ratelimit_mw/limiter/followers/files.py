@@ -64,11 +64,6 @@ class FileFollower(Follower):
         self._reading = threading.Lock()  # no fork waits for it, because a file may take long
 
     @property
-    def has_files(self) -> bool:
-        """Whether there are files to look at."""
-        return bool(self._known)
-
-    @property
     def interval(self) -> float:
         return self._reloads.settings.reload_interval / SECOND or math.inf
 
