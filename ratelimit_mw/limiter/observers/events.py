@@ -52,7 +52,7 @@ class Event(msgspec.Struct, frozen=True, eq=False):
         store: The kind of the store, such as "memory" or "redis". See ``local``.
         endpoint: The template of the route, such as "/items/{id}". None where it is not known, and for ``hit``.
         method: The HTTP method; "_OTHER" for one that HTTP does not define. None for ``hit``.
-        _outcomes: The outcomes of the rules. Internal, as all that follow: an observer asks for few properties of them.
+        counted: The outcomes of the rules. Internal, as all that follow: an observer asks for few properties of them.
         _verdicts: The verdicts.
         _features: The values of the features that ``event_features`` names.
         _settled: The costs after all corrections; None where there were none.
@@ -70,7 +70,7 @@ class Event(msgspec.Struct, frozen=True, eq=False):
     store: str
     endpoint: str | None
     method: str | None
-    _outcomes: RequestOutcomes
+    counted: RequestOutcomes
     _verdicts: Sequence[Verdict]
     _features: Mapping[str, str]
     _settled: Mapping[str, int] | None
@@ -88,13 +88,13 @@ class Event(msgspec.Struct, frozen=True, eq=False):
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
         """The outcome of each rule that applied, by its name. A rule in shadow mode that rejects has "shadow"."""
-        return dict(self._outcomes.of_rules)
+        return dict(self.counted.of_rules)
 
     @property
     def limited_by(self) -> tuple[str, ...]:
         """The names of the rules that rejected the request; if it was allowed, of those in shadow mode that would."""
         kinds = REJECTED if self.is_rejected else {"shadow"}
-        return tuple(rule for rule, outcome in self._outcomes.of_rules if outcome in kinds)
+        return tuple(rule for rule, outcome in self.counted.of_rules if outcome in kinds)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -104,7 +104,7 @@ class Event(msgspec.Struct, frozen=True, eq=False):
     @property
     def local(self) -> bool:
         """True when this process decided a limit on its own, because the store was unreachable."""
-        return self._outcomes.store != self.store
+        return self.counted.store != self.store
 
     @property
     def wait(self) -> float | None:
@@ -138,11 +138,6 @@ class Event(msgspec.Struct, frozen=True, eq=False):
 
     def __repr__(self) -> str:
         return f"Event(outcome={self.outcome!r}, rules={self.rules}, store={self.store!r}, cost={self.cost})"
-
-
-def outcomes_in(event: Event) -> RequestOutcomes:
-    """Return the outcomes of an event, for its counts."""
-    return event._outcomes
 
 
 def clients_in(event: Event) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from ...forksafe import create_lock
-from .events import Event, Labels, RequestOutcomes, outcomes_in
+from .events import Event, Labels, RequestOutcomes
 
 MAX_SERIES: Final = 1000
 OTHER: Final = "other"
@@ -92,4 +92,4 @@ class OutcomeReader:
         """Write the numbers now, because the process may end. A thread that is not an event loop calls this."""
 
     def __call__(self, event: Event) -> None:
-        next(self.counter_of(outcomes_in(event)))
+        next(self.counter_of(event.counted))
