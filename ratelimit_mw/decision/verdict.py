@@ -99,34 +99,6 @@ class Verdict(msgspec.Struct, eq=False):
         """The verdicts that this verdict combines. Internal."""
         return (self,)
 
-    def settle(self, cost: int) -> None:
-        """Settle the true cost of the request. When several rules apply, call ``verdict[rule].settle(cost)``.
-
-        Args:
-            cost: The true cost in units of the limit, a whole number from 0 to 10**12.
-
-        Raises:
-            ConfigError: ``cost`` is not such a number, or several rules apply.
-        """
-        checked_cost(cost)
-        if rule := self.rule_to_settle('verdict["{}"].settle(cost)'):
-            self[rule].settle(cost)
-
-    def rule_to_settle(self, form: str) -> str | None:
-        """Return the one rule that has a cost, or None when no rule has one. Internal.
-
-        Args:
-            form: How the reader names a rule, for the message of the error.
-
-        Raises:
-            ConfigError: Several rules apply.
-        """
-        rules = list(dict.fromkeys(d.rule for d in self.decisions if not d.quota.concurrent))
-        if len(rules) > 1:
-            message = f"{len(rules)} rules apply: {', '.join(map(repr, rules))}. Name one: {form.format(rules[-1])}"
-            raise ConfigError(message)
-        return rules[0] if rules else None
-
     def respond(self, status: int | None) -> None:
         """Note the status of the response, for adaptive limits. Internal.
 

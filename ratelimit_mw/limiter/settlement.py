@@ -66,7 +66,11 @@ class Settlement:
         checked_cost(cost)
         names = self._reloads.rules.by_name
         if rule is None:
-            rule = verdict.rule_to_settle('settle(verdict, cost, rule="{}")')
+            rules = list(dict.fromkeys(d.rule for d in verdict.decisions if not d.quota.concurrent))
+            if len(rules) > 1:
+                fix = f'Name one: settle(verdict, cost, rule="{rules[-1]}")'
+                raise ConfigError(f"{len(rules)} rules apply: {', '.join(map(repr, rules))}. {fix}")
+            rule = rules[0] if rules else None
         elif rule not in names and rule not in verdict:
             raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, names)}")
         if rule is not None:

@@ -80,7 +80,7 @@ def test_a_limit_in_the_parameters_of_a_view_gives_its_verdict() -> None:
 
     @app.get("/")
     async def costly(verdict: Annotated[Verdict, Depends(COSTLY)]) -> list[int]:
-        verdict.settle(6)
+        verdict["costly"].settle(6)
         return [decision.remaining for decision in verdict.decisions]
 
     limiter = Limiter(clock=ManualClock(1_000_000.0))

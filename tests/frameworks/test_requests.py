@@ -89,7 +89,7 @@ def test_a_request_that_matches_no_rule_has_an_empty_verdict(site: Build, path: 
 
     async def view(call: Call) -> int:
         verdicts.append(call.verdict)
-        call.verdict.settle(7)
+        call.verdict["api"].settle(7)
         return 200
 
     served = site(Rule(name="api", limits="2/minute", match={"path": "/api"}), {"/api": rules_of, path: view})

@@ -87,7 +87,6 @@ def test_a_settlement_that_names_no_rule_of_several_is_an_error(limiter: Limiter
     several = r"2 rules apply: 'requests', 'tokens'\. Name one: .*\"tokens\""
     for cost in (0, 7):
         expect_error(several, way(limiter).settle, verdict, cost)
-        expect_error(several, verdict.settle, cost)
     unknown = r"unknown rule 'token'\. Did you mean 'tokens'\?"
     expect_error(unknown, way(limiter).settle, verdict, 1, "token")
     expect_error(unknown, lambda: verdict["token"].settle(1))
@@ -105,7 +104,6 @@ def test_a_rule_that_did_not_apply_is_not_settled(limiter: Limiter, way: Any) ->
     assert "tokens" not in verdict
     way(limiter).settle(verdict, 5, rule="tokens")
     way(limiter).settle(verdict, 5)
-    verdict.settle(5)
     for change in (lambda part: part.settle(5), lambda part: part.refund(), lambda part: part.reset()):
         change(verdict["tokens"])
     Verdict()["anything"].settle(5)
@@ -264,7 +262,7 @@ def test_one_rule_needs_no_name(way: Any) -> None:
     slots, rate = Rule(name="slots", key=[], limits="9 concurrent"), Rule(name="rate", key=[], limits="10/minute")
     limiter = Limiter([slots, rate], clock=ManualClock(1_000_000.0))
     verdict = way(limiter).hit({})
-    verdict.settle(4)
+    way(limiter).settle(verdict, 4)
     assert left(limiter, {}) == [8, 6]
     way(limiter).settle(verdict, 7)
     assert left(limiter, {}) == [8, 3]

@@ -127,7 +127,6 @@ def test_an_invalid_cost_is_an_error(way: Any, limits: str, cost: Any) -> None:
         lambda: way(rate).hit(ANN, cost=cost),
         lambda: way(rate).peek(ANN, cost=cost),
         lambda: way(rate).settle(verdict, cost),
-        lambda: verdict.settle(cost),
         lambda: way(limiter(rule(limits, cost=lambda features: cost))).hit(ANN),
     ]
     for call in calls:

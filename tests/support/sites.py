@@ -92,7 +92,8 @@ async def act(call: Call) -> Reply:
     if "mark" in query:
         call.verdict["login"].count()
     if "cost" in query:
-        call.verdict.settle(int(query["cost"]))
+        for rule in call.verdict.rules:
+            call.verdict[rule].settle(int(query["cost"]))
     if "fail" in query:
         raise ZeroDivisionError
 
