@@ -1,5 +1,1 @@
 """The limiter, and the parts of a process in front of a store that it shares."""
-
-from .limiter import Limiter
-
-__all__ = ["Limiter"]

@@ -420,7 +420,7 @@ class Clients:
     async def _decide_next(self, call: Call, hits: Sequence[Hit], rejected: bool) -> list[Decision]:
         """Decide the next request of each key. ``remaining`` is the current amount, before the cost of that request."""
         states = await self._peek(call, hits)
-        costs = {name: rule.least_cost for name, rule in self._reloads.rules.by_name.items()}
+        costs = {name: rule.fixed_cost or 1 for name, rule in self._reloads.rules.by_name.items()}
         full = [decision for decision in states if decision.remaining < costs[decision.rule]]
         rejections = await self._peek(call, [Hit(each.source, each.key, costs[each.rule]) for each in full])
         decided = {each.hit[:2]: each for each in (*([] if rejected else states), *rejections)}

@@ -56,8 +56,6 @@ class CompiledRule:
         self.build_key = self.key.with_prefix("")
         self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
         self.fixed_cost = rule.cost if isinstance(rule.cost, int) else None
-        self.least_cost = self.fixed_cost or 1
-        """The cost of the next request, as far as it is known without the request."""
         self._build_limits(rule)
 
     def _build_limits(self, rule: Rule) -> None:

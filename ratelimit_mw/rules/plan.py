@@ -27,7 +27,6 @@ class Plan:
         listed = self.lists.needs if self.lists else ()
         needs = (rule.needs if costs else rule.source.needs_without_cost for rule in rules)
         self.needs = tuple(dict.fromkeys((*listed, *(name for names in needs for name in names))))
-        self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
         calls_functions = any(rule.lookup for rule in rules)
         self.looks_up = calls_functions or any(rule.ranges for rule in rules)

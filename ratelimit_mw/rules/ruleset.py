@@ -91,8 +91,7 @@ class RuleSet:
         self._has_views = any(match.views for _, match in matching)
         self.needs_path = self.lists.has_paths or any(match.paths for _, match in matching)
         self.needs_host = any(match.hosts for match in matches)
-        self.needs_route = self.needs_path or self._has_views
-        self._needs_place = self.needs_route or self.needs_host
+        self._needs_place = self.needs_path or self._has_views or self.needs_host
 
     @property
     def needs(self) -> tuple[str, ...]:

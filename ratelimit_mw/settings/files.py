@@ -165,7 +165,8 @@ def with_variables(value: Any, hint: Any = None) -> Any:
     (20, ['127.0.0.1', 'unix'])
     """
     if isinstance(value, str):
-        return _converted(_REFERENCE.sub(_variable, value), hint) if names_in(value) else _unescaped(value)
+        text = _REFERENCE.sub(_variable, value) if "${" in value else value
+        return _converted(text, hint) if names_in(value) else text
     if isinstance(value, Mapping):
         return {
             name: _at(f"['{name}']" if "." in str(name) else str(name), item, _hint_of(hint, name))
@@ -223,10 +224,6 @@ def _without(value: str, message: str) -> str:
 def _at(path: str, value: Any, hint: Any) -> Any:
     with error_path(path if path.isprintable() else ""):
         return with_variables(value, hint)
-
-
-def _unescaped(text: str) -> str:
-    return _REFERENCE.sub(_variable, text) if "${" in text else text
 
 
 def _hint_of(hint: Any, name: Any) -> Any:
