@@ -21,7 +21,7 @@ from ..rules.priorities import Priorities
 from ..rules.rule import Rule
 from ..stores import Store
 from . import options as declared
-from .files import Origin, read, recording, with_names, with_variables
+from .files import Identities, Origin, read, with_names, with_variables
 from .options import HttpOptions, SettingsDict, database_file, schema, secret_of
 from .rules import DEFAULT_RULE, check_lists, parse_rules, with_files, with_limits
 
@@ -141,7 +141,7 @@ def load_settings(source: SettingsFile) -> Settings:
         'api'
     """
     try:
-        return _load(checked_source(source, str, PathLike, Mapping))
+        return _load(checked_source(source, str, PathLike, Mapping), {})
     except ConfigError as error:
         error.name_page(SETTINGS)
         raise
@@ -155,29 +155,29 @@ def checked_source(source: Any, *kinds: type) -> Any:
     raise ConfigError(f"expected the path of a file{' ' if kinds else ', '}{last}; got {source!r}", "settings")
 
 
-def _load(source: SettingsFile, may_be_empty: bool = True) -> Settings:
+def _load(source: SettingsFile, files: Identities, may_be_empty: bool = True) -> Settings:
+    """Load settings, and add the files that are read to ``files``."""
     data: Any = source
     path, folder = "", Path()
-    with recording() as files:
-        if not isinstance(source, Mapping):
-            file = Path(source)
-            path, folder, data = str(file), file.parent, read(file)
-            if not (data or may_be_empty):
-                raise ConfigError(f"{path}: the file is empty. To turn all limits off, write enabled = false")
-        try:
-            data = with_files(data, folder)
-            settings = _settings(data, folder, path)
-        except RecursionError:
-            raise _locate(ConfigError("tables or lists are nested too deeply"), {}, path) from None
-        except ConfigError as error:
-            raise _locate(error, data, path) from None
+    if not isinstance(source, Mapping):
+        file = Path(source)
+        path, folder, data = str(file), file.parent, read(file, files)
+        if not (data or may_be_empty):
+            raise ConfigError(f"{path}: the file is empty. To turn all limits off, write enabled = false")
+    try:
+        data = with_files(data, folder, files)
+        settings = _settings(data, folder, path)
+    except RecursionError:
+        raise _locate(ConfigError("tables or lists are nested too deeply"), {}, path) from None
+    except ConfigError as error:
+        raise _locate(error, data, path) from None
     again = partial(_load, source, may_be_empty=False)
     return settings.replaced(origin=Origin(again, files, data))
 
 
-def loaded_again(settings: Settings) -> tuple[Settings, dict[str, Any]]:
-    """Load settings again. Return them, and the new values of those that need a restart, by name."""
-    loaded = settings.origin.load()  # type: ignore[union-attr] # the caller knows that there is one
+def loaded_again(settings: Settings, files: Identities) -> tuple[Settings, dict[str, Any]]:
+    """Load settings again, from files that are added. Return them, and the values that need a restart, by name."""
+    loaded = settings.origin.load(files)  # type: ignore[union-attr] # the caller knows that there is one
     changed = {name: new for name in _AT_START if (new := getattr(loaded, name)) != getattr(settings, name)}
     kept = {name: getattr(settings, name) for name in changed}
     return loaded.replaced(origin=loaded.origin, **kept), changed
@@ -244,8 +244,9 @@ def with_options(source: SettingsSource | None, options: HttpOptions) -> Setting
         rules = [rule for rule in settings.rules if not settings.has_limits or rule.name != DEFAULT_RULE]
         changed |= {"rules": with_limits(tuple(rules), argument.limits, settings.defaults), "has_limits": True}
     if (origin := settings.origin) is not None:
-        arguments = (*origin.arguments, *given)
-        changed["origin"] = origin._replace(load=lambda: with_options(origin.load(), options), arguments=arguments)
+        changed["origin"] = origin._replace(
+            load=lambda files: with_options(origin.load(files), options), arguments=(*origin.arguments, *given)
+        )
     return settings.replaced(**changed)
 
 

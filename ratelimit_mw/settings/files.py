@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
@@ -33,44 +32,21 @@ class Identity(NamedTuple):
     size: int
 
 
-Identities = Mapping[Path, Identity | None]
-"""The identities of some files, None for a missing one."""
+Identities = dict[Path, Identity | None]
+"""The identities of some files before they were read, None for a missing one."""
 
 
 class Origin(NamedTuple):
     """The source of settings."""
 
-    load: Callable[[], Any]
-    """Loads the ``Settings`` again. A file that is empty now is an error."""
+    load: Callable[[Identities], Any]
+    """Loads the ``Settings`` again, and adds the files that it reads. A file that is empty now is an error."""
     files: Identities
     """The files that were read."""
     table: Mapping[str, object]
     """The settings as they were read."""
     arguments: tuple[str, ...] = ()
     """The settings that arguments of a middleware have replaced."""
-
-
-_reading: ContextVar[dict[Path, Identity | None] | None] = ContextVar("ratelimit_mw.reading", default=None)
-
-
-@contextmanager
-def recording() -> Iterator[dict[Path, Identity | None]]:
-    """Collect the files that are read within the block, each as it was first read. Outer blocks collect them, too."""
-    outer, files = _reading.get(), dict[Path, Identity | None]()
-    token = _reading.set(files)
-    try:
-        yield files
-    finally:
-        _reading.reset(token)
-        if outer is not None:
-            outer.update({**files, **outer})
-
-
-def read_bytes(path: Path) -> bytes:
-    """Read a file, and record it with its identity of before: a change in the meantime then makes a difference."""
-    if (files := _reading.get()) is not None:
-        files.setdefault(path, identity_of(path))
-    return read_regular(path)
 
 
 def identity_of(path: Path) -> Identity | None:
@@ -82,13 +58,13 @@ def identity_of(path: Path) -> Identity | None:
     return Identity(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
 
-def read(path: Path, kind: str = "settings file") -> Any:
+def read(path: Path, files: Identities, kind: str = "settings file") -> Any:
     """Read a settings file. Raise ``ConfigError`` with the path when it is missing, malformed or not permitted."""
     decode = _DECODERS.get(path.suffix.lower())
     if decode is None:
         hint = "" if path.suffix else '. For limits of all requests, write limits="100/minute"'
         raise ConfigError(f"{path}: unknown file type {path.suffix!r}. Expected {', '.join(_DECODERS)}{hint}")
-    content = _content(path, kind)
+    content = _content(path, files, kind)
     try:
         data = decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -98,9 +74,10 @@ def read(path: Path, kind: str = "settings file") -> Any:
     return _own_table(data, path) if path.name == "pyproject.toml" else data
 
 
-def _content(path: Path, kind: str) -> bytes:
+def _content(path: Path, files: Identities, kind: str) -> bytes:
     try:
-        return read_bytes(path)
+        files.setdefault(path, identity_of(path))  # that of before: a change in the meantime makes a difference
+        return read_regular(path)
     except FileNotFoundError:
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{kind} {str(path)!r} not found{folder}") from None

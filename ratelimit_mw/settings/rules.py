@@ -16,7 +16,7 @@ from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
 from ..rules.rule import Rule, build_rule, check_options
 from ..rules.ruleset import RuleSet
-from .files import read, with_variables
+from .files import Identities, read, with_variables
 
 DEFAULT_RULE: Final = "default"
 
@@ -41,7 +41,7 @@ def parse_defaults(table: Any) -> RuleDefaults:
     return cast(RuleDefaults, dict(table))
 
 
-def with_files(settings: Any, folder: Path) -> Any:
+def with_files(settings: Any, folder: Path, files: Identities) -> Any:
     """Return settings as they were read, with the tables of the files that ``per_key`` names."""
     rules = settings.get("rules") if isinstance(settings, Mapping) else None
     if not isinstance(rules, list | tuple):
@@ -49,16 +49,16 @@ def with_files(settings: Any, folder: Path) -> Any:
     tables = []
     for i, rule in enumerate(rules):
         with error_path(f"rules[{i}].per_key"):
-            tables.append(_with_file(rule, folder))
+            tables.append(_with_file(rule, folder, files))
     return {**settings, "rules": tables}
 
 
-def _with_file(rule: Any, folder: Path) -> Any:
+def _with_file(rule: Any, folder: Path, files: Identities) -> Any:
     name = rule.get("per_key") if isinstance(rule, Mapping) else None
     if not isinstance(name, str):
         return rule
     file = folder / with_variables(name)
-    if not isinstance(limits := read(file, "file"), dict):
+    if not isinstance(limits := read(file, files, "file"), dict):
         raise ConfigError(f"{file}: expected a table of limits by client; got {limits!r}")
     return {**rule, "per_key": limits}
 

@@ -93,7 +93,7 @@ def test_file_that_may_not_be_read(settings: Write, monkeypatch: pytest.MonkeyPa
         raise PermissionError(13, "Permission denied", "secret.toml")
 
     path = settings("")
-    monkeypatch.setattr("ratelimit_mw.settings.files.read_bytes", reject)
+    monkeypatch.setattr("ratelimit_mw.settings.files.read_regular", reject)
     result = run("check", path)
     message = f"Error: settings file '{path}' cannot be read: Permission denied\n"
     assert result.exit_code == 1

@@ -25,7 +25,7 @@ def load_instead(limiter: Limiter, load: Callable[[Callable[[], Any]], Any]) -> 
     """Replace the function that loads the settings by one that gets it."""
     origin = limiter.settings.origin
     assert origin is not None
-    limiter.settings.__dict__["origin"] = origin._replace(load=lambda: load(origin.load))
+    limiter.settings.__dict__["origin"] = origin._replace(load=lambda files: load(lambda: origin.load(files)))
 
 
 class Later:

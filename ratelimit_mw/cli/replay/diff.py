@@ -89,7 +89,7 @@ def _changes_between(old: Settings, new: Settings) -> list[dict[str, Any]]:
 
 def _texts(settings: Settings) -> dict[str, tuple[list[str], str]]:
     """Return the text of each rule by name, and of the other settings, each with its place."""
-    data, place_of = read(Path(settings.source)), places_in(settings.source)
+    data, place_of = read(Path(settings.source), {}), places_in(settings.source)
     return {
         _SETTINGS: (_lines({name: value for name, value in data.items() if name not in _OF_RULES}), settings.source),
         **{

@@ -16,7 +16,7 @@ from ...clock import SECOND, machine, monotonic
 from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
 from ...settings import Settings, loaded_again, parts_of
-from ...settings.files import Identities, identity_of, recording
+from ...settings.files import Identities, identity_of
 from ...stores.blocking import Call, run_once
 from ..observers.observers import import_observers
 from ..reloads import Reloads
@@ -139,12 +139,12 @@ class FileFollower(Follower):
 
     def _read(self, is_manual: bool) -> float:
         """Read the settings, check them, and put them into effect. Return 0, or the seconds until another try."""
+        files: Identities = {}
         with self._reading:
             try:
-                with recording() as files:
-                    settings, unchanged = loaded_again(self._reloads.settings)
-                    with settings.located():  # a start with these settings would find it, too
-                        import_observers(unchanged.get("observers", ()))
+                settings, unchanged = loaded_again(self._reloads.settings, files)
+                with settings.located():  # a start with these settings would find it, too
+                    import_observers(unchanged.get("observers", ()))
                 if _identities_now(files) != files:
                     return self._quiet
                 if not is_manual and (pause := self._wait_for_writer(settings)) > 0:
