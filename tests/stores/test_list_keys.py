@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,13 +52,15 @@ def listed(handle: StoreHandle, prefix: str) -> tuple[list[str], int]:
         place = page.next
 
 
-def test_the_keys_of_a_prefix_are_listed(handle: StoreHandle) -> None:
-    """Any text may be in a key, and no character of the prefix has a special meaning."""
+def test_the_keys_of_a_prefix_are_listed(handle: StoreHandle, opened: Callable[[], Store]) -> None:
+    """Any text may be in a key, and no character of the prefix has a special meaning. A command has no other call."""
     handle.apply([Hit(LIMIT, LIMIT.prefix + key, 1) for key in ODD])
     handle.apply([Hit(OTHER, OTHER.prefix + key, 1) for key in ODD])
     assert sorted(listed(handle, LIMIT.prefix)[0]) == sorted(LIMIT.prefix + key for key in ODD)
     assert sorted(listed(handle, "1|log[in]|")[0]) == sorted(OTHER.prefix + key for key in ODD)
     assert listed(handle, "1|logi")[0] == []
+    with closing(opened()) as fresh:
+        assert isinstance(fresh, MemoryStore) or len(listed(WAYS["sync"](fresh), LIMIT.prefix)[0]) == len(ODD)
 
 
 def test_many_keys_have_several_pages(handle: StoreHandle) -> None:
