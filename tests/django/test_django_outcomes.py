@@ -236,7 +236,7 @@ def test_a_disconnect_is_settled(when: str) -> None:
                 gone.set()
                 await asyncio.sleep(3600)
             finally:
-                request.ratelimit.settle(4)
+                request.ratelimit["api"].settle(4)
 
         async def view(request: Any) -> StreamingHttpResponse:
             if when == "view":
