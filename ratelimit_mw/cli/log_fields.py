@@ -105,7 +105,9 @@ class LogFields:
         if method is not None and path is not None:
             target = parse_target(path)
         else:
-            line = self._required(fields, "request", "path" if path is None else "method")
+            line = self._find(fields, "request")
+            if line is None:  # a server writes an empty method and path for what is no HTTP
+                line = self._required(fields, "path" if path is None else "method")
             method, target = parse_request(str(line))
         host = target.host or _text(self._find(fields, "host")) or ""
         query = target.query or _text(self._find(fields, "query")) or ""
@@ -119,10 +121,10 @@ class LogFields:
                 return value
         return None
 
-    def _required(self, fields: dict[str, Any], name: str, part: str = "") -> Any:
+    def _required(self, fields: dict[str, Any], name: str) -> Any:
         value = self._find(fields, name)
         if value is None:
-            raise InvalidLineError(f"no field for the {part or name}")
+            raise InvalidLineError(f"no field for the {name}")
         return value
 
 

@@ -32,17 +32,16 @@ from .access_log import (
 )
 from .log_fields import LogFields
 
-# Prefixes of a line, by other programs and by vhost_combined of Apache.
+# Prefixes of a line, by other programs, such as `docker logs -t`, and by vhost_combined of Apache.
 _ISO: Final = r"\d{4}-\d\d-\d\dT[\d:.+Z-]{8,32}"
 _RFC_5424: Final = rf"<\d{{1,3}}>1 {_ISO} \S+ \S+ \S+ \S+ (?:-|\[[^]]*\]) "
 _SYSLOG: Final = (
-    rf"{_RFC_5424}|(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}|{_ISO}) [\w.:-]+ [\w./-]+(?:\[\d+\])?: "
+    rf"{_RFC_5424}|(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}}(?: [\w.:-]+)?|{_ISO} [\w.:-]+)"
+    r" [\w./-]+(?:\[\d+\])?: "
 )
-_TIMESTAMP: Final = rf"{_ISO} (?=\{{|\S+ \S+ \S+ \[)"
-"""The time that ``docker logs -t`` and ``kubectl logs --timestamps`` write in front of a whole line."""
 _SITE: Final = r"(?P<host>[\w-]+(?:\.[\w-]+)*)(?P<port>:\d{1,5})? (?=[][\da-fA-F]*[.:]\S* )"
 _PREFIX: Final = re.compile(
-    rf"(?P<syslog>{_SYSLOG})?(?P<Kubernetes>{_ISO} (?:stdout|stderr) F )?(?P<time>{_TIMESTAMP})?(?:{_SITE})?",
+    rf"(?P<syslog>{_SYSLOG})?(?P<Kubernetes>{_ISO} (?:stdout|stderr) F )?(?P<time>{_ISO} (?!- ))?(?:{_SITE})?",
     re.ASCII,
 )
 _DATE: Final = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
@@ -218,7 +217,7 @@ def _entry_of(match: re.Match[str], name: str, line: _Line, groups: Mapping[str,
         client = client_of(parse_field(found["client"]))
     time = found["time"] or line.time
     if not time:
-        fix = "Read the log of its container, or add %(asctime)s in UTC to the format of its access log"
+        fix = "Read the log of its container or journalctl -o short-iso, or begin its format with %(asctime)s in UTC"
         raise InvalidLineError(f"{name} writes no time. {fix}")
     if method := found.get("method"):
         target = RequestTarget(found["target"]) if name in _DECODED else parse_target(found["target"])

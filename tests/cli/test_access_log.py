@@ -348,6 +348,7 @@ NO_CLIENTS = [
         *(({"ip": client}, "is neither an IP address nor a host name") for client in NO_CLIENTS),
         # A connection without a request is not a request.
         ({"path": None, "request": ""}, "not an HTTP request"),
+        ({"path": "", "method": ""}, "not an HTTP request"),
         ({"path": None, "request": None}, "no field for the path"),
     ],
 )

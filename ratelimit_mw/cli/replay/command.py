@@ -35,7 +35,7 @@ def _parse_share(text: str) -> float:
     "ratelimit-mw replay ratelimit.toml access.log --plot replay.svg",
     "ratelimit-mw replay ratelimit.toml access.log --suggest 1%",
     "ratelimit-mw replay --app shop:app access.log",
-    "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
+    "docker logs -t shop | ratelimit-mw replay ratelimit.toml - --json",
     cls=SourceCommand,
 )
 @logs_argument()
