@@ -68,7 +68,8 @@ def read(path: Path, files: Identities, kind: str = "settings file") -> Any:
     try:
         data = decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        reason = _without_quotes(str(error))
+        # PyYAML without libyaml quotes an indented line of the file, which may hold a secret.
+        reason = "\n".join(line for line in str(error).splitlines() if not line.startswith("    "))
         place = _PLACE.search(reason)
         raise ConfigError(f"{path}{f':{place[1]}' if place else ''}: cannot parse the file: {reason}") from None
     return _own_table(data, path) if path.name == "pyproject.toml" else data
@@ -110,11 +111,6 @@ _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     ".yaml": _yaml,
     ".yml": _yaml,
 }
-
-
-def _without_quotes(message: str) -> str:
-    """Remove the indented line that PyYAML without libyaml quotes from the file, because it may hold a secret."""
-    return "\n".join(line for line in message.splitlines() if not line.startswith("    "))
 
 
 def _own_table(data: Any, path: Path) -> Any:

@@ -290,6 +290,9 @@ def _or_variable(option: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an option that may also be a variable of the environment, as a text."""
     notes = {name: option.pop(name) for name in ("description", "default") if name in option}
     kinds = option.get("anyOf", [option])
+    for kind in kinds:
+        if "items" in kind:
+            kind["items"] = _or_variable(kind["items"])
     types = {"enum" if "enum" in kind else kind.get("type") for kind in kinds}
     is_converted = "string" not in types and not types.isdisjoint(_CONVERTED)
     return notes | ({"anyOf": [*kinds, _VARIABLE]} if is_converted else option)

@@ -251,6 +251,7 @@ def test_the_schema_takes_variables_of_the_environment() -> None:
     for name in ("enabled", "ipv6_prefix", "fleet_size", "trusted_proxies", "headers", "reset"):
         assert fields[name]["anyOf"][-1] == variable, name
         assert "description" in fields[name], name
+    assert fields["headers"]["anyOf"][0]["items"]["anyOf"][-1] == variable
     assert tables["BanOptions"]["properties"]["after"]["anyOf"][-1] == variable
     for name in ("store", "limits", "reload_interval", "lists"):
         assert variable not in fields[name].get("anyOf", []), name
