@@ -179,7 +179,7 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
 
 
 def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
-    """Raise ``ConfigError`` for a rule or a list that names or counts a view, where the routes are not known."""
+    """Raise ``ConfigError`` for a rule or a list that needs a view or an endpoint, where the routes are not known."""
     if "view" in rules.own_lists.needs and "view" not in provided:
         raise ConfigError(f"{_NO_VIEWS}. Write path, or use the framework's middleware", "lists")
     for rule in rules.rules:
@@ -187,6 +187,8 @@ def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
         if is_counted or any(rule.source.matches.views):
             path, other = ("key", 'the feature "path"') if is_counted else ("match.view", "match.path")
             raise rule.error(f"{_NO_VIEWS}. Write {other}, or use the framework's middleware", path)
+        if "endpoint" in dict(rule.source.matches.features) and "endpoint" not in provided:
+            raise rule.error("the routes of this application are not known. Write match.path", "match.endpoint")
 
 
 class ViewNames:

@@ -160,6 +160,7 @@ def test_without_routes_a_view_is_an_error_at_the_start(site: Build) -> None:
     for options, message in (
         ({"key": ["view", "ip"]}, "key: .* have no names"),
         ({"match": {"view": "login"}}, r"match\.view: .* have no names"),
+        ({"match": {"endpoint": "/x"}}, r"match\.endpoint: the routes .* are not known"),
     ):
         expect_error(message, lambda options=options: site(Rule(limits="1/minute", **options)).start())
     assert site(Rule(limits="1/minute", key=["view"]), features={"view": lambda _: "all"}).statuses(2) == [200, 429]

@@ -57,7 +57,7 @@ class ServedRules:
 
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
         """Check rules that were read again. Return the function that puts them into effect."""
-        check_no_views(rules.require_complete())
+        check_no_views(rules.require_complete(), ["endpoint"])
         if self._gateway:
             check_for_gateway(rules, settings, self._gateway)
         client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header)
