@@ -62,7 +62,7 @@ class Breaker:
             self._has_warned = True
             _log.warning(
                 "store %s: some calls fail (%s) and others succeed; on_store_error applies to those that fail. Check"
-                " whether the server allows as many connections as your threads need. This is logged once",
+                " whether it was restarted, or allows fewer connections than your threads need. This is logged once",
                 self.name,
                 self._last_error,
             )
