@@ -54,7 +54,6 @@ format_option = click.option("--format", "name", metavar="NAME", type=click.Choi
                                   f" {', '.join(NAMES_OF_FORMATS)}.")  # fmt: skip
 """The option of a command for the format of its logs."""
 
-
 _MODULES: Final = {
     b"\x1f\x8b": ("gzip",),
     b"BZh": ("bz2",),

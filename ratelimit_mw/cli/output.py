@@ -33,7 +33,6 @@ _MOST_LINES: Final = 5
 _GAP: Final = 2
 """The spaces between two columns."""
 
-
 json_flag = click.option("--json", is_flag=True, expose_value=False, help="Print JSON, even for errors.")
 """The option ``--json`` of a command that returns an ``Answer``. The group of all commands reads it."""
 
