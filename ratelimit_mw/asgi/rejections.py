@@ -123,7 +123,7 @@ def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppR
 
 def _is_limited(limits: HttpLimits, route: AppRoute, method: str) -> bool:
     """Return whether a rule that may reject applies to the route. Its template takes the place of a path."""
-    plan = limits.rules.plan(method, route.endpoint, "", route.match_for(method))
+    plan = limits.rules.plan(method, route.endpoint, "", route.destination(method))
     return any(not rule.shadow for rule in plan.rules)
 
 

@@ -13,11 +13,11 @@ from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
 from ..http.warnings import warn_of_user
-from ..rules.marks import Conversions
+from ..rules.marks import NOWHERE, Conversions, Destination
 from ..rules.plan import Plan
 from .body import ReadAhead
 from .rejections import http_error, respond
-from .router import ROUTES_UNKNOWN, RouteMatch, path_below
+from .router import path_below
 from .types import ASGIApp, Message, Receive, Scope, Send
 
 BODY: Final = "ratelimit_mw.body"
@@ -35,7 +35,7 @@ class ASGIRequest(Request):
 
     index: Any
     """The ``RouteIndex`` of the application; None where its routes are not known."""
-    match: RouteMatch
+    match: Destination
     """The route of this request."""
     ahead: ReadAhead | None
     """The body that is read before the application runs."""
@@ -43,7 +43,7 @@ class ASGIRequest(Request):
     def __init__(self, scope: Scope) -> None:
         self.native = scope
         self.index = None  # these are read faster on the instance than on its class
-        self.match = ROUTES_UNKNOWN
+        self.match = NOWHERE
         self.ahead = None
 
     @cached_property

@@ -6,13 +6,12 @@ decides.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from ..http.routes import Route, ViewMarksByMethod
+from ..http.routes import Route
 from ..keys.features import INVALID, UNMATCHED
-from ..rules.marks import Destination, ViewMarks
+from ..rules.marks import NO_ROUTE, Destination, ViewMarks
 from ..rules.match import METHODS
 from ..rules.paths import PathTable, deepen
 from .dependants import ParameterTypes, dependants_of
@@ -30,18 +29,8 @@ _MAX_DEPTH: Final = 32
 _WITHIN_SEGMENT: Final = {"StringConvertor", "IntegerConvertor", "FloatConvertor", "UUIDConvertor"}
 
 
-@dataclass(frozen=True, eq=False)
-class RouteMatch(Destination):
-    """Where a request goes: its whole template, and the framework's endpoint."""
-
-    target: object = None
-
-
-NO_ROUTE: Final = RouteMatch(UNMATCHED)
-ROUTES_UNKNOWN: Final = RouteMatch()
-
-RouteFound = tuple[RouteMatch, Mapping[str, Any]]
-"""A route, and its path parameters."""
+RouteFound = tuple[Destination, Mapping[str, Any]]
+"""Where a request goes, and its path parameters."""
 
 
 class RouterPlace(NamedTuple):
@@ -49,12 +38,12 @@ class RouterPlace(NamedTuple):
 
     app: Any
     pattern: str = ""
-    parameters: frozenset[str] = frozenset()
+    parameters: Collection[str] = ()
     name: str = ""
     above: tuple[Any, ...] = ()
 
 
-class AppRoute:
+class AppRoute(Route):
     """One route, with all that the mounts above it add.
 
     Args:
@@ -63,78 +52,48 @@ class AppRoute:
         place: The place of the router.
     """
 
-    function = ""
-    """The name of the view for keys."""
     below: "RouteTable | None" = None
-    views: ViewMarksByMethod
+    """The routes of the application below a path or host, where they can be read."""
 
     def __init__(self, entry: Any, made: Any, place: RouterPlace) -> None:
         self.entry, self.place = entry, place
         self.matches, self.is_plain = _matches_of(entry, made)
         """Its ``matches``, and whether that is the framework's, which asks for nothing but path, method and host."""
         self.is_host = hasattr(entry, "host_regex")
-        self.is_mount = getattr(entry, "endpoint", None) is None
-        self.is_websocket = not self.is_mount and not hasattr(entry, "methods")
-        self.methods = frozenset(getattr(entry, "methods", None) or ())
-        """Empty for every method."""
+        is_mount = getattr(entry, "endpoint", None) is None
+        self.is_websocket = not is_mount and not hasattr(entry, "methods")
         convertors: Mapping[str, Any] = getattr(entry, "param_convertors", {})
-        self.parameters = place.parameters.union(convertors)
+        parameters = {*place.parameters, *convertors}
         regex, path, self.shape = getattr(entry, "path_regex", None), REST, "/**"
         if regex is not None:
             deep = {name for name, convertor in convertors.items() if not _is_within_segment(convertor)}
             path = deepen(entry.path_format, deep)
             self.shape = _shape(path, regex)
-            self.parameters -= {"path"} if self.is_mount else set()
-        self.pattern = place.pattern + path
-        """A pattern that matches at least the whole paths. ``shape`` is one for those below its router."""
+            parameters -= {"path"} if is_mount else set()
+        pattern = place.pattern + path  # ``shape`` is one for the paths below its router
         self.mounted: Any = None
         """The application below a path or host."""
-        if regex is None and not self.is_host:  # of another class, which may match any path
-            self.target, self.endpoint = entry, str(UNMATCHED)
-        else:
-            self.mounted = entry.app if self.is_mount else None
-            self.target = entry.app if self.is_mount else entry.endpoint
-            self.endpoint = self.pattern.replace(":path}", "}")
-        self.name = place.name + (getattr(entry, "name", None) or "")
+        target, endpoint = entry, str(UNMATCHED)
+        if regex is not None or self.is_host:  # one of another class may match any path
+            self.mounted = entry.app if is_mount else None
+            target, endpoint = entry.app if is_mount else entry.endpoint, pattern.replace(":path}", "}")
         *before, view = dependants_of(getattr(entry, "dependant", None))
-        self.conversions = ParameterTypes([view, *before])
         self.calls = [each.call for each in before]
-        self._matches: dict[str | None, RouteMatch] = {}
+        """The dependencies that FastAPI calls before the view."""
+        name, types = place.name + (getattr(entry, "name", None) or ""), ParameterTypes([view, *before])
+        methods = ["GET"] if self.is_websocket else sorted(getattr(entry, "methods", None) or METHODS)
+        to = Destination(endpoint, name, ends=not is_mount, conversions=types)
+        super().__init__(to, methods=methods, parameters=parameters, pattern=pattern, target=target)
 
-    def match_for(self, method: str | None) -> RouteMatch:
-        """Return the match of a request that reaches the view; with None, that of one which the route rejects."""
-        key = method if method in self.views.by_method else method and "*"
-        match = self._matches.get(key)
-        if match is None:
-            if method is None:
-                marks = _PARTIAL_MARKS if self.is_plain else ViewMarks()
-            else:
-                marks = self.views.for_method(method)
-            match = self._matches[key] = RouteMatch(
-                self.endpoint,
-                self.name,
-                None if marks == ViewMarks() else marks,
-                function=self.function,
-                ends=not self.is_mount,
-                conversions=self.conversions,
-                target=self.target,
-            )
-        return match
-
-    def describe(self) -> Route:
-        """Describe the route, for checks and commands. The handshake of a WebSocket is a GET."""
-        methods = ("GET",) if self.is_websocket else sorted(self.methods or METHODS)
-        views = {method: self.views.for_method(method) for method in methods}
-        conversions, function = self.conversions, self.function
-        return Route(self.endpoint, views, self.parameters, self.name, self.pattern, conversions, function)
+    def marks_for(self, method: str | None) -> ViewMarks:
+        return _PARTIAL_MARKS if method is None and self.is_plain else super().marks_for(method)
 
 
 class RouteTable:
-    """The routes of one router in their order. ``missed`` is the match of a request without a route."""
+    """The routes of one router in their order."""
 
-    def __init__(self, routes: list[AppRoute], missed: RouteMatch) -> None:
+    def __init__(self, routes: list[AppRoute]) -> None:
         self._routes = routes
-        self._missed = missed
         self._table = PathTable((number, route.shape) for number, route in enumerate(routes))
 
     def find(self, scope: Scope) -> RouteFound:
@@ -142,25 +101,25 @@ class RouteTable:
 
         A mount that matches the path is final. Where no route matches, FastAPI serves the files of the longest path.
         """
-        found: RouteFound = self._missed, scope["path_params"]
+        found: RouteFound = NO_ROUTE, scope["path_params"]
         rank: float = -1
         for number in self._candidates(path_below(scope.get("root_path", ""), scope["path"])):
             route = self._routes[number]
             try:
                 quality, child = route.matches(scope)
             except ValueError:  # more digits than Python converts: the application responds with an error
-                return route.match_for(scope["method"]), dict.fromkeys(route.parameters, INVALID)
+                return route.destination(scope["method"]), dict.fromkeys(route.parameters, INVALID)
             params = child.get("path_params", {})
             if quality.value == _FULL:
                 if route.below is not None:
                     return route.below.find({**scope, **child})
                 specificity = child.get("fastapi", {}).get("frontend_specificity")
                 if specificity is None:
-                    return route.match_for(scope["method"]), params
+                    return route.destination(scope["method"]), params
                 if specificity > rank:
-                    found, rank = (route.match_for(scope["method"]), params), specificity
-            if quality.value == _PARTIAL and found[0] is self._missed:
-                found, rank = (route.match_for(None), params), math.inf
+                    found, rank = (route.destination(scope["method"]), params), specificity
+            if quality.value == _PARTIAL and found[0] is NO_ROUTE:
+                found, rank = (route.destination(None), params), math.inf
         return found
 
     def _candidates(self, path: str) -> Iterable[int]:

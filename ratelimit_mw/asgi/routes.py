@@ -10,20 +10,16 @@ from typing import Any, Final, Never
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter, HttpLimits
-from ..http.routes import Route, ViewMarksByMethod, ViewNames, check_parameters, check_routes
+from ..http.routes import Route, ViewMarksByMethod, ViewNames, check_routes, forms_of, marked_view
 from ..http.warnings import warn_at_start
-from ..keys.features import UNMATCHED
 from ..keys.parts import parameter
-from ..rules.marks import ViewMarks, marked_form, marks_of
-from ..rules.match import METHODS
+from ..rules.marks import NO_ROUTE, Destination
 from .rejections import describe_limits, handle_rejections, has_handlers
 from .request import ASGIRequest
 from .router import (
-    NO_ROUTE,
     REST,
     AppRoute,
     RouteFound,
-    RouteMatch,
     RouterPlace,
     RouteTable,
     application_behind,
@@ -61,10 +57,10 @@ class RouteIndex:
         self._has_fallback = False  # Whether a path without a route may have a response.
         self._by_host = False  # Whether a route depends on the host.
         self._is_plain = True  # Whether all depend on path, method and host alone.
-        self._table = self._read_router(RouterPlace(app), NO_ROUTE)
+        self._table = self._read_router(RouterPlace(app))
         self._read_marks()
         self._sizes = [(routes, len(routes)) for routes in self._lists]
-        self._cached: dict[tuple[str, str, str, str], RouteMatch] = {}
+        self._cached: dict[tuple[str, str, str, str], Destination] = {}
 
     def is_current(self) -> bool:
         """Return whether no list of routes has grown since they were read."""
@@ -73,7 +69,7 @@ class RouteIndex:
                 return False
         return True
 
-    def find(self, request: ASGIRequest) -> RouteMatch:
+    def find(self, request: ASGIRequest) -> Destination:
         """Return where a request goes."""
         if self._root and "app" not in request.native:
             request.native = {**request.native, "root_path": self._root}
@@ -106,22 +102,21 @@ class RouteIndex:
 
     def describe(self) -> Iterator[Route]:
         """Describe all routes in their order, for checks and commands."""
-        for route in self.routes:
-            yield route.describe()
+        yield from self.routes
         if self._has_fallback:
-            yield Route(UNMATCHED, dict.fromkeys(METHODS, ViewMarks()), pattern="/**")
+            yield Route(NO_ROUTE, pattern="/**")
 
     def contains(self, app: object) -> bool:
         """Return whether the routes include those of another application."""
         return any(owner is app or owner is router_of(app) for owner in self.owners)
 
-    def _read_router(self, place: RouterPlace, missed: RouteMatch) -> RouteTable:
+    def _read_router(self, place: RouterPlace) -> RouteTable:
         router = router_of(place.app)
         self.owners += [place.app, router]
         self._watch(router)
         self._has_fallback |= getattr(router.default, "__name__", "") != _NOT_FOUND
         inside = place._replace(above=(*place.above, router))
-        return RouteTable([self._read_route(AppRoute(*entry, inside)) for entry in entries_of(router)], missed)
+        return RouteTable([self._read_route(AppRoute(*entry, inside)) for entry in entries_of(router)])
 
     def _watch(self, router: Any) -> None:
         self._lists.append(router.routes)
@@ -137,21 +132,22 @@ class RouteIndex:
         if app is None or any(router_of(app) is router for router in route.place.above):
             self.routes.append(route)
         else:
-            name = f"{route.name}:" if getattr(route.entry, "name", None) else route.place.name
+            name = f"{route.to.view}:" if getattr(route.entry, "name", None) else route.place.name
             pattern = route.pattern.removesuffix(REST)
             place = RouterPlace(app, pattern, route.parameters, name, route.place.above)
-            route.below = self._read_router(place, replace(NO_ROUTE, target=route.mounted))
+            route.below = self._read_router(place)
         return route
 
     def _read_marks(self) -> None:
         """Read the marks of the views, and of all that is called before them, and name the views."""
         names = ViewNames()
-        registered = {id(form) for route in self.routes for form in _forms_of(route.target)}
+        registered = forms_of(route.target for route in self.routes)
         for route in self.routes:
-            target: Any = route.target or route
-            route.function = names.name(inspect.unwrap(target), route.name or route.endpoint)
-            route.views = ViewMarksByMethod(_marked_view(route.target, registered), route.calls)
-            messages = [message for marks in route.views.all() for message in marks.messages]
+            view: Any = route.target or route
+            function = names.name(inspect.unwrap(view), route.to.view or route.endpoint)
+            route.to = replace(route.to, function=function)
+            route.marked = ViewMarksByMethod(marked_view(route.target, registered), route.calls)
+            messages = [message for marks in route.marked.all() for message in marks.messages]
             if messages and not route.is_websocket:
                 raise ConfigError(f"{route.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
 
@@ -207,18 +203,21 @@ class Applications:
 
     def _adopt(self, index: RouteIndex) -> None:
         """Add the limits of all routes, and describe them in OpenAPI."""
-        views = [marks for route in index.routes for marks in route.views.all()]
+        views = [marks for route in index.routes for marks in route.marked.all()]
         routes = list(index.describe())
 
         def check(limits: HttpLimits) -> None:
-            check_parameters(routes, limits.rules)
             check_routes(routes, limits.rules, limits.functions.may_provide)
 
         self._http_limiter.adopt(views, check, key=id(index.app))
         for app in {id(app): app for app in index.owners}.values():
             handle_rejections(app)
             if hasattr(app, "openapi_schema"):
-                describe_limits(app, self._http_limiter, [route for route in index.routes if route.place.app is app])
+                describe_limits(
+                    app,
+                    self._http_limiter,
+                    [route for route in index.routes if route.place.app is app and not route.is_websocket],
+                )
 
 
 class BrokenApplications:
@@ -239,20 +238,3 @@ def _outer_router(scope: Mapping[str, Any]) -> Any:
     """Return the router of the application that the current one is mounted in; None outside a mount."""
     router = scope.get("router")
     return None if router is getattr(scope.get("app"), "router", None) else router
-
-
-def _marked_view(endpoint: Any, registered: set[int]) -> Any:
-    """Return the endpoint, or its marked form where a decorator is above the one that registered it.
-
-    A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose.
-    """
-    form = marked_form(endpoint)
-    is_late = form is not None and marks_of(endpoint) == ViewMarks() and id(form) not in registered
-    return form if is_late else endpoint
-
-
-def _forms_of(endpoint: Any) -> Iterator[object]:
-    """Yield an endpoint and the functions that its decorators wrap."""
-    while endpoint is not None:
-        yield endpoint
-        endpoint = getattr(endpoint, "__wrapped__", None)

@@ -139,7 +139,7 @@ def _notes_on_numbers(source: Source) -> Iterator[str]:
     for rule in () if source.routes is None else source.rules.rules:
         routes = fitting_routes(rule.source.matches, source.routes or ())
         for part in map(part_of, itertools.chain(*rule.source.entries)):
-            is_declared = any(route.conversions.declares(part.feature) for route in routes)
+            is_declared = any(route.to.conversions.declares(part.feature) for route in routes)
             if part.text == part.name and _ID.fullmatch(part.name) and not is_declared:
                 yield (
                     f"{rule.name}: {part.name} is compared as text. If it is a number, its spellings 7, 07 and +7 have"

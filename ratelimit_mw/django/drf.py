@@ -16,6 +16,7 @@ from rest_framework.throttling import BaseThrottle
 
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_of, error_path, suggestion
+from ..http.routes import Route
 from ..keys.features import INVALID, UNKNOWN_IP
 from ..keys.parts import feature_of
 from ..quota import Quota
@@ -29,7 +30,6 @@ from ..testmode import testmode
 from .drf_errors import api_error
 from .limits import rules_by_scope
 from .request import ATTRIBUTE, SCOPE, DjangoAdmission, keep_data, resolve, user_key
-from .routes import DjangoRoute
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "Throttle", "UserRateThrottle"]
 
@@ -239,14 +239,14 @@ def default_marks() -> list[RateMark]:
     return marks
 
 
-def check_scopes(routes: Iterable[DjangoRoute], rules: RuleSet) -> None:
+def check_scopes(routes: Iterable[Route], rules: RuleSet) -> None:
     """Raise ``ConfigError`` for a throttle on a view without any rule of its scope, and for a key with the scope."""
     for rule in rules.rules:
         if any(feature_of(part) == SCOPE for entry in rule.source.entries for part in entry):
             raise rule.error("a scope is no part of a key. Write a rule for each scope", "key")
     for route in routes:
-        for kind, scope in throttles_of(route.callback):
-            _marks_of(kind, scope, rules, class_behind(route.callback))
+        for kind, scope in throttles_of(route.target):
+            _marks_of(kind, scope, rules, class_behind(route.target))
 
 
 def _marks_of(kind: type[Throttle], scope: str, rules: RuleSet, view: type | None) -> list[RateMark]:
@@ -289,9 +289,9 @@ def _mark(scope: str, rate: Quota, key: str) -> RateMark:
     return RateMark(Rule(limits=rate, key=[f"{key} as raw" if key else "user|ip"]), scope)
 
 
-def own_keys(routes: Iterable[DjangoRoute]) -> set[str]:
+def own_keys(routes: Iterable[Route]) -> set[str]:
     """Return the features with the keys of the throttles that have their own ``get_cache_key``."""
-    return {key for route in routes for kind, scope in throttles_of(route.callback) if (key := _own_key(kind, scope))}
+    return {key for route in routes for kind, scope in throttles_of(route.target) if (key := _own_key(kind, scope))}
 
 
 def _own_key(kind: type[Throttle], scope: str) -> str:

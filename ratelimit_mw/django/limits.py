@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
 from ..http.limits import HttpLimiter, HttpLimits
-from ..http.routes import check_parameters, check_routes
+from ..http.routes import check_marks, check_routes
 from ..http.warnings import warn_at_start
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
@@ -113,11 +113,13 @@ class ProjectLimits:
         self._features |= dict.fromkeys(drf.own_keys(routes.all) if drf else (), _passed_by_a_throttle)
         is_root = resolver is get_resolver(_root_urlconf())
 
-        def check(rules: HttpLimits) -> None:
-            check_parameters(routes.all, rules.rules, is_root)
-            check_routes(routes.all if is_root else (), rules.rules, rules.functions.may_provide)
+        def check(limits: HttpLimits) -> None:
+            if is_root:
+                check_routes(routes.all, limits.rules, limits.functions.may_provide)
+            else:
+                check_marks(routes.all, limits.rules)
             if drf:
-                drf.check_scopes(routes.all, rules.rules)
+                drf.check_scopes(routes.all, limits.rules)
 
         self.http_limiter.adopt([*routes.views, ViewMarks(tuple(rates))], check=check, key=id(resolver))
         self.by_resolver[resolver] = routes

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FunctionType
 from typing import Any, Final
 
@@ -21,8 +21,7 @@ from django.utils import translation
 from django.views import View
 
 from ..http.routes import Route, ViewMarksByMethod, ViewNames
-from ..keys.features import UNMATCHED
-from ..rules.marks import Destination, ViewMarks, destination, own_marks
+from ..rules.marks import NO_ROUTE, Destination, ViewMarks, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind, name_of
 from ..rules.paths import deepen
@@ -49,33 +48,11 @@ _REGEX_PART: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DjangoRoute(Route):
-    """One route, with its view."""
-
-    callback: Any
-    marked: ViewMarksByMethod
-    suffix: str = ""
-    """The parameter for the format suffix, as in ``Destination``."""
-
-    def destination(self, method: str) -> Destination:
-        """Return where a request with this method goes."""
-        return destination(
-            self.template,
-            self.name,
-            self.marked.for_method(method),
-            is_expression=_EXPRESSION in self.pattern,
-            unprefixed=self.template.removeprefix("/{language}") if self.pattern.startswith(_ANY_LANGUAGE) else "",
-            suffix=self.suffix,
-            function=self.function,
-        )
-
-
-NO_ROUTE: Final = DjangoRoute(UNMATCHED, {}, callback=None, marked=ViewMarksByMethod(None))
-"""The route of requests that no route matches."""
-
 _Way = Sequence[Any]
 """The patterns that lead to a view: each ``include``, and the route itself."""
+
+
+_NO_ROUTE: Final = Route(NO_ROUTE)
 
 
 class URLRoutes:
@@ -85,7 +62,7 @@ class URLRoutes:
         self._resolver = resolver
         self._ways = list(_ways(resolver))
         names = ViewNames()
-        self.all: list[DjangoRoute] = []
+        self.all: list[Route] = []
         with translation.override(settings.LANGUAGE_CODE):
             for way in self._ways:
                 route = _read_route(way, names)
@@ -94,7 +71,7 @@ class URLRoutes:
         self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in self.views)
         patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
         self.has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
-        self._by_language: dict[str | None, dict[tuple[str, int], DjangoRoute]] = {}
+        self._by_language: dict[str | None, dict[tuple[str, int], Route]] = {}
         self.cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
         """The results of ``find`` for the paths that a route has."""
 
@@ -105,21 +82,21 @@ class URLRoutes:
         """
         route, params = self.resolve(path, language)
         found = route.destination(method), params
-        if route is not NO_ROUTE and len(path) + len(method) <= _MAX_CHARACTERS:
+        if route is not _NO_ROUTE and len(path) + len(method) <= _MAX_CHARACTERS:
             if len(self.cached) >= _MAX_CACHED:
                 self.cached.clear()
             self.cached[language, path, method] = found
         return found
 
-    def resolve(self, path: str, language: str | None) -> tuple[DjangoRoute, dict[str, Any]]:
+    def resolve(self, path: str, language: str | None) -> tuple[Route, dict[str, Any]]:
         """Return the route of a path in the current language, without the cache."""
         try:
             match = self._resolver.resolve(path)
         except Resolver404:
-            return NO_ROUTE, {}
+            return _NO_ROUTE, {}
         return self._route_of(match, language if self.has_languages else None), match.kwargs
 
-    def _route_of(self, match: Any, language: str | None) -> DjangoRoute:
+    def _route_of(self, match: Any, language: str | None) -> Route:
         """Return the route of a ``ResolverMatch``. One of a resolver of your own may be unknown, and has no marks."""
         routes = self._by_language.get(language)
         if routes is None:
@@ -128,8 +105,7 @@ class URLRoutes:
                 text = _joined(str(part.pattern) for part in way)
                 routes.setdefault((text, id(way[-1].callback)), route)
         known = routes.get((match.route, id(match.func)))
-        template, function = route_template(match.route), match.view_name
-        return known or replace(NO_ROUTE, template=template, callback=match.func, function=function)
+        return known or Route(Destination(route_template(match.route), function=match.view_name), target=match.func)
 
 
 def throttling() -> Any:
@@ -151,44 +127,52 @@ def _joined(texts: Iterable[str]) -> str:
     return functools.reduce(lambda start, text: start + text.removeprefix("^" if start else ""), texts, "")
 
 
-def _read_route(way: _Way, names: ViewNames) -> DjangoRoute:
+def _read_route(way: _Way, names: ViewNames) -> Route:
     patterns, includes, last = [part.pattern for part in way], way[:-1], way[-1]
     view = last.callback
     _name_marks(view)
     drf = throttling()
     rates = [mark for each in drf.throttles_of(view) for mark in drf.rates_of(*each)] if drf else []
-    marked = ViewMarksByMethod(view, [ViewMarks(tuple(rates))], _marks_of)
-    if getattr(class_behind(view), "options", None) is View.options:
-        marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     namespaces = [include.namespace for include in includes if include.namespace]
     name = ":".join([*namespaces, last.name]) if last.name else ""
     behind = class_behind(view) or inspect.unwrap(view)
     groups = [getattr(getattr(pattern, "regex", None), "groupindex", ()) for pattern in patterns]
     defaults = [*(include.default_kwargs for include in includes), last.default_args]
-    return DjangoRoute(
-        route_template(_joined(_LANGUAGE if isinstance(each, LocalePrefixPattern) else str(each) for each in patterns)),
-        {method: marked.for_method(method) for method in _methods_of(view)},
-        frozenset().union(*groups, *defaults),
+    template = route_template(
+        _joined(_LANGUAGE if isinstance(each, LocalePrefixPattern) else str(each) for each in patterns)
+    )
+    path = f"/{''.join(map(_path_of, patterns))}"
+    to = Destination(
+        template,
         name,
-        f"/{''.join(map(_path_of, patterns))}",
-        callback=view,
-        marked=marked,
+        is_expression=_EXPRESSION in path,
+        unprefixed=template.removeprefix("/{language}") if path.startswith(_ANY_LANGUAGE) else "",
         function=names.name(behind, name or name_of(behind) or type(view).__qualname__),
+    )
+    return Route(
+        to,
+        ViewMarksByMethod(view, [ViewMarks(tuple(rates))], _marks_of),
+        _methods_of(view),
+        frozenset().union(*groups, *defaults),
+        path,
+        view,
+        answers_options=getattr(class_behind(view), "options", None) is View.options,
     )
 
 
-def _without_suffix(route: DjangoRoute, before: Sequence[DjangoRoute], pattern: Any) -> DjangoRoute:
+def _without_suffix(route: Route, before: Sequence[Route], pattern: Any) -> Route:
     """Return a route with the template of the one before it, where it only adds a format suffix to its paths.
 
     ``format_suffix_patterns`` of REST framework adds such a route of the same view after each route.
     """
     for other in before:
-        start = other.template.rstrip("/")
-        suffix = _SUFFIX.fullmatch(route.template.removeprefix(start)) if route.template.startswith(start) else None
-        if suffix is not None and route.callback is other.callback:
+        start = other.endpoint.rstrip("/")
+        suffix = _SUFFIX.fullmatch(route.endpoint.removeprefix(start)) if route.endpoint.startswith(start) else None
+        if suffix is not None and route.target is other.target:
             converter = getattr(pattern, "converters", {}).get(suffix["name"])
             if suffix["dot"] or getattr(converter, "regex", "").startswith(r"\."):
-                return replace(route, template=other.template, suffix=suffix["name"])
+                to = other.to
+                route.to = replace(route.to, endpoint=to.endpoint, unprefixed=to.unprefixed, suffix=suffix["name"])
     return route
 
 

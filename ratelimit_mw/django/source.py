@@ -38,7 +38,7 @@ def _route(routes: Any, request: ASGIRequest) -> Routed:
     with translation.override(translation.get_language_from_path(path) or settings.LANGUAGE_CODE):
         route, params = routes.resolve(path, translation.get_language())
     drf, to = throttling(), route.destination(request.method)
-    scopes = [scope for _, scope in drf.throttles_of(route.callback)] if drf else []
+    scopes = [scope for _, scope in drf.throttles_of(route.target)] if drf else []
     given = {"path": to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
     return Routed(path, to, params, given)
 

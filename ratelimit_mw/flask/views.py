@@ -11,9 +11,9 @@ from werkzeug.routing import MapAdapter
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
-from ..http.routes import Route, ViewMarksByMethod
+from ..http.routes import Route, ViewMarksByMethod, forms_of, marked_view
 from ..http.warnings import warn, warn_at_start, warnings_of_user
-from ..rules.marks import ViewMarks, marked_form, marks_of, readers
+from ..rules.marks import ViewMarks, marks_of, readers
 from ..settings import SETTING
 from ..wsgi.url_map import MapViews
 
@@ -41,6 +41,7 @@ class FlaskViews(MapViews):
     def read(self) -> list[Route]:
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
+        self._registered = forms_of(self._app.view_functions.values())
         self.server_name = self._app.config["SERVER_NAME"] or ""  # Flask itself finds the subdomain of a request
         return super().read()
 
@@ -61,14 +62,10 @@ class FlaskViews(MapViews):
         """Read the views again at the next request, because a blueprint has another mark."""
         self.destinations = {}
 
-    def _read_view(self, endpoint: str) -> ViewMarksByMethod | None:
+    def _read_view(self, endpoint: str) -> ViewMarksByMethod:
         """Return the marks of the view of Flask's ``endpoint``, with those of its blueprints and the application."""
         app, view = self._app, self._app.view_functions.get(endpoint)
-        if view is None:
-            return None
-        form = marked_form(view)
-        if form is not None and marks_of(view) == _UNMARKED and form not in app.view_functions.values():
-            view = form  # @limit is above @app.route, which registered the view before it was marked
+        view = marked_view(view, self._registered)
         outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
         blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
         marked = ViewMarksByMethod(view, [app, *blueprints])

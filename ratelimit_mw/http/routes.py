@@ -1,17 +1,19 @@
 """The routes of an application: the marks of their views by method, and rules that no route fits."""
 
+import dataclasses
 import difflib
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Final
 
 from ..errors import ConfigError
 from ..keys.features import UNMATCHED
 from ..keys.parts import feature_of
-from ..rules.marks import NO_CONVERSIONS, Conversions, Mark, ViewMarks, marks_of, view_of
+from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of, view_of
 from ..rules.match import METHODS, Match
 from ..rules.names import class_behind, printable
 from ..rules.paths import overlap
@@ -23,31 +25,100 @@ _DISPATCHERS: Final = ("dispatch_request", "dispatch")
 """The methods by which Flask and Django enter a class-based view, for any HTTP method."""
 
 
-@dataclass(frozen=True)
-class Route:
-    """One route of an application: its template, its views' marks by method, its parameters' names, its own name.
+class ViewMarksByMethod:
+    """The limits and exemptions of one view, by the method of the request.
 
-    ``pattern`` matches at least its paths, where the template does not.
+    A mark on a method of a class holds for every override in a subclass, which may call ``super()``.
     """
 
-    template: str
-    views: Mapping[str, ViewMarks]
+    def __init__(
+        self, view: object, within: Iterable[object] = (), marks: Callable[[object], ViewMarks] = marks_of
+    ) -> None:
+        entries = [method for name in _DISPATCHERS for method in _in_all_bases(_class_of(view), name)]
+        common = [marks(thing) for thing in (*within, view, *entries)]
+        self.common = view_of(common)
+        handlers = {method: _handlers_of(view, method) for method in METHODS}
+        self.by_method = {
+            method: view_of([*common, *map(marks, handling)]) for method, handling in handlers.items() if handling
+        }
+
+    def for_method(self, method: str) -> ViewMarks:
+        return self.by_method.get(method, self.common)
+
+    def all(self) -> Iterator[ViewMarks]:
+        """Yield the marks of every possible request."""
+        yield self.common
+        yield from dict.fromkeys(self.by_method.values())
+
+
+def _class_of(view: object) -> type | None:
+    return view if inspect.isclass(view) else class_behind(view)
+
+
+def _in_all_bases(cls: Any, name: str) -> list[object]:
+    return [vars(base)[name] for base in reversed(getattr(cls, "__mro__", ())) if name in vars(base)]
+
+
+def _handlers_of(view: object, method: str) -> list[object]:
+    """Return the methods of a class-based view for a request, base classes first; none for a function."""
+    cls = _class_of(view)
+    if cls is None:
+        return []
+    actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
+    name = method.lower()
+    if name == "head" and not hasattr(cls, "head") and "head" not in actions:
+        name = "get"
+    return _in_all_bases(cls, actions.get(name, name))
+
+
+NO_MARKS: Final = ViewMarksByMethod(None)
+
+
+@dataclass(eq=False)
+class Route:
+    """One route of an application. A framework adds to its class what only this framework has."""
+
+    to: Destination
+    """Where its requests go, without the marks of the view."""
+    marked: ViewMarksByMethod = NO_MARKS
+    methods: Collection[str] = METHODS
     parameters: Collection[str] = ()
-    name: str = ""
+    """The names of the parameters in its path."""
     pattern: str = ""
-    conversions: Conversions = NO_CONVERSIONS
-    """How the framework converts the texts of a request."""
-    function: str = ""
-    """The name of the view for keys, as in ``Destination``."""
+    """A pattern that matches at least its paths, where the template does not."""
+    target: Any = None
+    """The view, or the application that has no routes to read."""
+    answers_options: bool = False
+    """As in ``ViewMarks``."""
+    _destinations: dict[str | None, Destination] = dataclasses.field(init=False, default_factory=dict)
 
     @property
-    def view(self) -> str:
-        """The value of the feature ``view``."""
-        return self.function or self.name or UNMATCHED
+    def endpoint(self) -> str:
+        """The template of its paths."""
+        return str(self.to.endpoint)
+
+    def marks_for(self, method: str | None) -> ViewMarks:
+        """Return the marks for a request with this method; with None, for one whose method the route does not take."""
+        marks = ViewMarks() if method is None else self.marked.for_method(method)
+        return replace(marks, answers_options=True) if self.answers_options and method == "OPTIONS" else marks
+
+    def destination(self, method: str | None) -> Destination:
+        """Return where a request goes. The method is None where the route does not take it."""
+        key = method if method is None or method in METHODS else ""  # clients choose others
+        to = self._destinations.get(key)
+        if to is None:
+            marks = self.marks_for(method)
+            to = self._destinations[key] = replace(self.to, marks=None if marks == ViewMarks() else marks)
+        return to
+
+    @cached_property
+    def views(self) -> Mapping[str, ViewMarks]:
+        """The marks of the view by method."""
+        return {method: self.marks_for(method) for method in self.methods}
 
     def describe(self, methods: Collection[str]) -> str:
         """The route in words, with its methods when they are not all."""
-        return self.template if len(methods) == len(self.views) else f"{'/'.join(methods)} {self.template}"
+        return self.endpoint if len(methods) == len(self.views) else f"{'/'.join(methods)} {self.endpoint}"
 
     def lacks_parameter(self, rule: Rule) -> bool:
         """Return whether a rule skips all requests to this route, because they have no such path parameter."""
@@ -59,25 +130,34 @@ class Route:
 
 
 _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], str]]]] = {
-    "view": (lambda view, route: route.name == view, attrgetter("name")),
-    "path": (lambda path, route: overlap(path, route.pattern or route.template), attrgetter("template")),
-    "endpoint": (lambda endpoint, route: endpoint in (route.template, UNMATCHED), attrgetter("template")),
+    "view": (lambda view, route: route.to.view == view, attrgetter("to.view")),
+    "path": (lambda path, route: overlap(path, route.pattern or route.endpoint), attrgetter("endpoint")),
+    "endpoint": (lambda endpoint, route: endpoint in (route.endpoint, UNMATCHED), attrgetter("endpoint")),
 }
 """For each field of ``match``: whether a value fits a route, and the value that a route has."""
-_VALUES: Final[Mapping[str, Callable[[Route], str]]] = {"view": attrgetter("view"), "endpoint": attrgetter("template")}
+_VALUES: Final[Mapping[str, Callable[[Route], str]]] = {
+    "view": attrgetter("to.function"),
+    "endpoint": attrgetter("endpoint"),
+}
 """The features whose values are those of routes."""
 _SIMILAR: Final = 0.5
 _NO_VIEWS: Final = "the views of this application have no names"
 
 
-def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection[str] = ()) -> None:
-    """Raise ``ConfigError`` for a path, view, endpoint or method in a rule of the settings that no route has.
+def check_routes(
+    routes: Collection[Route], rules: RuleSet, provided: Collection[str] = (), adds_parameters: bool = False
+) -> None:
+    """Raise ``ConfigError`` for a rule that no route fits: for its path, view, endpoint, method or path parameters.
 
     Args:
         routes: All routes of the application.
         rules: The rules.
         provided: The features that functions of the application may return. They may have any value.
+        adds_parameters: Whether functions of the application may add path parameters.
     """
+    if not adds_parameters:
+        check_marks(routes, rules)
+        _check_parameters(routes, rules)
     for entry in rules.own_lists.entries if routes else ():
         for _, problem in _unknown_values(entry.part, entry.values, routes, provided):
             raise ConfigError(f"{problem}Write the {entry.part} of a route", f"lists.{entry.kind}.{entry.part}")
@@ -160,16 +240,17 @@ def _either(names: Iterable[str]) -> str:
     return " or ".join(sorted(names))
 
 
-def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool = True) -> None:
-    """Raise ``ConfigError`` for a limit by a path parameter that none of its routes has.
-
-    Rules of the settings are checked only where ``routes`` are all routes.
-    """
+def check_marks(routes: Iterable[Route], rules: RuleSet) -> None:
+    """Raise ``ConfigError`` for a limit of a decorator by a path parameter that none of its routes has."""
     for mark, marked in _routes_by_mark(routes).items():
         if missing := _missing_parameters(rules.rule_of(mark).source, marked):
-            paths = ", ".join(dict.fromkeys(route.template for route in marked))
+            paths = ", ".join(dict.fromkeys(route.endpoint for route in marked))
             raise ConfigError(f"{paths} has no parameter {_quote_names(missing)}", "key", f"the limit on {mark.view}")
-    for rule in rules.everywhere if routes and complete else ():
+
+
+def _check_parameters(routes: Collection[Route], rules: RuleSet) -> None:
+    """Raise ``ConfigError`` for a rule of the settings by a path parameter that none of its routes has."""
+    for rule in rules.everywhere if routes else ():
         fitting = fitting_routes(rule.source.matches, routes)
         if fitting and not rule.source.unrouted and all(route.lacks_parameter(rule.source) for route in fitting):
             where = "no route" if len(fitting) == len(routes) else "no route that the rule matches"
@@ -189,6 +270,26 @@ def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
             raise rule.error(f"{_NO_VIEWS}. Write {other}, or use the framework's middleware", path)
         if "endpoint" in dict(rule.source.matches.features) and "endpoint" not in provided:
             raise rule.error("the routes of this application are not known. Write match.path", "match.endpoint")
+
+
+def forms_of(views: Iterable[Any]) -> set[int]:
+    """Return the identities of views, and of the functions that their decorators wrap."""
+    forms: set[int] = set()
+    for form in views:
+        while form is not None:
+            forms.add(id(form))
+            form = getattr(form, "__wrapped__", None)
+    return forms
+
+
+def marked_view(view: Any, registered: Collection[int]) -> Any:
+    """Return a view, or its marked form where a decorator is above the one that registered the view.
+
+    A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose.
+    """
+    form = marked_form(view)
+    is_late = form is not None and marks_of(view) == ViewMarks() and id(form) not in registered
+    return form if is_late else view
 
 
 class ViewNames:
@@ -226,49 +327,3 @@ def _parameters_of(rule: Rule) -> set[str]:
 
 def _quote_names(parameters: Iterable[str]) -> str:
     return ", ".join(repr(name.removeprefix(PATH_PARAMETER)) for name in sorted(parameters))
-
-
-def _handlers_of(view: object, method: str) -> list[object]:
-    """Return the methods of a class-based view for a request, base classes first; none for a function."""
-    cls = _class_of(view)
-    if cls is None:
-        return []
-    actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
-    name = method.lower()
-    if name == "head" and not hasattr(cls, "head") and "head" not in actions:
-        name = "get"
-    return _in_all_bases(cls, actions.get(name, name))
-
-
-class ViewMarksByMethod:
-    """The limits and exemptions of one view, by the method of the request.
-
-    A mark on a method of a class holds for every override in a subclass, which may call ``super()``.
-    """
-
-    def __init__(
-        self, view: object, within: Iterable[object] = (), marks: Callable[[object], ViewMarks] = marks_of
-    ) -> None:
-        entries = [method for name in _DISPATCHERS for method in _in_all_bases(_class_of(view), name)]
-        common = [marks(thing) for thing in (*within, view, *entries)]
-        self.common = view_of(common)
-        handlers = {method: _handlers_of(view, method) for method in METHODS}
-        self.by_method = {
-            method: view_of([*common, *map(marks, handling)]) for method, handling in handlers.items() if handling
-        }
-
-    def for_method(self, method: str) -> ViewMarks:
-        return self.by_method.get(method, self.common)
-
-    def all(self) -> Iterator[ViewMarks]:
-        """Yield the marks of every possible request."""
-        yield self.common
-        yield from dict.fromkeys(self.by_method.values())
-
-
-def _class_of(view: object) -> type | None:
-    return view if inspect.isclass(view) else class_behind(view)
-
-
-def _in_all_bases(cls: Any, name: str) -> list[object]:
-    return [vars(base)[name] for base in reversed(getattr(cls, "__mro__", ())) if name in vars(base)]

@@ -58,7 +58,7 @@ class Overview:
             self._routes.setdefault(rule, []).extend([route.describe(methods)] if is_limited else [])
             self._marks.setdefault(rule, []).append(mark)
         if any(view.is_static for _, view in views):
-            self.exempt.append(f"{route.template} from every rule without match.path and match.view")
+            self.exempt.append(f"{route.endpoint} from every rule without match.path and match.view")
         for exempt in dict.fromkeys(_exemption(view) for _, view in views if view.exempt is not None):
             methods = [method for method, view in views if _exemption(view) == exempt]
             self.exempt.append(f"{route.describe(methods)} from {exempt}")

@@ -137,7 +137,8 @@ class Destination:
 
 NOWHERE: Final = Destination()
 """The destination of a request whose route is not known."""
-destination = functools.lru_cache(10_000)(Destination)
+NO_ROUTE: Final = Destination(UNMATCHED)
+"""The destination of a request that no route matches."""
 
 
 readers: Final = WeakSet[Any]()

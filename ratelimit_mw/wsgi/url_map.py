@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,9 +11,8 @@ from werkzeug.routing import Map, MapAdapter, Rule
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter, HttpLimits
-from ..http.routes import Route, ViewMarksByMethod, check_parameters, check_routes
-from ..keys.features import UNMATCHED
-from ..rules.marks import Destination, ViewMarks
+from ..http.routes import Route, ViewMarksByMethod, check_routes
+from ..rules.marks import NO_ROUTE, Destination
 from ..rules.match import METHODS
 from ..rules.paths import deepen
 
@@ -63,23 +61,18 @@ class MapViews:
                 fix = "Leave url_map out, and name paths and hosts in your rules"
                 raise ConfigError(f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. {fix}", "url_map")
         views = {endpoint: self._read_view(endpoint) for endpoint in {rule.endpoint: None for rule in rules}}
-        routes = [_route(rule, view) for rule in rules if (view := views[rule.endpoint]) is not None]
+        by_rule = {id(rule): _route(rule, views[rule.endpoint]) for rule in rules}
+        routes = list(by_rule.values())
 
         def check(limits: HttpLimits) -> None:
-            if not self._adds_parameters():
-                check_parameters(routes, limits.rules)
-            check_routes(routes, limits.rules, limits.functions.may_provide)
+            check_routes(routes, limits.rules, limits.functions.may_provide, self._adds_parameters())
 
-        marked = (marks for view in views.values() if view is not None for marks in view.all())
-        self.http_limiter.adopt(marked, check=check)
-        destinations: dict[tuple[int, str | None], Destination] = {(id(None), None): Destination(UNMATCHED)}
-        for rule in rules:
-            view, template, name = views[rule.endpoint], route_template(rule.rule), _name_of(rule.endpoint)
-            destinations[id(rule), None] = Destination(template, name)
-            for method in (*METHODS, ""):
-                marks = None if view is None else _marks_for(view, method, rule)
-                destinations[id(rule), method] = Destination(template, name, marks)
-        self.destinations = destinations
+        self.http_limiter.adopt((marks for view in views.values() for marks in view.all()), check=check)
+        by_rule[id(None)] = Route(NO_ROUTE)
+        methods = (None, "", *METHODS)
+        self.destinations = {
+            (rule, each): route.destination(each) for rule, route in by_rule.items() for each in methods
+        }
         return routes
 
     def find(self, environ: dict[str, Any]) -> tuple[Destination, Mapping[str, Any]]:
@@ -108,8 +101,8 @@ class MapViews:
         """Read the views during a request."""
         self.read()
 
-    def _read_view(self, endpoint: Any) -> ViewMarksByMethod | None:
-        """Return the marks of the view of an endpoint, which may be the view itself; None without a view."""
+    def _read_view(self, endpoint: Any) -> ViewMarksByMethod:
+        """Return the marks of the view of an endpoint, which may be the view itself."""
         return ViewMarksByMethod(endpoint)
 
     def _adds_parameters(self) -> bool:
@@ -120,15 +113,9 @@ class MapViews:
 def _route(rule: Rule, view: ViewMarksByMethod) -> Route:
     template, methods = route_template(rule.rule), sorted(rule.methods or METHODS)
     deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
-    by_method = {method: _marks_for(view, method, rule) for method in methods}
-    return Route(template, by_method, rule.arguments, _name_of(rule.endpoint), deepen(template, deep))
-
-
-def _marks_for(view: ViewMarksByMethod, method: str, rule: Rule) -> ViewMarks:
-    """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` automatically."""
-    marks = view.for_method(method)
-    is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)
-    return replace(marks, answers_options=True) if is_automatic else marks
+    pattern, to = deepen(template, deep), Destination(template, _name_of(rule.endpoint))
+    automatic = getattr(rule, "provide_automatic_options", False)  # of Flask
+    return Route(to, view, methods, rule.arguments, pattern, rule.endpoint, automatic)
 
 
 def _name_of(endpoint: Any) -> str:

@@ -24,8 +24,9 @@ from tables import each
 
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.django import limit
-from ratelimit_mw.django.routes import NO_ROUTE, URLRoutes, route_template
+from ratelimit_mw.django.routes import URLRoutes, route_template
 from ratelimit_mw.django.source import open_source
+from ratelimit_mw.keys.features import UNMATCHED
 
 both = each("is_async", [False, True])
 LOCALE = ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]
@@ -78,9 +79,9 @@ def test_routes_agree_with_the_resolver_of_django(path: str) -> None:
     try:
         match = resolver.resolve("/" + path)
     except Resolver404:
-        assert route is NO_ROUTE
+        assert route.destination("GET").endpoint == UNMATCHED
         return
-    assert (route.callback, params, route.template) == (match.func, match.kwargs, route_template(match.route))
+    assert (route.target, params, route.endpoint) == (match.func, match.kwargs, route_template(match.route))
 
 
 KNOWN: dict[str, URLRoutes] = {}
@@ -322,4 +323,4 @@ def test_lists_by_path_and_format_suffixes(how: str) -> None:
 def test_other_routes_that_start_alike_have_their_own_paths(patterns: list[Any]) -> None:
     """A parameter that does not begin with a dot, or has another view, is no format suffix."""
     routes = URLRoutes(get_resolver(urls(*patterns)))
-    assert [route.suffix for route in routes.all] == ["", ""]
+    assert [route.to.suffix for route in routes.all] == ["", ""]

@@ -28,10 +28,10 @@ from tables import each, expect_error
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.routes import Route as Described
-from ratelimit_mw.http.routes import check_parameters, check_routes
+from ratelimit_mw.http.routes import check_routes
 from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.rules.decorators import limit
-from ratelimit_mw.rules.marks import ViewMarks
+from ratelimit_mw.rules.marks import Destination
 from ratelimit_mw.rules.match import METHODS
 from ratelimit_mw.rules.paths import PathTable, overlap
 from ratelimit_mw.rules.ruleset import RuleSet
@@ -44,7 +44,6 @@ def problem(match: dict[str, Any], *routes: Described, **options: Any) -> str:
     """Return the error about a rule, "" for none."""
     rules = RuleSet([Rule(name="r", limits="1/s", match=match, **options)])
     try:
-        check_parameters(routes, rules)
         check_routes(routes, rules)
     except ConfigError as error:
         return str(error)
@@ -52,7 +51,7 @@ def problem(match: dict[str, Any], *routes: Described, **options: Any) -> str:
 
 
 def route(template: str, *methods: str, name: str = "") -> Described:
-    return Described(template, dict.fromkeys(methods or METHODS, ViewMarks()), name=name)
+    return Described(Destination(template, name), methods=methods or METHODS)
 
 
 LOGIN, ITEM = route("/login", "GET", "HEAD", name="auth.login"), route("/items/{id}", name="item")
@@ -177,9 +176,9 @@ def test_options_that_name_routes_are_checked_when_built() -> None:
 def test_a_parameter_is_looked_for_on_the_routes_of_the_rule(options: dict[str, Any], expected: str) -> None:
     """A rule by a parameter that its routes do not have would never apply. One route needs all parameters."""
     routes = [
-        Described("/login", dict.fromkeys(["GET", "PUT"], ViewMarks()), name="auth.login"),
-        Described("/items/{id}", dict.fromkeys(["GET"], ViewMarks()), ["id"]),
-        Described("/{owner}", dict.fromkeys(["GET"], ViewMarks()), ["owner"]),
+        Described(Destination("/login", "auth.login"), methods=["GET", "PUT"]),
+        Described(Destination("/items/{id}"), methods=["GET"], parameters=["id"]),
+        Described(Destination("/{owner}"), methods=["GET"], parameters=["owner"]),
     ]
     message = problem(options.pop("match", {}), *routes, **options)
     assert message == (f"rule 'r': key: the rule never applies: {expected}" if expected else "")
