@@ -131,7 +131,7 @@ class FeatureReader:
 
     def _of_proxy(self, request: Request, header: str) -> str | None:
         """Return the line that a trusted proxy has written. Of two lines, one is the client's own."""
-        lines = request.proxy_lines(header) if self._client_ip.trusts(request.peer) else []
+        lines = request.header_lines(header) if self._client_ip.trusts(request.peer) else []
         return lines[0] if len(lines) == 1 else None
 
     def _request_start(self, request: Request) -> float | None:
@@ -140,7 +140,7 @@ class FeatureReader:
         return None if match is None else float(match[1]) / 1000 ** ((len(match[1].partition(".")[0]) - 9) // 3)
 
     def _ip_behind_proxies(self, request: Request) -> Any:
-        return self._client_ip.resolve(request.peer, request.proxy_lines(self._client_ip.header))
+        return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))
 
     def _find(self, part: Part, error_of: ErrorOf = ConfigError) -> Read:
         """Return the function that reads a feature: yours where it returns the feature, else that of the request."""

@@ -45,7 +45,7 @@ class Region:
 
     def lookup(self, request: Request) -> Any:
         """Return the code of the country; None where it is not known, INVALID for two headers or an invalid client."""
-        lines = request.proxy_lines(self._header) if self._header and self._client_ip.trusts(request.peer) else ()
+        lines = request.header_lines(self._header) if self._header and self._client_ip.trusts(request.peer) else ()
         if len(lines) == 1 and (code := _code(lines[0])):
             return code
         # The proxy writes one line. Of two, one is the client's own.
@@ -55,7 +55,7 @@ class Region:
 
     def _lookup_ip(self, request: Request, database: Reader) -> Any:
         client_ip = self._client_ip
-        lines = request.proxy_lines(client_ip.header) if client_ip.reads_header else ()
+        lines = request.header_lines(client_ip.header) if client_ip.reads_header else ()
         address = client_ip.resolve(request.peer, lines)
         if address is INVALID:
             return INVALID

@@ -89,10 +89,6 @@ class Request(ABC):
     def header_lines(self, name: str) -> list[str]:
         """Return all values of a header in the order they arrived. ``name`` is in lower case."""
 
-    def proxy_lines(self, name: str) -> list[str]:
-        """Return all values of a header that only a proxy may write, under no other spelling of its name."""
-        return self.header_lines(name)
-
     @abstractmethod
     def header_pairs(self) -> list[tuple[str, str]]:
         """Return the names, in lower case, and the values of all headers in the order they arrived."""
