@@ -165,9 +165,6 @@ class ASGIAdmission(Admission):
         request.parsed_body = before.parsed_body
         return request
 
-    def show(self) -> None:
-        self.native.setdefault("state", {})["ratelimit"] = self.verdict  # after the response, that of the server
-
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         return http_error(verdict)
 

@@ -136,7 +136,7 @@ class DjangoAdmission(Admission):
 
     def __init__(self, limits: HttpLimits, request: Any, plan: Plan, verdict: Verdict) -> None:
         framework_request = request.framework_request
-        self._shown = shown = vars(framework_request)
+        shown = vars(framework_request)
         native = shown.get("scope") or framework_request.META  # ``server_data`` without its call
         super().__init__(limits, request, plan, verdict, native, shown)
         shown[ATTRIBUTE] = self
@@ -146,9 +146,6 @@ class DjangoAdmission(Admission):
         request = DjangoRequest(before.framework_request, before.to, before.may_await)
         request.limits, request.path_params = before.limits, before.path_params
         return request
-
-    def show(self) -> None:
-        self._shown["ratelimit"] = self.verdict
 
     def close(self, status: int | None) -> None:
         """End the request with its body. Code that keeps Django's request finds it later too."""

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 import flask
-from flask import Flask, Response, current_app, g, has_app_context, has_request_context
+from flask import Flask, Response, current_app, g, has_request_context
 from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, default_exceptions
 
@@ -20,7 +20,7 @@ from ..http.request import Request
 from ..keys.features import UNMATCHED
 from ..rules.plan import Plan
 from ..wsgi.body import read_body
-from ..wsgi.exchange import VERDICT, Exchange, WSGIAdmission, WSGIRequest, remote_user
+from ..wsgi.exchange import Exchange, WSGIAdmission, WSGIRequest, remote_user
 from ..wsgi.url_map import route_template, rule_of_path
 from .views import FlaskViews
 
@@ -125,15 +125,12 @@ _ERRORS: Final[dict[int, type[Rejected]]] = {
 class FlaskAdmission(WSGIAdmission):
     """Shows all decisions in ``flask.g.ratelimit``. Its rejections are errors of Werkzeug."""
 
+    shown_as = "ratelimit"
     streams = False
     """Whether the response is a stream, and not a text or a file that the server sends."""
 
     def renew(self) -> FlaskRequest:
         return FlaskRequest(self.request.framework_request)
-
-    def show(self) -> None:
-        if has_app_context():  # a stream may run without one
-            g.ratelimit = self.verdict
 
     def ends_with(self, body: object) -> bool:
         # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.
@@ -252,10 +249,9 @@ class FlaskHooks:
 
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native
-        admission = FlaskAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
+        admission = FlaskAdmission(limits, request, plan, verdict, environ, vars(g))
         if exchange := environ.get(_EXCHANGE):
             exchange.admission = admission
-        g.ratelimit = environ[VERDICT]
         return admission
 
 

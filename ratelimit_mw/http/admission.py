@@ -33,6 +33,8 @@ class Admission:
     to ``first``, which owns the response and the end. The innermost admission is in ``native``.
     """
 
+    shown_as = "ratelimit"
+    """The name under which the application finds the verdict."""
     verdict: Verdict
     """All decisions so far, or only those of the last rejection."""
     verdicts: list[Verdict]
@@ -76,7 +78,6 @@ class Admission:
         verdict: Verdict,
         native: MutableMapping[str, Any],
         shown: MutableMapping[str, Any],
-        name: str = "ratelimit",
     ) -> None:
         self.limits = limits
         self.request = request
@@ -101,7 +102,8 @@ class Admission:
         else:
             self.verdicts = []
             self.rejections = [verdict]
-        shown[name] = self.verdict
+        self._shown = shown
+        shown[self.shown_as] = self.verdict
 
     def _join(self, first: Admission, plan: Plan, verdict: Verdict) -> None:
         """Add a decision to the first admission, whose middleware may not know the route."""
@@ -164,7 +166,7 @@ class Admission:
             self._require_thread(plan)
         verdict: Verdict = await call(self.limits, "decide", plan, self.now, provided)
         self.add(plan, verdict)
-        self.show()
+        self._shown[self.shown_as] = self.verdict
         if verdict.delay:
             if call is blocking_call:
                 self._require_thread(plan)  # a function may have returned a limit with a queue
@@ -198,9 +200,6 @@ class Admission:
     def renew(self) -> Request:
         """Return the request anew."""
         raise NotImplementedError
-
-    def show(self) -> None:
-        """Show the application the verdict again."""
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         """Return the error for a rejection, which is a 429 of the framework."""

@@ -18,8 +18,6 @@ from .body import read_body
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
-VERDICT: Final = "ratelimit_mw.verdict"
-"""The key of the environ where the application finds the verdict."""
 _WITHOUT_PREFIX: Final = ("CONTENT_TYPE", "CONTENT_LENGTH")
 _ERROR: Final = 500
 """The status that servers send when an application raises."""
@@ -94,15 +92,13 @@ def remote_user(request: Request) -> str | None:
 class WSGIAdmission(Admission):
     """An admission whose response is sent over WSGI."""
 
+    shown_as = "ratelimit_mw.verdict"
     request: Any
 
     def renew(self) -> WSGIRequest:
         request: WSGIRequest = self.request
         request.is_late = True
         return request
-
-    def show(self) -> None:
-        self.native[VERDICT] = self.verdict
 
     def respond(self, start: Any) -> Iterable[bytes]:
         """Start the response to the rejection, your own or the package's, and return its body."""

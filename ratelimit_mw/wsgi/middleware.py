@@ -16,7 +16,7 @@ from ..http.limits import HttpLimiter
 from ..http.warnings import warn_at_start, warn_of_user
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsSource
-from .exchange import VERDICT, Exchange, WSGIAdmission, WSGIRequest, remote_user
+from .exchange import Exchange, WSGIAdmission, WSGIRequest, remote_user
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -97,7 +97,7 @@ class RateLimitMiddleware:
         if ADMISSION in environ or limits.before_user:
             plan = undecided(plan, limits, environ, limits.before_user)
         verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
-        admission = WSGIAdmission(limits, request, plan, verdict, environ, environ, VERDICT)
+        admission = WSGIAdmission(limits, request, plan, verdict, environ, environ)
         exchange = Exchange(start_response)
         if not verdict.allowed:
             return exchange.reject(admission)
