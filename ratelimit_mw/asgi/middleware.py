@@ -101,7 +101,7 @@ class RateLimitMiddleware:
         rules, before = limits.rules, get_current()
         path = request.sent_path if rules.needs_path else ""  # ``plan_for`` without its call
         host = request.host if rules.needs_host else ""
-        plan = rules.plan(request.native["method"], path, host, request.match, request)
+        plan = rules.plan(request.native["method"], path, host, request.to, request)
         if ADMISSION in scope or limits.before_user:
             plan = undecided(plan, limits, scope, limits.before_user)
         admission: ASGIAdmission | None = None
@@ -120,7 +120,7 @@ class RateLimitMiddleware:
             else:
                 admission = connection = WebSocketAdmission(limits, request, plan, verdict, scope, send)
                 receive = connection.open(receive)
-            set_current(admission)  # ``enter`` without its call
+            set_current(admission)
             if verdict.allowed:
                 if plan.may_delay and verdict.delay:
                     await asyncio.sleep(verdict.delay)

@@ -13,7 +13,7 @@ from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
 from ..http.warnings import warn_of_user
-from ..rules.marks import NOWHERE, Conversions, Destination
+from ..rules.marks import NOWHERE
 from ..rules.plan import Plan
 from .body import ReadAhead
 from .rejections import http_error, respond
@@ -35,15 +35,13 @@ class ASGIRequest(Request):
 
     index: Any
     """The ``RouteIndex`` of the application; None where its routes are not known."""
-    match: Destination
-    """The route of this request."""
     ahead: ReadAhead | None
     """The body that is read before the application runs."""
 
     def __init__(self, scope: Scope) -> None:
         self.native = scope
         self.index = None  # these are read faster on the instance than on its class
-        self.match = NOWHERE
+        self.to = NOWHERE
         self.ahead = None
 
     @cached_property
@@ -65,14 +63,6 @@ class ASGIRequest(Request):
         return {} if self.index is None else self.index.params(self)
 
     @property
-    def view(self) -> str:  # type: ignore[override]
-        return self.match.function
-
-    @property
-    def conversions(self) -> Conversions:
-        return self.match.conversions
-
-    @property
     def path(self) -> str:
         scope = self.native
         root: str = scope.get("root_path", "")
@@ -85,7 +75,7 @@ class ASGIRequest(Request):
     def sent_path(self) -> str:
         scope = self.native
         path, raw = scope["path"] or "/", scope.get("raw_path") or b""
-        is_plain = self.match.is_exact or (_PERCENT not in raw and "\ufffd" not in path)
+        is_plain = self.to.is_exact or (_PERCENT not in raw and "\ufffd" not in path)
         if is_plain and not scope.get("root_path"):
             return path
         return still_encoded(raw.partition(b"?")[0], path, self.path)
@@ -146,22 +136,20 @@ class ASGIAdmission(Admission):
     def __init__(
         self, limits: HttpLimits, request: ASGIRequest, plan: Plan, verdict: Verdict, scope: Scope, send: Send
     ) -> None:
-        scope, marks = dict(scope), request.match.marks  # half the time of {**scope}
+        scope = dict(scope)  # half the time of {**scope}
         state = scope.get("state")
         if state is None:
             state = scope["state"] = {}
         super().__init__(limits, request, plan, verdict, scope, state)
         self.server_send = send
         """The ``send`` of the server."""
-        if marks is not None:
-            self.marks = marks.every
 
     def renew(self) -> ASGIRequest:
         """The request with what the layers inside have added to its scope. Mounts have changed its path."""
         before = self.request
         place = {name: before.native.get(name, none) for name, none in _PLACE.items()}
         request = ASGIRequest({"method": before.method, **self.native, **place})  # a WebSocket's scope has no method
-        request.index, request.match, request.endpoint = before.index, before.match, before.endpoint
+        request.index, request.to = before.index, before.to
         request.parsed_body = before.parsed_body
         return request
 

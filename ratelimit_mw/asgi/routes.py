@@ -169,8 +169,7 @@ class Applications:
         """Find the route of a request, and set it on the request."""
         index = request.index = self.index_of(request.native)
         if index is not None:
-            match = request.match = index.find(request)
-            request.endpoint = match.endpoint
+            request.to = index.find(request)
 
     def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""

@@ -25,7 +25,7 @@ class WebSocketAdmission(ASGIAdmission):
     def open(self, receive: Receive) -> Receive:
         """Return the ``receive`` for the application, which gives the messages that the limits allow."""
         self._receive = receive
-        request, marks = self.request, self.request.match.marks
+        request, marks = self.request, self.request.to.marks
         decided = self.first.marks if self.first else ()
         # Those that no outer middleware of this limiter decides.
         self._message_marks = [mark for mark in (marks.messages if marks else ()) if mark not in decided]

@@ -211,7 +211,7 @@ def _plan_of(limiting: Iterable[_Scoped], view: Any, admission: DjangoAdmission)
             fix = f"Name the throttle in throttle_classes of a view, or set the rate of its scope in {_RATES}"
             raise ConfigError(f"the rate is not known at the start. {fix}", "rate", mark.view)
     names = {name for _, scope in limiting for name in by_scope.get(scope, ())}
-    plan = limits.plan(request, request.to)
+    plan = limits.plan(request)
     rates = rules.plan_of(marks, request.method, request.host, request.to.marks, admission.lists)
     of_scopes = [rule for rule in plan.rules if rule.name in names]
     return _plan(plan, (*of_scopes, *rates.rules))

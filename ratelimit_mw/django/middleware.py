@@ -122,12 +122,12 @@ class RateLimitMiddleware:
         verdict = Verdict() if plan.is_empty else await self._decide(limits, plan, request)
         admission = DjangoAdmission(limits, request, plan, verdict)
         admission.delay = verdict.delay if plan.may_delay and verdict.allowed else 0.0
-        admission.enter(to.marks)
+        set_current(admission)
         return admission
 
     def _plan(self, limits: HttpLimits, request: DjangoRequest) -> Plan:
         """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
-        plan, native = limits.plan(request, request.to), server_data(request.framework_request)
+        plan, native = limits.plan(request), server_data(request.framework_request)
         before_user = self._is_listed_twice and not hasattr(request.framework_request, ATTRIBUTE)
         if before_user or ADMISSION in native:
             plan = undecided(plan, limits, native, before_user)

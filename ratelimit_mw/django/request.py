@@ -68,8 +68,7 @@ class DjangoRequest(WSGIRequest):
         self._scope = getattr(framework_request, "scope", None)
         self.method = framework_request.method or ""
         self.path = self.sent_path = framework_request.path_info or "/"
-        self.to, self.endpoint, self.view = to, to.endpoint, to.function
-        """Where the request goes, with the marks of the view."""
+        self.to = to
         self.may_await = may_await
         """Whether features may be awaitable."""
         if getattr(framework_request, "_read_started", False) and not hasattr(framework_request, "_body"):

@@ -17,11 +17,11 @@ from ..http.body import Body
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request
-from ..keys.features import UNMATCHED
+from ..rules.marks import NO_ROUTE, set_current
 from ..rules.plan import Plan
 from ..wsgi.body import read_body
 from ..wsgi.exchange import Exchange, WSGIAdmission, WSGIRequest, remote_user
-from ..wsgi.url_map import route_template, rule_of_path
+from ..wsgi.url_map import rule_of_path
 from .views import FlaskViews
 
 try:
@@ -41,7 +41,7 @@ _FIRST_SHORT: Final = 300
 class FlaskRequest(WSGIRequest):
     """A request over Flask's own, which is ``framework_request``."""
 
-    endpoint = UNMATCHED
+    to = NO_ROUTE
 
     def __init__(self, request: flask.Request) -> None:
         self.native = request.environ
@@ -52,8 +52,6 @@ class FlaskRequest(WSGIRequest):
         if error is not None and isinstance(error, MethodNotAllowed):
             rule, self._params = _rule_without_view(request, error)
         self.rule = rule
-        if rule is not None:
-            self.endpoint, self.view = route_template(rule.rule), rule.endpoint
 
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
@@ -130,7 +128,9 @@ class FlaskAdmission(WSGIAdmission):
     """Whether the response is a stream, and not a text or a file that the server sends."""
 
     def renew(self) -> FlaskRequest:
-        return FlaskRequest(self.request.framework_request)
+        request = FlaskRequest(self.request.framework_request)
+        request.to = self.request.to
+        return request
 
     def ends_with(self, body: object) -> bool:
         # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.
@@ -186,17 +186,17 @@ class FlaskHooks:
         request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
         asked, environ, views = request.framework_request, request.native, self.views
         method = None if asked.url_rule is None else asked.method
-        to = views.destinations.get((id(request.rule), method)) or views.destination(request.rule, method)
+        request.to = views.destinations.get((id(request.rule), method)) or views.destination(request.rule, method)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = self.http_limiter.latest()
-        plan = limits.plan(request, to)
+        plan = limits.plan(request)
         if ADMISSION in environ:
             plan = undecided(plan, limits, environ)
         verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
         admission = self._admit(limits, request, plan, verdict)
         if environ.get(_EXCHANGE):  # a test may make a context without a call, which has no end
-            admission.enter(to.marks)
+            set_current(admission)
         if not verdict.allowed:
             if self._may_handle_errors() and not limits.reject:
                 raise admission.error(verdict)

@@ -21,7 +21,6 @@ _NO_LOGIN: Final = (
     "the application has no LoginManager of Flask-Login, and most servers set no REMOTE_USER. Add one before the first"
     " request"
 )
-_UNMARKED: Final = ViewMarks()
 
 
 class FlaskViews(MapViews):
@@ -69,7 +68,7 @@ class FlaskViews(MapViews):
         outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
         blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
         marked = ViewMarksByMethod(view, [app, *blueprints])
-        if marks_of(view) == _UNMARKED and _serves_files(view, endpoint):
+        if marks_of(view) == ViewMarks() and _serves_files(view, endpoint):
             marked.common = replace(marked.common, is_static=True)
         return marked
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
 from ..forksafe import create_lock
-from ..rules.marks import Mark, ViewMarks, set_current
+from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
@@ -81,6 +81,8 @@ class Admission:
     ) -> None:
         self.limits = limits
         self.request = request
+        if (marks := request.to.marks) is not None:
+            self.marks = marks.every
         self.lists = plan.lists
         """The allow and deny lists, for the path of the request."""
         self.native = native
@@ -107,16 +109,11 @@ class Admission:
 
     def _join(self, first: Admission, plan: Plan, verdict: Verdict) -> None:
         """Add a decision to the first admission, whose middleware may not know the route."""
-        first.request.endpoint = first.request.endpoint or self.request.endpoint
+        if first.request.to.endpoint is None:
+            first.request.to = self.request.to
         self.verdict, self.verdicts = first.verdict, first.verdicts
         if verdict.decisions or not verdict.allowed:
             self.add(plan, verdict)
-
-    def enter(self, marks: ViewMarks | None) -> None:
-        """Make this the request of this thread or task, whose view has these marks."""
-        if marks is not None:
-            self.marks = marks.every
-        set_current(self)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -215,7 +212,7 @@ class Admission:
             return []
         if self.limits.is_announced:
             verdicts = [*self.verdicts, *(self.rejections or ())]
-            self.limits.limiter.observers.announce(verdicts, self.verdict, self.request.endpoint, self.request.method)
+            self.limits.limiter.observers.announce(verdicts, self.verdict, *self._where)
         verdict = self.outcome(status) if self.counts_outcomes else self.verdict
         return self.limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
 
@@ -308,7 +305,7 @@ class Admission:
         """Call the observers with the event of all decisions that have none yet."""
         if self.first is not None:
             return
-        observers, where = self.limits.limiter.observers, (self.request.endpoint, self.request.method)
+        observers, where = self.limits.limiter.observers, self._where
         decided = self.verdicts or self.rejections
         if self._reported < 0 and self.added is None and decided and decided[0] is self.verdict:
             self._reported, self.rejections = len(self.verdicts), None  # nothing else was decided
@@ -324,8 +321,12 @@ class Admission:
     def report_now(self, verdict: Verdict) -> None:
         """Send the event of one verdict that is settled."""
         if self.limits.is_observed:
-            request = self.request
-            self.limits.limiter.observers.report((verdict,), None, request.endpoint, request.method, is_again=True)
+            self.limits.limiter.observers.report((verdict,), None, *self._where, is_again=True)
+
+    @property
+    def _where(self) -> tuple[str | None, str]:
+        """The endpoint and the method of the request, for its event."""
+        return self.request.to.endpoint, self.request.method
 
 
 def undecided(plan: Plan, limits: HttpLimits, native: Mapping[str, Any], before_user: bool = False) -> Plan:

@@ -64,7 +64,9 @@ class FeatureReader:
         self._built_in: dict[str, Read] = {
             "ip": self._ip_behind_proxies if client_ip.reads_header else self._ip_of_peer,
             **adapter,
-            **{name: attrgetter(name) for name in ("method", "host", "endpoint", "view")},
+            **{name: attrgetter(name) for name in ("method", "host")},
+            "endpoint": attrgetter("to.endpoint"),
+            "view": attrgetter("to.function"),
             "path": lambda request: path_feature(request.counted_path),
             **({"region": region.lookup} if region else {}),
             **({PRIORITY: lambda request: self._of_proxy(request, priority_header)} if priority_header else {}),
@@ -182,7 +184,7 @@ class FeatureReader:
 
     def _converted(self, name: str, read: Read) -> Read:
         """Return a function that reads a feature as the framework converts it for the view: 7 and 07 are one."""
-        return (lambda request: request.conversions.apply(name, read(request))) if self._routes else read
+        return (lambda request: request.to.conversions.apply(name, read(request))) if self._routes else read
 
     def _advice(self, name: str) -> str:
         """Return what to write for a feature that nothing provides."""

@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 from wsgiref.headers import Headers
 
-from ..keys.features import INVALID, UNMATCHED
+from ..keys.features import INVALID
 from ..keys.forms import normalize_host
-from ..rules.marks import NO_CONVERSIONS, Conversions
+from ..rules.marks import NOWHERE, Destination
 
 MAX_FIELDS: Final = 1000
 """The maximum number of fields that are read from one query or body."""
@@ -35,10 +35,8 @@ class Request(ABC):
 
     native: MutableMapping[str, Any]
     """The ASGI scope, or the WSGI environ."""
-    endpoint: str | None = None
-    """The template of the route; None where the routes of the application are not known."""
-    view: str = UNMATCHED
-    """The name of the view, one for all its routes and methods."""
+    to: Destination = NOWHERE
+    """Where it goes."""
     path_params: Mapping[str, object] = MappingProxyType({})
     """The values of the route's parameters, by name."""
     parsed_body: Any = None
@@ -49,11 +47,6 @@ class Request(ABC):
     """The same request as it was decided first, which keeps ``identified``."""
     framework_request: Any = None
     """The framework's own request; None where there is none."""
-
-    @property
-    def conversions(self) -> Conversions:
-        """How the framework converts texts of this request."""
-        return NO_CONVERSIONS
 
     @property
     def passed(self) -> Any:

@@ -101,13 +101,13 @@ class RuleSet:
     def _needs_with(self, lists: AccessLists) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
-    def plan_for(self, request: Any, to: Destination | None = None) -> Plan:
-        """Return the plan of a request that goes to a route."""
+    def plan_for(self, request: Any) -> Plan:
+        """Return the plan of a request."""
         return self.plan(
             request.method,
             request.sent_path if self.needs_path else "",
             request.host if self.needs_host else "",
-            to,
+            request.to,
             request,
         )
 

@@ -12,7 +12,7 @@ from ..http.admission import Admission
 from ..http.headers import TextHeader
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
-from ..rules.marks import ViewMarks, get_current, set_current
+from ..rules.marks import get_current, set_current
 from .body import read_body
 
 if TYPE_CHECKING:
@@ -145,17 +145,15 @@ class Exchange:
         finally:
             del exc_info  # the traceback would keep every frame of the failure alive
 
-    def run(
-        self, app: WSGIApplication, environ: Any, marks: ViewMarks | None = None, delay: float = 0.0
-    ) -> Iterable[bytes]:
+    def run(self, app: WSGIApplication, environ: Any, delay: float = 0.0) -> Iterable[bytes]:
         """Return the body of the response, which ends the admission when it is closed, or has ended it.
 
-        ``marks`` are those of the view, and ``delay`` the seconds in a queue, where they are known before.
+        ``delay`` are the seconds in a queue, where they are known before.
         """
         before = get_current()
         try:
             if self.admission is not None:
-                self.admission.enter(marks)
+                set_current(self.admission)
             if delay:
                 time.sleep(delay)
             body = app(environ, self.start)

@@ -86,14 +86,12 @@ class RateLimitMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
-        to = None
         if self.routes is not None:
-            to, request.path_params = self.routes.find(environ)
-            request.endpoint, request.view = to.endpoint, to.function
+            request.to, request.path_params = self.routes.find(environ)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = self.http_limiter.latest()
-        plan = limits.plan(request, to)
+        plan = limits.plan(request)
         if ADMISSION in environ or limits.before_user:
             plan = undecided(plan, limits, environ, limits.before_user)
         verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
@@ -103,4 +101,4 @@ class RateLimitMiddleware:
             return exchange.reject(admission)
         exchange.admission = admission
         delay = verdict.delay if plan.may_delay else 0.0
-        return exchange.run(self.app, environ, None if to is None else to.marks, delay)
+        return exchange.run(self.app, environ, delay)

@@ -12,7 +12,6 @@ from tables import each
 
 from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.flask.hooks import FlaskRequest
-from ratelimit_mw.keys.features import UNMATCHED
 from ratelimit_mw.wsgi.url_map import route_template
 
 
@@ -31,14 +30,14 @@ def test_converters_are_dropped(rule: str, template: str) -> None:
     assert route_template(rule) == template
 
 
-def test_a_405_has_no_endpoint_outside_its_context() -> None:
+def test_a_405_has_no_rule_outside_its_context() -> None:
     """A thread or a stream that runs after the request has no routes to search."""
     app = app_of(views={"/items/<id>": hello})
     with app.test_request_context("/items/7", method="DELETE") as context:
         inside = FlaskRequest(context.request)
     outside = FlaskRequest(context.request)
-    assert (inside.endpoint, inside.path_params) == ("/items/{id}", {"id": "7"})
-    assert (outside.endpoint, outside.path_params) == (UNMATCHED, {})
+    assert (inside.rule and inside.rule.rule, inside.path_params) == ("/items/<id>", {"id": "7"})
+    assert (outside.rule, outside.path_params) == (None, {})
 
 
 # -- the commands ----------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from ...keys.parts import part_of
 from ...limiter.limiter import Limiter
 from ...operations.overview import describe_amendments
 from ...rules.compiled import CompiledRule
-from ...rules.marks import Destination
 from ...settings import Settings
 from ...stores import MemoryStore
 from ...stores.url import redacted_url
@@ -75,9 +74,9 @@ class Simulation:
         if self._route is None:
             plan = self._limiter.match(features)
         else:
-            request, to, given = self._route(entry.method, target.path, target.host)
-            plan = self._limiter.rules.plan_for(request, to)
-            features = {name: to.conversions.apply(name, value) for name, value in features.items()} | given
+            request, given = self._route(entry.method, target.path, target.host)
+            plan = self._limiter.rules.plan_for(request)
+            features = {name: request.to.conversions.apply(name, value) for name, value in features.items()} | given
         verdict = self._limiter.decide(plan, features)
         if plan.needs_settlement:
             self._limiter.conclude(verdict, entry.status)
@@ -91,14 +90,14 @@ class Simulation:
         return {name.partition(".")[2]: entry.features[name] for name in parts} or None
 
 
-def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest, Destination, dict[str, Any]]:
-    """Return a request of an application, where it goes, and the features that its route gives."""
+def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest, dict[str, Any]]:
+    """Return a request of an application, and the features that its route gives."""
     headers = [(b"host", host.encode("latin-1", "replace"))] if host else []
     sent = {"path": path, "raw_path": quote(path).encode(), "query_string": b"", "headers": headers}
     request = ASGIRequest({"type": "http", "method": method, **sent})
     routed = app.route(request)
-    request.path_params = routed.params
-    return request, routed.to, {**routed.features, **routed.as_features()}
+    request.to, request.path_params = routed.to, routed.params
+    return request, {**routed.features, **routed.as_features()}
 
 
 def _read(entry: LogEntry, feature: str) -> Any:
