@@ -24,7 +24,6 @@ from tables import each, expect_error
 from ratelimit_mw import Limiter, wsgi
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
-from ratelimit_mw.http.admission import undecided
 from ratelimit_mw.testing import ManualClock
 
 SETTINGS: Any = {
@@ -157,13 +156,6 @@ def test_headers_and_verdict_show_both_stages(served: Ask) -> None:
 def test_a_response_of_the_authentication_shows_the_outer_stage(served: Ask) -> None:
     """The inner middleware was not reached, so the headers are those of the outer one."""
     assert served("POST", login("ann", "wrong")).headers["ratelimit-policy"] == '"attempts";q=5;w=3600'
-
-
-def test_a_request_that_nothing_has_decided_keeps_its_plan() -> None:
-    """Django asks for the undecided rest of each plan. A copy would fill the caches that have one entry per plan."""
-    limits = wsgi.RateLimitMiddleware(lambda *_: [], settings=SETTINGS).http_limiter.in_force
-    plan = limits.rules.plan("GET", "/")
-    assert undecided(plan, limits, {}) is plan
 
 
 # -- rules of routes, which the outer middleware does not know -------------------------------------------------

@@ -23,23 +23,8 @@ from ratelimit_mw.asgi.router import RouteTable
 from ratelimit_mw.keys.features import INVALID, UNMATCHED
 from ratelimit_mw.rules.marks import Destination
 
-SEGMENTS = [
-    "a",
-    "b",
-    "a b",
-    "a*",
-    "**",
-    "a.b",
-    "{x}",
-    "v{x}",
-    "{x}-{y}",
-    "{x:int}",
-    "{x:float}",
-    "{x:uuid}",
-    "{x:path}",
-    "f{x:path}g",
-    "",
-]
+SEGMENTS = ["a", "b", "a b", "a*", "**", "a.b", "{x}", "v{x}", "{x}-{y}"]
+SEGMENTS += ["{x:int}", "{x:float}", "{x:uuid}", "{x:path}", "f{x:path}g", ""]
 PIECES = ["a", "b", "a b", "a*", "ab", "**", "a.b", "v1", "1", "01", "1.5", "x-y", "é", "", "\n", "a\n", "fg", "f/g"]
 PIECES += ["0f0e0d0c-0b0a-0908-0706-050403020100"]
 
