@@ -38,9 +38,9 @@ NAMES: Final[dict[str, str]] = {
     " ClientRequestMethod httpMethod cs-method",
     "path": "request_uri request.uri RequestPath x-envoy-origin-path path uri url.original url.path url "
     " httpRequest.requestUrl ClientRequestURI cs-uri-stem",
-    "query": "query_string args url.query cs-uri-query",
+    "query": "query_string request_query args url.query cs-uri-query",
     "host": "http_host request.host RequestHost authority :authority host url.domain ClientRequestHost x-host-header"
-    " cs-host cs(Host)",
+    " vhost cs-host cs(Host)",
     "status": "status DownstreamStatus response_code http.response.status_code httpRequest.status EdgeResponseStatus"
     " status_code sc-status",
 }

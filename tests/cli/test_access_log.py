@@ -284,7 +284,7 @@ def why_no_json(record: Any) -> str:
 
 
 SERVERS = [json.loads(text) for text in Path(__file__).with_name("logs").joinpath("json.log").read_text().splitlines()]
-"""The same request in the logs of nginx with two settings, Caddy, Traefik and Envoy."""
+"""The same request in the logs of nginx with two settings, ingress-nginx, Caddy, Traefik and Envoy."""
 
 
 @each("record", SERVERS)
