@@ -189,17 +189,14 @@ class BannedVerdict(Verdict):
     """The rejection of a client that an operator has banned from all rules.
 
     Args:
-        until: The end of the ban, in seconds since 1970; infinity for a ban without an end.
-        at: The time of the request, in seconds since 1970.
+        left: The seconds until the end of the ban; None for a ban without an end.
     """
 
-    until: float = math.inf
-    at: float = 0.0
+    left: float | None = None
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until the end of the ban; None without one."""
-        return None if self.until == math.inf else max(0.0, self.until - self.at)
+        return self.left
 
     @property
     def banned(self) -> bool:
@@ -210,7 +207,7 @@ class BannedVerdict(Verdict):
         return False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ((), False, None, None, None, self.until, self.at)
+        return type(self), ((), False, None, None, None, self.left)
 
 
 class CombinedVerdict(Verdict):

@@ -2,7 +2,6 @@
 
 # Annotations are evaluated here, because msgspec reads them.
 
-import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -143,6 +142,6 @@ class AccessLists:
             if found:
                 return decide_without_store(not denies)
         if self.bans is not None and (ban := self.bans.find(features)) is not None:
-            until = math.inf if ban.until is None else ban.until
-            return BannedVerdict(allowed=False, until=until, at=clock() / SECOND)
+            left = None if ban.until_us is None else max(0, ban.until_us - clock()) / SECOND
+            return BannedVerdict(allowed=False, left=left)
         return decide_without_store(True) if _EXEMPT in self.matched else None
