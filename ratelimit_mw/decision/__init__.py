@@ -1,4 +1,4 @@
-"""The types of a decision, from the bottom up: ``limit.py``, ``bans.py``, ``receipt.py`` and ``verdict.py``. No I/O."""
+"""The types of a decision, from the bottom up: the format of keys, limits, bans, receipts and verdicts. No I/O."""
 
 from .bans import MOST_REJECTIONS as MOST_REJECTIONS
 from .bans import Ban as Ban
@@ -9,8 +9,13 @@ from .bans import count_hits as count_hits
 from .bans import reject_uncounted as reject_uncounted
 from .bans import show_bans as show_bans
 from .bans import with_added_hits as with_added_hits
+from .key_format import FORMAT as FORMAT
+from .key_format import client_of as client_of
+from .key_format import prefix_of as prefix_of
+from .key_format import prefix_of_rule as prefix_of_rule
+from .key_format import rule_of as rule_of
+from .key_format import without_hash_tag as without_hash_tag
 from .limit import BANNED as BANNED
-from .limit import FORMAT as FORMAT
 from .limit import SHED as SHED
 from .limit import UNAVAILABLE as UNAVAILABLE
 from .limit import Algorithm as Algorithm
@@ -22,13 +27,8 @@ from .limit import Limit as Limit
 from .limit import SlotCost as SlotCost
 from .limit import Tuning as Tuning
 from .limit import build_denial as build_denial
-from .limit import client_of as client_of
 from .limit import make_hit as make_hit
 from .limit import name_slots as name_slots
-from .limit import prefix_of as prefix_of
-from .limit import prefix_of_rule as prefix_of_rule
-from .limit import rule_of as rule_of
-from .limit import without_hash_tag as without_hash_tag
 from .receipt import REFUND as REFUND
 from .receipt import PendingCorrection as PendingCorrection
 from .receipt import Receipt as Receipt

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ..quota import MAX_AMOUNT, Quota
-from .limit import BANNED, Algorithm, BeforeHit, Charge, Decision, Hit, Limit, make_hit, prefix_of_rule
+from .key_format import prefix_of_rule
+from .limit import BANNED, Algorithm, BeforeHit, Charge, Decision, Hit, Limit, make_hit
 
 State = tuple[int, ...] | None
 

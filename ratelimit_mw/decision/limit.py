@@ -13,13 +13,13 @@ from functools import partial
 from secrets import randbits
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple
-from urllib.parse import unquote
 
 import msgspec
 
 from ..clock import SECOND
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
+from .key_format import checked_kind, prefix_of_rule, without_hash_tag
 
 UNAVAILABLE: Final = "unavailable"
 """Why a limit rejected: the store, or the function of the limits, gave no result."""
@@ -29,9 +29,6 @@ SHED: Final = "shed"
 """Why an adaptive limit rejected: the service cannot bear more requests."""
 _SLOT_BITS: Final = 50
 """Ids of slots are exact numbers in Lua, and smaller than the times that stores name slots by."""
-_ESCAPES: Final = {ord(character): f"%{ord(character):X}" for character in "%|{}"}
-FORMAT: Final = "1"
-"""The version of keys and states. Change it when either changes its meaning."""
 
 
 class Hit(NamedTuple):
@@ -434,7 +431,8 @@ class Limit:
     def _take(self, quota: Quota) -> None:
         self.quota, self.algorithm = quota, self.build(quota)
         self.decide, self.limit = self.algorithm.decide, self.algorithm.limit
-        self.prefix = f"{prefix_of_rule(self.rule)}{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
+        kind = checked_kind(self.algorithm.name, self.algorithm.variant)
+        self.prefix = f"{prefix_of_rule(self.rule)}{kind}|{format_duration(quota.period_us)}|"
 
     @property
     def holds_slots(self) -> bool:
@@ -520,47 +518,3 @@ def _decide_leaving(algorithm: Algorithm, held: int, state: Any, now: int, cost:
         kept, decision = state, algorithm.decide(state, now, int(cost) + held)[1]
     decision.remaining = max(0, decision.remaining - held)
     return kept, decision
-
-
-def _kind(algorithm: Algorithm) -> str:
-    """The algorithm's part of the prefix. It must not contain the separator ``|`` or a brace of the hash tag."""
-    name, variant = algorithm.name, algorithm.variant
-    parts: dict[str, object] = {"name": name, "variant": variant}
-    for label, part in parts.items():
-        if not isinstance(part, str) or part != part.translate(_ESCAPES):
-            raise ConfigError(f"expected the {label} of algorithm {name!r} as text without | % {{ }}; got {part!r}")
-    return f"{name}.{variant}" if variant else name
-
-
-def prefix_of_rule(rule: str) -> str:
-    """Return the start of all keys of a rule."""
-    return f"{FORMAT}|{rule.translate(_ESCAPES)}|"
-
-
-def rule_of(key: str) -> str:
-    """Return the name of the rule from a key; "" from a text that is no key."""
-    version, _, rest = key.partition("|")
-    return unquote(rest.partition("|")[0]) if version == FORMAT else ""
-
-
-def client_of(key: str) -> str:
-    """Return the part of a key that names the client, without the hash tag."""
-    return without_hash_tag(key.removeprefix(prefix_of(key)))
-
-
-def prefix_of(key: str) -> str:
-    """Return the limit's ``prefix`` from a key: all up to the fourth ``|``."""
-    return "|".join(key.split("|", 4)[:4]) + "|"
-
-
-def without_hash_tag(client: str) -> str:
-    """Return the part of a key that names the client without the hash tag of a Redis Cluster.
-
-    A tag that is no part of the client has a ``&`` behind it.
-
-    >>> without_hash_tag("path=6:/login&{ip=192.0.2.7}"), without_hash_tag("{29fa045b}&path=/login")
-    ('path=6:/login&ip=192.0.2.7', 'path=/login')
-    """
-    outside, _, inside = client.partition("{")
-    tag, _, rest = inside.partition("}")
-    return outside + (rest[1:] if rest.startswith("&") else tag)
