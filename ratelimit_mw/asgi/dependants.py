@@ -45,9 +45,6 @@ class ParameterTypes(Conversions):
             value = value if value is INVALID else convert(value)
         return value
 
-    def declares(self, feature: str) -> bool:
-        return bool(self._conversions(feature))
-
     def _conversions(self, feature: str) -> list[Callable[[str], Any]]:
         """Return the conversions to the types of each parameter and field of a model that has a feature."""
         if feature not in self._found:  # few are asked for: those of rules

@@ -1,7 +1,5 @@
 """``ratelimit-mw check``: check the settings, and show the rules."""
 
-import itertools
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,11 +9,10 @@ from ..errors import ConfigError, error_path
 from ..http.client_ip import UNIX
 from ..http.features import HINTS, FeatureReader
 from ..http.functions import CheckedFunctions
-from ..http.routes import fitting_routes
 from ..http.warnings import NO_RULES, NOT_ENABLED
 from ..keys.ip import parse_network
 from ..keys.key import PERSONAL
-from ..keys.parts import feature_of, part_of
+from ..keys.parts import feature_of
 from ..operations import Answer, Line, Table
 from ..operations.overview import describe_amendments, row_of
 from ..stores import open_store
@@ -24,11 +21,6 @@ from .connect import FACT, NOTE, PROBLEM, examine
 from .output import command, json_flag
 from .source import Source, SourceCommand
 
-_ID = re.compile(
-    r"(?:header|cookie|query|form|json|field):"
-    r"(?:(?:.*[._-])?(?:id|pk|no|nr|num|number|account|customer|order)|.*[a-z]I[Dd])"
-)
-"""The features of a request with the name of an id."""
 _NO_EFFECT: Final = "never applies"
 """A note with these words, of any framework, is about a rule or a list without an effect: it is a problem."""
 
@@ -127,21 +119,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     if any(rule.name is None for rule in settings.rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
     yield from source.notes()
-    yield from _notes_on_numbers(source)
     if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in rules):
         yield "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address, and a ban of it"
     if redacted_url(settings.store).startswith("memory:"):
         yield "memory:// counts in each process separately, so N worker processes allow up to N times the limit"
-
-
-def _notes_on_numbers(source: Source) -> Iterator[str]:
-    """Yield a note on ids that no view of the application declares as parameters: they may be numbers."""
-    for rule in () if source.routes is None else source.rules.rules:
-        routes = fitting_routes(rule.source.matches, source.routes or ())
-        for part in map(part_of, itertools.chain(*rule.source.entries)):
-            is_declared = any(route.to.conversions.declares(part.feature) for route in routes)
-            if part.text == part.name and _ID.fullmatch(part.name) and not is_declared:
-                yield (
-                    f"{rule.name}: {part.name} is compared as text. If it is a number, its spellings 7, 07 and +7 have"
-                    f' a count each. Then write "{part.name} as int"'
-                )

@@ -76,6 +76,8 @@ def show(url: str, event: str | None, start: float, end: float, plot: bool) -> A
     URL is the setting `traffic_log` of your application, such as sqlite:///traffic.db. Times are in UTC. The first and
     the last count are whole: they start and end at multiples of their length.
     """
+    if plot and event is None:
+        raise click.UsageError("--plot draws the curve of an event. Name an EVENT")
     with closing(open_log(url)) as log:
         return _events(log, start, end) if event is None else _curve(log, event, start, end, plot)
 

@@ -90,10 +90,6 @@ class Conversions:
         """Return the value of a feature as the framework converts it; one that is missing or invalid as it is."""
         return value
 
-    def declares(self, feature: str) -> bool:
-        """Return whether the view declares the type of a feature, which may be text."""
-        return False
-
 
 NO_CONVERSIONS: Final = Conversions()
 

@@ -291,6 +291,7 @@ def test_a_command_closes_the_log(url: str, words: tuple[str, ...]) -> None:
         (("{url}", "login", "--from", "1h", "--to", "2h"), 1, "before its start"),
         (("sqlite://[", "login"), 1, "sqlite:// needs the path of a file"),
         ((), 2, "Usage"),
+        (("{url}", "--plot"), 2, "--plot draws the curve of an event. Name an EVENT"),
         (("{url}", "logins"), 0, "no record of 'logins' in this time. Did you mean 'login'?"),
     ],
 )
