@@ -15,15 +15,13 @@ from .explain import explain
 from .forecast import forecast
 from .init import init
 from .operate import commands
-from .output import Failure, command, folded, print_answer, print_json
+from .output import Failure, command, print_answer, print_json
 from .replay.command import replay
 from .replay.diff import diff
 from .serve.command import serve
 from .traffic import traffic
 
 _SETTINGS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_ERROR: Final = "Error: "
-"""The start of a message by click."""
 
 
 class CommandGroup(click.Group):
@@ -45,11 +43,8 @@ class CommandGroup(click.Group):
             raise
         except (click.ClickException, RateLimitError, OSError) as error:
             failure = _failure(error)
-            message = failure.format_message()
             if as_json:
-                print_json({"error": str(error) if isinstance(error, RateLimitError) else message})
-            text = folded(f"{_ERROR}{message}", sys.stderr).removeprefix(_ERROR)
-            failure.format_message = lambda: text  # type: ignore[method-assign]
+                print_json({"error": str(error) if isinstance(error, RateLimitError) else failure.format_message()})
             raise failure from None
 
 

@@ -3,18 +3,16 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
-from textwrap import wrap
 from typing import IO, Any, Final, TypeVar
 
 import click
 from rich import box
-from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table as Grid
 from rich.text import Text
@@ -28,10 +26,8 @@ _QUOTED: Final = re.compile(r"[^\w-]", re.ASCII)
 """A character for which a key of TOML needs quotes."""
 _UNBOUNDED: Final = 10_000
 """The width of a file, in which no line is folded."""
-_MOST_LINES: Final = 5
-"""The lines that one line of a cell may become."""
-_GAP: Final = 2
-"""The spaces between two columns."""
+_NARROWEST: Final = 40
+"""The least width that has room for each column of any table. A narrower terminal folds the lines."""
 
 json_flag = click.option("--json", is_flag=True, expose_value=False, help="Print JSON, even for errors.")
 """The option ``--json`` of a command that returns an ``Answer``. The group of all commands reads it."""
@@ -106,74 +102,35 @@ def toml(value: Any) -> str:
 
 def columns_of(stream: IO[str]) -> int:
     """Return the width of the terminal that a stream writes to. A line in a file is not folded."""
-    return get_terminal_size().columns if stream.isatty() else _UNBOUNDED
-
-
-def folded(text: str, stream: IO[str]) -> str:
-    """Return a text in lines that fit on the terminal of a stream, with whole words."""
-    fold = partial(wrap, width=columns_of(stream), break_long_words=False, break_on_hyphens=False)
-    return "\n".join(line if line.isspace() else "\n".join(fold(line)) for line in text.splitlines())
+    return max(_NARROWEST, get_terminal_size().columns) if stream.isatty() else _UNBOUNDED
 
 
 def note(*messages: str) -> None:
     """Print messages on stderr, each of them once."""
     for message in dict.fromkeys(messages):
-        click.echo(folded(printable(message, 1000), sys.stderr), err=True)
+        _console(sys.stderr).print(Text(printable(message, 1000)))
 
 
 def print_text(line: str, style: str = "") -> None:
-    _console().print(Text(folded(printable(line, 1000), sys.stdout), style), soft_wrap=True)
+    _console(sys.stdout).print(Text(printable(line, 1000), style))
 
 
 def print_table(table: Table) -> None:
     """Print a table with a column for each key of its rows, whose _ is a space, or nothing when there are no rows.
 
-    Numbers are aligned to the right. Where a terminal is too narrow, cells have several lines. Where it is too narrow
-    for whole words, each row is a list of its cells.
+    Numbers are aligned to the right. Where a terminal is too narrow, cells have several lines.
     """
     if not table.rows:
         return
     print_text(table.title, "bold")
-    rows = [{name.replace("_", " "): _cell_text(cell) for name, cell in row.items()} for row in table.rows]
-    widths = _fitting({name: [row[name] for row in rows] for name in rows[0]}, columns_of(sys.stdout))
-    if widths is None:
-        _print_records(rows)
-        return
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name, cell, width in zip(rows[0], table.rows[0].values(), widths, strict=True):
-        grid.add_column(name, justify="right" if isinstance(cell, int | float) else "left", width=width)
-    for row in rows:
-        grid.add_row(*row.values())
-    _console().print(grid)
+    for name, cell in table.rows[0].items():
+        side: JustifyMethod = "right" if isinstance(cell, int | float) else "left"
+        grid.add_column(name.replace("_", " "), justify=side, overflow="fold")
+    for row in table.rows:
+        grid.add_row(*map(_cell_text, row.values()))
+    _console(sys.stdout).print(grid)
     click.echo()
-
-
-def _print_records(rows: Sequence[Mapping[str, str]]) -> None:
-    for row in rows:
-        grid = Grid.grid(padding=(0, _GAP, 0, 0))
-        grid.add_column(no_wrap=True)
-        grid.add_column(overflow="fold")
-        for name, text in row.items():
-            grid.add_row(name, text)
-        _console().print(grid)
-        click.echo()
-
-
-def _fitting(columns: Mapping[str, Sequence[str]], most: int) -> list[int] | None:
-    """Return the width of each column of a table that is at most so wide; None when a list is easier to read.
-
-    That is when some word would be cut, or some cell would have many lines.
-    """
-    texts = [[name, *cells] for name, cells in columns.items()]
-    widths = [max(cell_len(line) for text in each for line in text.splitlines() or [""]) for each in texts]
-    least = [max(cell_len(word) for text in each for word in text.split() or [""]) for each in texts]
-    least = [max(word, -(-width // _MOST_LINES)) for word, width in zip(least, widths, strict=True)]
-    while sum(widths) + _GAP * (len(widths) - 1) > most:
-        wide = [column for column, width in enumerate(widths) if width > least[column]]
-        if not wide:
-            return None
-        widths[max(wide, key=widths.__getitem__)] -= 1
-    return widths
 
 
 def _cell_text(cell: Cell | None) -> str:
@@ -184,9 +141,9 @@ def _cell_text(cell: Cell | None) -> str:
     return "\n".join(map(printable, [cell] if isinstance(cell, str) else cell))
 
 
-def _console() -> Console:
-    """Return a console for stdout that prints text unchanged, without markup, emoji codes or highlighting."""
-    return Console(width=columns_of(sys.stdout), markup=False, emoji=False, highlight=False)
+def _console(stream: IO[str]) -> Console:
+    """Return a console that prints text unchanged, without markup, emoji codes or highlighting."""
+    return Console(file=stream, width=columns_of(stream), markup=False, emoji=False, highlight=False)
 
 
 @contextmanager
