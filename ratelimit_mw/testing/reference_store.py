@@ -4,7 +4,7 @@ A difference raises `AssertionError`; no test library is needed.
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ..algorithms import Algorithm
@@ -56,19 +56,20 @@ class ReferenceStore:
 
 
 def compare_with_reference(
+    suite: Any,
     handle: StoreHandle,
     limits: Sequence[Limit],
     start: int,
     seed: int,
-    back: bool,
-    clients: Sequence[str],
-    check: Callable[[Sequence[Decision], Sequence[Decision], str], None],
+    clients: Sequence[str] = ("ip=192.0.2.7", "ip=192.0.2.8"),
 ) -> None:
-    """Send the same random trace to the store and the reference, and check the decisions of both.
+    """Send the same random trace to the store and the reference. The ``StoreCompliance`` checks the decisions of both.
 
-    The trace hits the ``limits`` together, under the keys of the ``clients``. With ``back`` the clock sometimes goes
-    back, at most by a period, and only while no state has expired: a store may drop an expired state at any time.
+    The trace hits the ``limits`` together, under the keys of the ``clients``. Where all ``keeps_time``, the clock
+    sometimes goes back, at most by a period, and only while no state has expired: a store may drop an expired state at
+    any time.
     """
+    back = all(suite.keeps_time(limit.algorithm.name) for limit in limits)
     chance = random.Random(seed)  # noqa: S311 - the same trace in every run
     reference, now, latest = ReferenceStore(), start, start
     consumed: list[tuple[Hit, Charge]] = []
@@ -78,7 +79,7 @@ def compare_with_reference(
         _change_both(handle, reference, hits, consumed, now, chance)
         consume = chance.random() > 0.15
         actual, expected = handle.apply(hits, now, consume), reference.apply(hits, now, consume)
-        check(actual, expected, f"consume={consume}, {place}")
+        suite.check_decisions(actual, expected, f"consume={consume}, {place}")
         decided = list(zip(hits, expected, strict=True))
         if consume and all(d.allowed or hit.limit.shadow for hit, d in decided):
             consumed += [(hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in decided if d.allowed]

@@ -5,7 +5,6 @@ A handle has the same methods for blocking and asyncio access, so that each test
 
 import asyncio
 import inspect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,7 +25,6 @@ NOW = 1_767_268_820 * SECOND + 500_000
 CLIENT = "ip=192.0.2.7"
 _THREADS = 8
 COUNTS_REJECTED: Spec = {"name": "sliding-window-log", "count_rejected": True}
-_numbers = itertools.count()
 
 
 class StoreHandle:
@@ -119,26 +117,16 @@ def store_test(test: Callable[..., None]) -> Callable[[Any, str], None]:
                 try:
                     test(suite, store, spec)
                 except AssertionError as error:
-                    error.add_note(f"with the algorithm {label(spec)}")
+                    error.add_note(f"with the algorithm {spec}")
                     raise
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run
 
 
-def label(spec: Spec) -> str:
-    """Return a short name for a test ID."""
-    return spec if isinstance(spec, str) else " ".join(str(value) for value in spec.values())
-
-
-def limit_of(quota: str, spec: Spec = "fixed-window", shadow: bool = False, rule: str = "") -> Limit:
-    """Build a limit under a rule name that no other test uses."""
-    return build_limit(f"{uuid4().hex[:12]}{next(_numbers)}{rule}", 0, Quota.parse(quota), spec, shadow)
-
-
-def calendar_limit(quota: str, zone: str) -> Limit:
-    """Build a limit of a calendar in a time zone."""
-    return build_limit(f"{uuid4().hex[:12]}{next(_numbers)}", 0, Quota.parse(quota).in_zone(zone), "gcra")
+def limit_of(quota: str, spec: Spec = "fixed-window", shadow: bool = False, rule: str = "", zone: str = "UTC") -> Limit:
+    """Build a limit under a rule name that no other test uses. The zone is that of a calendar."""
+    return build_limit(f"{uuid4().hex[:16]}{rule}", 0, Quota.parse(quota).in_zone(zone), spec, shadow)
 
 
 def limits_with_ban(spec: Spec, after: int, shadow: bool = False) -> tuple[BanLimit, Limit, Limit]:

@@ -17,7 +17,6 @@ from ratelimit_mw.decision import Charge, Correction, Hit, Limit
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation
 from ratelimit_mw.testing.reference_store import ReferenceStore, values_of
-from ratelimit_mw.testing.store_suite import label
 
 
 class Search:
@@ -65,7 +64,7 @@ class Search:
         return found
 
 
-@pytest.mark.parametrize("spec", ALGORITHMS, ids=label)
+@pytest.mark.parametrize("spec", ALGORITHMS, ids=str)
 def test_random_requests_in_shared_calls_are_those_of_the_model(redis_server: Server, spec: Any) -> None:
     """1,200 requests of up to four limits, 200 to a call: each is decided in its turn, alone, exactly."""
     others = ["fixed-window", "sliding-window-log", "gcra"]

@@ -19,7 +19,7 @@ from ratelimit_mw.clock import wall_us
 from ratelimit_mw.decision import BanLimit, BanTerms, Charge, Correction, Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, calendar_limit, label
+from ratelimit_mw.testing.store_suite import COUNTS_REJECTED
 
 WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpireat", "hset", "incrby"}
 
@@ -67,7 +67,7 @@ def test_a_peek_and_a_look_write_nothing(store: RedisStore, server: redis.Redis)
     assert list(server.scan_iter()) == []
 
 
-@pytest.mark.parametrize("spec", ["sliding-window-log", COUNTS_REJECTED, "tiered-window"], ids=label)
+@pytest.mark.parametrize("spec", ["sliding-window-log", COUNTS_REJECTED, "tiered-window"], ids=str)
 def test_no_hit_rewrites_a_state_that_grows(store: RedisStore, server: redis.Redis, spec: Any) -> None:
     """A hit on a log of thousands moves few entries, with the commands for an empty one. Those that are old go."""
     limit = limit_of("5000/hour", spec)
@@ -109,7 +109,7 @@ def check_expiry(server: redis.Redis, decision: Decision, now: int | None) -> No
 
 def test_a_clock_that_is_days_off_is_an_error_of_a_calendar(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has only the windows around the time of this process. A difference of hours is no problem."""
-    limit = calendar_limit("5 per calendar day", "Europe/Berlin")
+    limit = limit_of("5 per calendar day", zone="Europe/Berlin")
     one = Hit(limit, limit.prefix + "ip=192.0.2.7", 1)
     for hours, is_known in ((-20, True), (20, True), (-60, False), (60, False)):
         moved = partial(lambda hours: wall_us() + hours * 3_600_000_000, hours)
