@@ -60,7 +60,7 @@ def _read(terminal: int) -> bytes:
 
 
 @pytest.mark.slow
-def test_the_demo_shows_who_was_rejected_and_why(shown: tuple[str, str], tmp_path: Path, folder: Path) -> None:
+def test_the_demo_shows_who_was_rejected(shown: tuple[str, str], tmp_path: Path, folder: Path) -> None:
     """Its counts are the same in each run. The commands that it suggests work."""
     stdout, _ = shown
     assert "\x1b" not in stdout
@@ -71,14 +71,10 @@ def test_the_demo_shows_who_was_rejected_and_why(shown: tuple[str, str], tmp_pat
         assert text.strip() in "\n".join(line.rstrip() for line in stdout.splitlines())
     assert lines[lines.index(TABLE) + 3 :][:3] == [
         "readers who log in 30 300 300 0",
-        "a crawler 1 200 60 140 client",
-        "an attack on passwords 1 100 5 95 login",
+        "a crawler 1 200 60 140",
+        "an attack on passwords 1 100 5 95",
     ]
     assert "365 allowed, 235 rejected" in lines
-    head, _, rest = stdout.partition("\nHTTP/1.1 429 Too Many Requests\n")[2].partition("\n\n")
-    headers = dict(line.split(": ", 1) for line in head.splitlines())
-    assert len(rest.splitlines()[0]) == int(headers["content-length"])
-    assert 0 < int(headers["retry-after"]) <= 3600
     suggested = re.findall(r"^  ratelimit-mw (.+)$", stdout, re.MULTILINE)
     assert [command.split()[0] for command in suggested] == ["init", "check", "explain", "replay"]
     assert max(map(len, stdout.partition("Try next")[2].splitlines())) <= 80
