@@ -223,10 +223,9 @@ def test_the_token_opens_the_api() -> None:
             assert asked.ask(method, path, "http://limits.example", headers=headers, **options).status_code == 200, path
 
 
-def test_a_web_page_cannot_post_a_form() -> None:
-    """A browser sends no JSON to another host without asking first, and the service never agrees."""
-    response = Asked(API).ask("POST", "/v1/reset", data={"key": "x"})
-    assert response.status_code == 415
+def test_a_web_page_cannot_change_anything() -> None:
+    """A browser sends no token to another host without asking first, and the service never agrees."""
+    assert Asked(API).ask("POST", "/v1/reset", data={"key": "x"}).status_code == 400
     assert Asked(API).ask("OPTIONS", "/v1/reset").status_code == 405
 
 
@@ -288,7 +287,6 @@ NO_TOKEN = "expected a token of at least 16 ASCII characters, without spaces"
         ("--workers", "2", "each worker would count on its own"),
         ("--gateway", "nginx", 'Set trusted_proxies = ["127.0.0.1"]'),
         ("--gateway", "apache", "'apache' is not one of"),
-        ("--admin-token-file", "open", "open: other users can read or write this file. Run: chmod 600 open"),
         ("--admin-token-file", "short", "Write one with: openssl rand -hex 16 > short"),
         ("--admin-token-file", "lines", NO_TOKEN),
         ("--admin-token-file", "bytes", NO_TOKEN),
@@ -297,9 +295,8 @@ NO_TOKEN = "expected a token of at least 16 ASCII characters, without spaces"
 def test_a_wrong_option_stops_the_start(folder: Path, option: str, value: str, message: str) -> None:
     """The message says what to write."""
     lines = b"correct horse\nbattery staple\n"
-    for name, content in {"short": b"secret\n", "lines": lines, "bytes": b"\xff" * 32, "open": b"a" * 32}.items():
+    for name, content in {"short": b"secret\n", "lines": lines, "bytes": b"\xff" * 32}.items():
         (folder / name).write_bytes(content)
-        (folder / name).chmod(0o640 if name == "open" else 0o600)
     result = run("serve", "ratelimit.toml", option, value)
     assert (result.exit_code in (1, 2), result.stdout) == (True, "")
     assert message in result.stderr

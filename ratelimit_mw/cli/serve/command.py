@@ -46,8 +46,8 @@ _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 @click.option("--gateway", type=click.Choice(sorted(GATEWAYS)),
               help="The gateway that sends requests to /auth. Its IP address must be in trusted_proxies.")  # fmt: skip
 @click.option("--admin-token-file", "token_file", type=FILE,
-              help="A file with the token of programs and admins, which only its owner may read. By default, the"
-                   " service prints a new token at each start.")  # fmt: skip
+              help="A file with the token of programs and admins. By default, the service prints a new token at each"
+                   " start.")  # fmt: skip
 def serve(
     file: Path,
     host: str,
@@ -105,18 +105,8 @@ def _build(file: str, gateway: str | None, new_token: str | None, token_file: st
 
 
 def _read_token(path: Path) -> str:
-    if not _is_private(path):
-        raise Failure(f"{path}: other users can read or write this file. Run: chmod 600 {path}")
     token = path.read_bytes().strip()
     if not _TOKEN.fullmatch(token):  # a header could not have it
         raise Failure(f"{path}: expected a token of at least 16 ASCII characters, without spaces. Write one with:"
                       f" openssl rand -hex 16 > {path}")  # fmt: skip
     return token.decode()
-
-
-def _is_private(path: Path) -> bool:
-    """Return whether no other users have rights. The service may be in the group of a file of another owner."""
-    if not hasattr(os, "geteuid"):
-        return True  # Windows has no such rights
-    status = path.stat()
-    return not status.st_mode & (0o077 if status.st_uid == os.geteuid() else 0o007)
