@@ -19,7 +19,6 @@ from .output import printable
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
 FORWARDED_FOR: Final = "header:x-forwarded-for"
 _MISSING: Final = ("-", '""', "")
-_MAX_CACHED_TEXT: Final = 256
 _MAX_CLIENT: Final = 255
 _END: Final = 253_402_300_800  # the end of the year 9999, in seconds since 1970
 _PARTS_FROM: Final = ((10**17, 10**9), (10**14, 10**6), (10**11, 10**3))
@@ -117,18 +116,11 @@ def is_host_name(text: str) -> bool:
 
 
 def parse_request(request: str) -> tuple[str, RequestTarget]:
-    """Parse a request line into method and target. Many lines have the same one."""
-    return (_parse_cached if len(request) <= _MAX_CACHED_TEXT else _parse_request)(request)
-
-
-def _parse_request(request: str) -> tuple[str, RequestTarget]:
+    """Parse a request line into method and target."""
     match = _REQUEST.fullmatch(request)
     if match is None:
         raise NoRequestError("not an HTTP request")
     return match[1].upper(), parse_target(match[2])
-
-
-_parse_cached: Final = lru_cache(10_000)(_parse_request)
 
 
 def parse_target(target: str) -> RequestTarget:

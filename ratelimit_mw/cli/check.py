@@ -99,7 +99,7 @@ def _problems(source: Source) -> Iterator[str]:
         if text != UNIX and not parse_network(text).prefixlen:
             yield f"trusted_proxies has {text}, so each client can choose its own IP address. Name your proxies only"
     if not source.overview.is_file:
-        yield from source.problems()
+        yield from source.problems
 
 
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
         yield f"keyed lists {name}, but no key of these rules uses it"
     if any(rule.name is None for rule in settings.rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
-    yield from source.notes()
+    yield from source.notes
     if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in rules):
         yield "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address, and a ban of it"
     if redacted_url(settings.store).startswith("memory:"):

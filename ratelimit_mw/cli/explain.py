@@ -18,8 +18,8 @@ from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
-from .output import Failure, command, json_flag
-from .source import Routed, Source, SourceCommand
+from .output import command, json_flag
+from .source import Routed, Source, SourceCommand, request_of
 
 _QUERY: Final = "query:"
 _SHOWN: Final = ("mode", "consistency", "lease", "algorithm", "ban")
@@ -67,13 +67,11 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
     Features come from --feature; functions of the application are not called.
     """
     overview, rules, notes = source.overview, source.rules.rules, []
-    try:
-        check_used(rules, features, {*BUILT_IN, *source.rules.lists.needs})
-    except ConfigError as error:
-        raise Failure(source.with_hint(str(error))) from None
+    check_used(rules, features, {*BUILT_IN, *source.rules.lists.needs})
     if "ip" not in features and "ip" in source.rules.needs:
         notes.append("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
-    request = _request(method, *path, features.pop("host", ""))
+    target, sent = path
+    request = request_of(method, target.path, features.pop("host", "") or target.host, sent, target.query)
     routed = source.route(request)
     values = _values(source, request, routed, features)
     place = request.method, routed.path, _host(request), routed.to, routed.params
@@ -100,12 +98,6 @@ def _values(source: Source, request: ASGIRequest, routed: Routed, features: Feat
         raise click.BadParameter(str(error)) from None
     values, apply = _features(request, counted, source.rules.needs), routed.to.conversions.apply
     return {name: apply(name, value) for name, value in values.items()} | routed.as_features()
-
-
-def _request(method: str, target: RequestTarget, sent: str, host: str) -> ASGIRequest:
-    headers = [(b"host", (host or target.host).encode("latin-1", "replace"))]
-    texts = {"query_string": target.query.encode("utf-8", "replace"), "raw_path": sent.encode("utf-8", "replace")}
-    return ASGIRequest({"type": "http", "method": method, "path": target.path, "headers": headers, **texts})
 
 
 def _features(request: ASGIRequest, features: Features, needs: Iterable[str]) -> dict[str, Any]:

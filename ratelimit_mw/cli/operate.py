@@ -1,6 +1,5 @@
 """The commands of the operations, such as ``ban`` and ``override set``, and the limiter and the log that they open."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +29,9 @@ def command_of(operation: AdminOperation) -> SourceCommand:
     """Return the command of an operation. Its options and its help are those of the declaration."""
 
     def perform(source: Source, **values: Any) -> Answer:
-        return _perform(operation, source, values)
+        fields = _fields(operation, source, values)
+        with open_limiter(source, operation.reads_log) as limiter, progress("working", None):
+            return run(limiter, operation.name, fields)
 
     params = [_param(operation, name, each) for name, each in operation.arguments.items()]
     command = SourceCommand(
@@ -64,17 +65,6 @@ def _param(operation: AdminOperation, name: str, argument: Argument) -> click.Pa
     if argument.default:
         kinds |= {"default": argument.default, "show_default": True}
     return click.Option([f"--{name}", name], metavar=meta.title, help=meta.description, **kinds)
-
-
-def _perform(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Answer:
-    fields = _fields(operation, source, values)
-    with open_limiter(source, operation.reads_log) as limiter, progress("working", None):
-        try:
-            return run(limiter, operation.name, fields)
-        except ConfigError as error:
-            message = error.message if error.path == "features" else str(error)
-            lacks_rule = error.message.startswith(("unknown rule", "no rule uses"))
-            raise Failure(source.with_hint(message) if lacks_rule else message) from None
 
 
 def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -> Mapping[str, Any]:
@@ -117,8 +107,8 @@ def open_limiter(source: Source, with_log: bool = False, may_be_memory: bool = F
     Its calls may wait longer than those of requests.
 
     Raises:
-        Failure: The store fails, or is an LMDB that does not exist or belongs to another user. ``memory://``, which no
-            other process can reach, is one too, unless it ``may_be_memory``.
+        Failure: The store fails, or is an LMDB that does not exist. ``memory://``, which no other process can reach,
+            is one too, unless it ``may_be_memory``.
     """
     settings, own = source.running_settings, source.http_limiter.limiter if source.http_limiter else None
     store, log = ("memory://", settings.traffic_log) if with_log else (settings.store, None)
@@ -150,19 +140,8 @@ def open_log(url: str, create: bool = False) -> TrafficLog:
 
 
 def _check_files(store: Store) -> None:
-    """Raise ``Failure`` for an LMDB that is missing, or of another user: files of this user would lock that user out.
-
-    LMDB creates a missing environment, and a new one after a crash of the machine.
-    """
+    """Raise ``Failure`` for an LMDB that is missing: opening it would create one."""
     path = getattr(store, "path", None)
-    if not store.name.startswith("lmdb:") or path is None:
-        return
-    try:
-        owner = (Path(path) / "data.mdb").stat().st_uid
-    except PermissionError:
-        raise Failure(f"this user may not open {store.name}. Run the command as the user of the application") from None
-    except OSError:
+    if store.name.startswith("lmdb:") and path is not None and not (Path(path) / "data.mdb").exists():
         hint = "Check the path, or start the application that creates it"
-        raise Failure(f"{store.name} does not exist. {hint}") from None
-    if owner != os.geteuid():
-        raise Failure(f"{store.name} belongs to the user {owner}. Run the command as this user: sudo -u '#{owner}' ...")
+        raise Failure(f"{store.name} does not exist. {hint}")

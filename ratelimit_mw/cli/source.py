@@ -6,9 +6,9 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import click
 
@@ -25,7 +25,7 @@ from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores.url import redacted_url
 from ..wsgi import middleware as wsgi
-from .output import Failure
+from .output import FILE, Failure
 
 _FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.source", "django": "ratelimit_mw.django.source"}
 """The module of each framework that opens its applications. It is imported by name: it needs the framework."""
@@ -53,12 +53,16 @@ class Routed(NamedTuple):
         return given if self.to.endpoint is None else {**given, "endpoint": self.to.endpoint, "view": self.to.function}
 
 
+def request_of(method: str, path: str, host: str, sent: str = "", query: str = "") -> ASGIRequest:
+    """Return a request for the path, which was ``sent`` in a form of its own."""
+    headers = [(b"host", host.encode("latin-1", "replace"))] if host else []
+    texts = {"raw_path": sent or quote(path), "query_string": query}
+    sent_texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
+    return ASGIRequest({"type": "http", "method": method, "path": path, "headers": headers, **sent_texts})
+
+
 def _path_only(request: ASGIRequest) -> Routed:
     return Routed(request.sent_path)
-
-
-def _no_texts() -> Iterable[str]:
-    return ()
 
 
 @dataclass
@@ -74,10 +78,10 @@ class Source:
     """Built by the middleware of the application."""
     route: Callable[[ASGIRequest], Routed] = _path_only
     """Returns where a request goes."""
-    notes: Callable[[], Iterable[str]] = _no_texts
-    """Returns notes about the place of the limits in the application."""
-    problems: Callable[[], Iterable[str]] = _no_texts
-    """Returns the mistakes of the application that only its framework shows."""
+    notes: Iterable[str] = ()
+    """Notes about the place of the limits in the application."""
+    problems: Iterable[str] = ()
+    """The mistakes of the application that only its framework shows."""
 
     def __post_init__(self) -> None:
         self.overview = Overview(self.rules, self.settings.amendments, self.routes)
@@ -95,8 +99,8 @@ class Source:
         http_limiter: HttpLimiter,
         routes: Iterable[Route],
         route: Callable[[ASGIRequest], Routed] = _path_only,
-        notes: Callable[[], Iterable[str]] = _no_texts,
-        problems: Callable[[], Iterable[str]] = _no_texts,
+        notes: Iterable[str] = (),
+        problems: Iterable[str] = (),
     ) -> "Source":
         """Return the source of an application, from what its middleware has built."""
         limits = http_limiter.in_force
@@ -108,11 +112,12 @@ class Source:
         return self.http_limiter.limiter.settings if self.http_limiter else self.settings
 
     def rules_by_feature(self) -> dict[str, list[str]]:
-        """Return the features that the rules need, each with the names of its rules."""
+        """Return the features that the rules need, each with the names of its rules. A path may give some of them."""
         users: dict[str, list[str]] = {}
         for rule in self.rules.rules:
             for name in dict.fromkeys((*rule.source.needs, *(["host"] if rule.source.matches.hosts else []))):
-                users.setdefault(name, []).append(rule.name)
+                if name not in rule.source.captures.names:
+                    users.setdefault(name, []).append(rule.name)
         return users
 
     def as_counted(self, features: Features) -> Features:
@@ -121,14 +126,8 @@ class Source:
             return self.http_limiter.as_counted(features)
         return parts.as_counted(features, self.settings.ipv6_prefix)
 
-    def with_hint(self, message: str) -> str:
-        """Return a message on a rule with a hint, because a file may lack the rule of a decorator."""
-        end = "" if message.endswith("?") else "."
-        hint = f"{end} For a rule of a decorator, write --app MODULE:APP instead of the file"
-        return message + hint * self.overview.is_file
 
-
-def map_source(title: str, views: Any, notes: Callable[[], Iterable[str]]) -> Source:
+def map_source(title: str, views: Any, notes: Iterable[str]) -> Source:
     """Return the rules of an application whose routes are a map of Werkzeug."""
 
     def route(request: ASGIRequest) -> Routed:
@@ -145,7 +144,7 @@ def map_source(title: str, views: Any, notes: Callable[[], Iterable[str]]) -> So
 def _middleware_source(title: str, middleware: Any, outside: list[Any]) -> Source:
     """Return the rules of the middleware of ASGI or WSGI, which is built and opens no connection."""
     if isinstance(middleware, wsgi.RateLimitMiddleware):
-        notes = partial(warnings_of_user, middleware.http_limiter, wsgi.NO_REMOTE_USER)
+        notes = warnings_of_user(middleware.http_limiter, wsgi.NO_REMOTE_USER)
         if middleware.routes is not None:
             return map_source(title, middleware.routes, notes)
         return Source.from_limiter(title, middleware.http_limiter, (), notes=notes)
@@ -226,21 +225,11 @@ def _import(name: str) -> Any:
         return value() if attributes.endswith("()") else value
 
 
-class SettingsFile(click.Path):
-    """The path of a settings file. The URL of a traffic log is an error that does not show it, with the command."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if "://" in str(value):
-            hint = "For the events of a traffic log, run: ratelimit-mw traffic URL"
-            self.fail(f"expected a settings file; got a URL. {hint}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 class SourceCommand(click.Command):
     """A command that takes either FILE or ``--app``. Its function gets a `Source`."""
 
     def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
-        file = click.Argument(["file"], type=SettingsFile(exists=True, dir_okay=False, path_type=Path))
+        file = click.Argument(["file"], type=FILE)
         text = "Use an application instead of FILE, with its decorators and routes."
         app = click.Option(["--app"], metavar="MODULE:APP", help=text)
         super().__init__(params=[file, app, *params], **kwargs)

@@ -8,7 +8,7 @@ import click
 from ..clock import SECOND
 from ..errors import ConfigError, suggestion
 from ..operations import Answer, Cell, Table
-from ..operations.answer import minute_text, seconds_of
+from ..operations.answer import minute_text, period_text, seconds_of
 from ..quota import parse_duration
 from ..testmode import process_clock
 from ..traffic import TrafficLog
@@ -86,7 +86,7 @@ def _events(log: TrafficLog, start: float, end: float) -> Answer:
     events = log.events(start, end)
     rows: list[dict[str, Cell]] = [{"event": event, "total": total} for event, total in events.items()]
     notes = [] if events else ["no event is recorded in this time"]
-    table = Table(f"{log.name}: events from {_period(start, end)}", rows)
+    table = Table(f"{log.name}: events from {period_text(start, end)}", rows)
     return Answer({"from": start, "to": end, "events": events}, [table], notes)
 
 
@@ -107,12 +107,8 @@ def _curve(log: TrafficLog, event: str, start: float, end: float, has_bars: bool
         known = log.events(curve.start, curve.end)
         hint = suggestion(event, known) if known and event not in known else ""
         notes.append(f"no record of {event!r} in this time{hint}")
-    title = f"{event}: {total:,} from {_period(curve.start, curve.end)}"
+    title = f"{event}: {total:,} from {period_text(curve.start, curve.end)}"
     return Answer({"event": event, **figures, "counts": fine.counts}, [Table(title, rows)], notes)
-
-
-def _period(start: float, end: float) -> str:
-    return f"{minute_text(start)} to {minute_text(end)} UTC"
 
 
 @command(
@@ -129,7 +125,7 @@ def import_logs(url: str, access_logs: tuple[str, ...], name: str | None) -> Ans
 
     ACCESS_LOG is a file as for `replay`. Each request counts as the events request, status:STATUS and path:PATH. A log
     that is imported twice counts twice. Requests that are older than the longest retention are left out. If more than
-    1% of the lines of a file cannot be read, nothing is counted.
+    1% of the lines cannot be read, nothing is counted.
     """
     parse_log_url(url)  # a mistake in it is an error before the work
     requests, left_out = RequestLog(access_logs, LineParser(name=name)), 0

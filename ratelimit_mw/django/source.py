@@ -29,7 +29,7 @@ def open_source(_: object, title: str) -> Source | None:
     if not (routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)):
         return None
     # A note is about a limit that applies in another way.
-    notes, problems = (partial(_messages, is_problem) for is_problem in (False, True))
+    notes, problems = (_messages(is_problem) for is_problem in (False, True))
     return Source.from_limiter(title, project.http_limiter, routes.all, partial(_route, routes), notes, problems)
 
 

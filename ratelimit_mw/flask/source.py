@@ -9,4 +9,4 @@ from .hooks import EXTENSION
 def open_source(app: Flask, title: str) -> Source | None:
     """Return the rules of an application; None without the extension."""
     hooks = app.extensions.get(EXTENSION)
-    return hooks and map_source(title, hooks.views, hooks.views.notes)
+    return hooks and map_source(title, hooks.views, hooks.views.notes())

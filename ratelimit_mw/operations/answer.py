@@ -152,6 +152,11 @@ def minute_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").removesuffix("+00:00").removesuffix(":00")
 
 
+def period_text(start: float, end: float) -> str:
+    """Return a time range in UTC."""
+    return f"{minute_text(start)} to {minute_text(end)} UTC"
+
+
 def seconds_of(text: str) -> float:
     """Return the seconds since 1970 of a time in ISO 8601, which is in UTC unless it has a zone.
 

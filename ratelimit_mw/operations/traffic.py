@@ -15,7 +15,7 @@ from ..quota import parse_duration
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, run_beside
 from ..traffic import TrafficLog
-from .answer import Answer, Cell, Table, client_text, minute_text, time_json
+from .answer import Answer, Cell, Table, client_text, period_text, time_json
 from .arguments import Last, Most, OnlyRule, operation
 from .clients import ALL_CLIENTS
 
@@ -41,8 +41,7 @@ async def report(call: Call, limiter: Limiter, *, last: Last = "24h") -> Answer:
     json = found.report()
     rows = json["rules"]
     parts = [part for part in _PARTS if any(row[part] for row in rows)]
-    first, last_minute = (minute_text(time // 60 * 60) for time in (found.start, found.end))
-    title = f"{found.log.name}: requests from {first} to {last_minute} UTC"
+    title = f"{found.log.name}: requests from {period_text(found.start // 60 * 60, found.end // 60 * 60)}"
     notes = [] if any(row["total"] for row in rows) else ["no request is recorded in this time"]
     return Answer(json, [Table(title, [_cells(row, parts) for row in rows])], notes)
 

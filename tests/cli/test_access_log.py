@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from tables import each
 from ratelimit_mw import INVALID
 from ratelimit_mw.cli.access_log import FORWARDED_FOR, LONGEST_LINE, InvalidLineError, LogEntry, RequestTarget
 from ratelimit_mw.cli.log_formats import LineParser
-from ratelimit_mw.cli.logs import LogFile
+from ratelimit_mw.cli.logs import RequestLog
 
 COMMON = '192.0.2.7 - alice [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12'
 FEATURES = ("user", "header:referer", "header:user-agent")
@@ -206,13 +205,15 @@ def test_an_invalid_line_has_its_reason(text: str, reason: str) -> None:
     assert why_not(text) == reason
 
 
-def test_longest_line() -> None:
+def test_longest_line(tmp_path: Path) -> None:
     """A longer line is invalid; a line of exactly the maximum is read, with any line end."""
     fits = line(agent="x" * (LONGEST_LINE - len(line(agent=""))))
+    path = tmp_path / "log"
     assert len(fits) == LONGEST_LINE
     for end in ("", "\n", "\r\n"):
         assert parse(fits + end).status == 200
-        assert len(list(LogFile("a").read(io.BytesIO((fits + end).encode()), LineParser()))) == 1
+        path.write_text(fits + end, newline="")
+        assert RequestLog([str(path)], LineParser()).count == 1
     assert why_not(fits + "x") == f"longer than {LONGEST_LINE:,} bytes"
 
 

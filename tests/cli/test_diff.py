@@ -180,7 +180,7 @@ def test_effect_as_tables(pair: Pair, files: Files) -> None:
     answer = answer_of("diff", *words)
     assert ["new", "-", "2", "2", "0"] in [row.split() for row in run("diff", *words).stdout.splitlines()]
     assert lines_of(answer) == [
-        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC",
+        "2017-07-14 02:40 to 2017-07-14 02:40 UTC",
         "format: combined",
         "7 requests from 2 clients",
         "2 rejected before, 2 after",

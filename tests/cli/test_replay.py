@@ -92,7 +92,6 @@ def test_report_as_json(rules: Write, log: Write) -> None:
         "formats": {"combined": 15},
         "lines": 15,
         "invalid": 0,
-        "invalid_examples": [],
         "rules": [
             {
                 "name": "site",
@@ -135,7 +134,7 @@ def test_report_as_tables(rules: Write, log: Write) -> None:
     shadow, denied = {**SITE, "name": "new", "mode": "shadow"}, [line("192.0.2.9")]
     answer = answer_of("replay", rules(SITE, api, shadow, QUEUE, **DENY), log(lines + denied), "--limit", 2)
     assert lines_of(answer) == [
-        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC",
+        "2017-07-14 02:40 to 2017-07-14 02:40 UTC",
         "format: combined",
         "23 requests from 5 clients",
         "11 rejected (47.8%) from 5 clients",

@@ -64,7 +64,7 @@ def replay(
     trusted_proxies of FILE, the client is found in X-Forwarded-For, as in the application: after the user agent in a
     text log.
 
-    A line that is in no known format is invalid. A log with more than 1% of such lines is an error.
+    A line that is in no known format is invalid. Logs with more than 1% of such lines are an error.
     """
     if share is not None and not source.overview.is_file:
         raise click.UsageError("--suggest takes a FILE. Copy the limits of decorators into one")
@@ -72,7 +72,7 @@ def replay(
     log = RequestLog(access_logs, parser)
     simulation = Simulation(source.running_settings, None if source.overview.is_file else source)
     report = ReplayReport(log, simulation, has_uses=share is not None)
-    notes = [*notes_on(source, parser, simulation), *report.notes()]
+    notes = [*notes_on(source, parser, simulation)]
     summary = {**report.as_json(limit), **log.lines_json()}
     shown: list[Table | Line | str] = [*_show(report.period, summary)]
     if share is not None:

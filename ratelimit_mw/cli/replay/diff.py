@@ -63,9 +63,7 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], name: str | None, l
     )
     effect = summary["effect"] = {**compare(before, after, limit), "formats": log.formats}
     pairs = zip(sources, (before, after), strict=True)
-    notes = [
-        note for source, report in pairs for note in (*notes_on(source, parser, report.simulation), *report.notes())
-    ]
+    notes = [note for source, report in pairs for note in notes_on(source, parser, report.simulation)]
     return Answer(summary, [*shown, *_show(after.period, effect)], notes, bool(effect["newly_rejected"]))
 
 

@@ -6,16 +6,15 @@ used is a limit that rejects about this share at most.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from ...clock import SECOND
 from ...decision import Verdict
 from ...keys.features import INVALID
+from ...operations.answer import period_text, time_json
 from ...quota import Quota
 from ..access_log import LogEntry
 from ..logs import RequestLog
-from ..output import count_text
 from .simulation import Simulation
 
 _DAY: Final = 86_400
@@ -149,11 +148,11 @@ class ReplayReport:
 
     @property
     def period(self) -> str:
-        return "{:%Y-%m-%d %H:%M:%S} to {:%Y-%m-%d %H:%M:%S} UTC".format(*map(_moment, (self.log.first, self.log.last)))
+        return period_text(int(self.log.first), int(self.log.last))
 
     def log_json(self) -> dict[str, Any]:
         """Return what the log contains."""
-        first, last = (_moment(time).isoformat() for time in (self.log.first, self.log.last))
+        first, last = time_json(int(self.log.first)), time_json(int(self.log.last))
         return {"requests": self.log.count, "first": first, "last": last, "clients": self.clients}
 
     def as_json(self, limit: int) -> dict[str, Any]:
@@ -208,18 +207,6 @@ class ReplayReport:
             quotas = [_scaled(quota, amounts[quota]) if quota in amounts else quota for quota in rule.source.quotas]
             suggested[rule.name] = list(map(str, quotas)) if found and all(found) else None
         return suggested
-
-    def notes(self) -> Iterator[str]:
-        """Yield a note on the requests of trusted proxies that name no client."""
-        simulation = self.simulation
-        users = [rule.name for rule in simulation.rules if "ip" in rule.source.needs]
-        rows = [row for row in self.top(-1) if simulation.is_proxy(row["client"])] if users else []
-        if rows:
-            requests, first = sum(row["requests"] for row in rows), rows[0]["client"]
-            shown = f"{first}{' and other trusted proxies' if rows[1:] else ', a trusted proxy,'}"
-            number, header = count_text(requests, "request"), simulation.header.partition(":")[2]
-            effect = f"all clients behind a proxy share one count for {', '.join(users)}"
-            yield f"{number} of {shown} have no address in {header}: {effect}"
 
 
 def _uses_of(number: int, entry: LogEntry, verdict: Verdict) -> Iterator[tuple[Any, ...]]:
@@ -278,8 +265,3 @@ def _most_changed(side: ReplayReport, limit: int) -> list[dict[str, Any]]:
         }
         for client, requests, count in side.rows(_MOST_CHANGED, limit=limit)
     ]
-
-
-def _moment(seconds: float) -> datetime:
-    """Return a time in UTC, in whole seconds."""
-    return datetime.fromtimestamp(int(seconds), UTC)

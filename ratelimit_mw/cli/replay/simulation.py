@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Final
-from urllib.parse import quote
 
 from ...asgi.request import ASGIRequest
 from ...clock import SECOND
@@ -21,7 +20,7 @@ from ...stores.url import redacted_url
 from ..access_log import LogEntry
 from ..log_formats import LineParser
 from ..output import Failure
-from ..source import Source
+from ..source import Source, request_of
 
 _ALWAYS_LOGGED: Final = ("ip", "method", "path")
 _OF_ROUTES: Final = ("endpoint", "view")
@@ -47,21 +46,15 @@ class Simulation:
         self.rules = self._limiter.rules.rules
         self._attributes = _attributes_of(self.rules)
         self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
-        self.header = _header_of(settings)
-        """The feature of the header that names the client behind trusted proxies."""
+        self._header = _header_of(settings)
         trusted, prefix = settings.trusted_proxies, settings.ipv6_prefix
         by_header = ClientIP(trusted, settings.forwarded_header, prefix)
         by_list = ClientIP(trusted, "x-forwarded-for", prefix)  # a list of addresses has this form
         self._find = lru_cache(_KNOWN_CLIENTS)(partial(_find_client, by_header, by_list))
-        self._trusts = by_header.trusts
 
     def client(self, entry: LogEntry) -> Any:
         """Return the value of ``ip``, as the middleware finds it."""
-        return self._find(entry.client, entry.features.get(self.header))
-
-    def is_proxy(self, client: str) -> bool:
-        """Return whether a client of a table is a trusted proxy: no address of the line is behind it."""
-        return self._trusts(client.partition("/")[0])
+        return self._find(entry.client, entry.features.get(self._header))
 
     def decide(self, entry: LogEntry) -> Verdict:
         """Decide a request at its time, and conclude it with its status."""
@@ -92,9 +85,7 @@ class Simulation:
 
 def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest, dict[str, Any]]:
     """Return a request of an application, and the features that its route gives."""
-    headers = [(b"host", host.encode("latin-1", "replace"))] if host else []
-    sent = {"path": path, "raw_path": quote(path).encode(), "query_string": b"", "headers": headers}
-    request = ASGIRequest({"type": "http", "method": method, **sent})
+    request = request_of(method, path, host)
     routed = app.route(request)
     request.to, request.path_params = routed.to, routed.params
     return request, {**routed.features, **routed.as_features()}
@@ -163,19 +154,13 @@ def notes_on(source: Source, parser: LineParser, simulation: Simulation) -> Iter
         yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
     if slots := [rule.name for rule in rules if any(limit.quota.concurrent for limit in rule.all_limits())]:
         yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
-    yield from _missing(source, parser)
+    attributes = _attributes_of(rules)
+    is_app = not source.overview.is_file
+    given = {*_ALWAYS_LOGGED, *parser.found, *(_OF_ROUTES if is_app else ())}
+    families = (_QUERY, "path:") if is_app else (_QUERY,)
+    for feature, users in source.rules_by_feature().items():
+        for part in dict.fromkeys(attributes.get(feature, [feature])):
+            if part not in given and not part.startswith(families):
+                yield f"the log does not contain {part}: missing in every request for {', '.join(users)}"
     if simulation.is_full:
         yield f"more than {_MAX_KEYS:,} keys at once: some clients share counts, and may be rejected too early"
-
-
-def _missing(source: Source, parser: LineParser) -> Iterator[str]:
-    """Yield the features that no line contains, each with the rules that use it."""
-    attributes = _attributes_of(source.rules.rules)
-    captured = {(rule.name, name) for rule in source.rules.rules for name in rule.source.captures.names}
-    for feature, users in source.rules_by_feature().items():
-        names = [name for name in users if (name, feature) not in captured]
-        for part in dict.fromkeys(attributes.get(feature, [feature])) if names else ():
-            is_of_route = not source.overview.is_file and (part in _OF_ROUTES or part.startswith("path:"))
-            is_logged = part in _ALWAYS_LOGGED or part.startswith(_QUERY)
-            if not (is_of_route or is_logged or part in parser.found):
-                yield f"the log does not contain {part}: missing in every request for {', '.join(names)}"
