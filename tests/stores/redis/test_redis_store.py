@@ -97,6 +97,13 @@ def test_every_key_expires_after_whatever_was_done(store: RedisStore, server: re
         check_expiry(server, store.apply([look], now)[0], now)
 
 
+def test_a_debt_of_any_size_is_kept(store: RedisStore) -> None:
+    """Redis reads no expiry as late."""
+    limit = limit_of("1/366d", "gcra")
+    store.correct([Correction(limit, hit(limit).key, 10**12, None)])
+    assert not store.apply([hit(limit)])[0].allowed
+
+
 def check_expiry(server: redis.Redis, decision: Decision, now: int | None) -> None:
     (key,) = server.scan_iter()
     expires_at = server.pexpiretime(key) * 1000
@@ -124,7 +131,7 @@ def test_a_clock_that_is_days_off_is_an_error_of_a_calendar(store: RedisStore, m
 
 def test_what_is_given_back_whole_leaves_no_key(store: RedisStore, server: redis.Redis) -> None:
     """A key is gone when nothing counted is left in it."""
-    hits = [hit(limit_of("5/hour", spec)) for spec in ALGORITHMS]
+    hits = [hit(limit) for limit in (limit_of("5 concurrent"), *(limit_of("5/hour", spec) for spec in ALGORITHMS))]
     at = [decision.at_us for decision in store.apply(hits, NOW)]
     assert len(list(server.scan_iter())) == len(hits)
     store.correct([undo(one, when) for one, when in zip(hits, at, strict=True)], NOW)
