@@ -6,6 +6,9 @@ SET enable_seqscan = off;
 SET jit = off;
 SET default_transaction_isolation = 'read committed';
 
+-- A call that waits for a locked table, as by VACUUM FULL, has left its connection, and each later call opens another.
+SET lock_timeout = '1s';
+
 DO $$ BEGIN
     IF to_regclass('{table}') IS NULL THEN
         CREATE UNLOGGED TABLE {table} (

@@ -73,8 +73,7 @@ def test_a_key_that_is_created_during_a_write_undoes_it(postgres_server: Postgre
         row = new.key.encode(), new.limit.algorithm.dump((NOW, 3, 0, NOW)), 1, 1 << 60
         other.execute("INSERT INTO ratelimit_mw VALUES (%s, %s, %s, %s)", row)
         writing = pool.submit(slow.lost)
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        wait_for(lambda: ask(postgres_server, waiting), "the write to wait")
+        wait_for(lambda: ask(postgres_server, "SELECT 1 FROM pg_locks WHERE NOT granted"), "the write to wait")
         other.commit()
         assert writing.result() == [known.key, new.key]
     assert remaining(store, known, new) == [8, 6]
@@ -112,8 +111,7 @@ def test_expired_rows_are_deleted(postgres_server: PostgresServer) -> None:
     """Every sixteenth write deletes up to 64 of them. Others stay."""
     with opened(postgres_server, "?table=swept") as store:
         store.start()
-        rows = "INSERT INTO swept SELECT ('old' || n)::bytea, 'x', 1, n FROM generate_series(1, 100) n"
-        ask(postgres_server, rows)
+        ask(postgres_server, "INSERT INTO swept SELECT ('old' || n)::bytea, 'x', 1, n FROM generate_series(1, 100) n")
         left = []
         for _ in range(32):
             store.apply([hit(limit_of("9/minute"))])
@@ -129,8 +127,7 @@ def test_a_state_stays_until_its_reset(
     """And at most an eighth longer. A debt of any size fits."""
     limit, before = limit_of(quota, "gcra"), time.time()
     store.apply([hit(limit, limit.limit)])
-    find = "SELECT expires FROM ratelimit_mw WHERE key = %s"
-    ends = ask(postgres_server, find, hit(limit).key.encode())[0][0] / 1e6
+    ends = ask(postgres_server, "SELECT expires FROM ratelimit_mw WHERE key = %s", hit(limit).key.encode())[0][0] / 1e6
     assert before + seconds - 1 <= ends <= time.time() + seconds * 9 / 8 + 1
     limiter = Limiter([Rule(name=limit.rule, limits="1000/minute", algorithm="gcra")], store)
     limiter.settle(limiter.hit({"ip": "192.0.2.7"}), 10**12)
@@ -219,12 +216,15 @@ def test_a_host_that_no_name_server_knows_is_left_out(postgres_server: PostgresS
 
 
 def test_a_connection_that_cannot_be_set_up_is_closed(postgres_server: PostgresServer) -> None:
-    """A user without rights fails at each attempt, so nothing may be left of one."""
-    own = {"host": HOST, "port": str(postgres_server.port), "user": "postgres", "dbname": "postgres"}
-    with pytest.raises(ConnectionError, match="missing"):
-        connect({**own, "application_name": "without rights"}, "SELECT * FROM missing")
-    left = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'without rights'"
-    wait_for(lambda: not ask(postgres_server, left), "the connection to be closed")
+    """Each call tries again without rights, or while the table is locked. So nothing may be left of one."""
+    with psycopg.connect(address(postgres_server)) as other:
+        other.execute("CREATE TABLE locked ()")
+        for table, reason in {"missing.table": 'schema "missing" does not exist', "locked": "lock timeout"}.items():
+            query = f"?table={table}&application_name=failed"
+            with opened(postgres_server, query) as store, pytest.raises(StoreError, match=reason):
+                store.ping()
+        left = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'failed'"
+        wait_for(lambda: not ask(postgres_server, left), "the connections to be closed")
 
 
 # -- URLs ------------------------------------------------------------------------------------------------------
