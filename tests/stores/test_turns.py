@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from servers import wait_for
 
 from ratelimit_mw.decision import Correction, Hit
-from ratelimit_mw.errors import StateError
+from ratelimit_mw.errors import StateError, StoreError
 from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.stores.bytecall import Write
 from ratelimit_mw.stores.bytestore import ByteStore
@@ -168,6 +169,24 @@ def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
         errors = [each.exception() for each in found]
     assert [getattr(each, "keys", each) for each in errors] == [None, (hit("damaged").key,)] * 2
     assert [found[i].result()[0].remaining for i in (0, 2)] == [999, 998]
+
+
+@pytest.mark.parametrize("replies", [True, False])
+def test_a_request_without_its_turn_in_time_is_rejected(
+    store: DictStore, monkeypatch: pytest.MonkeyPatch, replies: bool
+) -> None:
+    """The store has not failed if it replies to others meanwhile."""
+
+    async def wait(*_: Any) -> Any:
+        if replies:
+            store.apply([hit("other")], NOW)
+        raise TimeoutError
+
+    monkeypatch.setattr(store._threads, "result", wait)
+    store.may_read.release()
+    assert store._threads.turns.take(SimpleNamespace(keys={hit("all").key}, joins=True))
+    with nullcontext() if replies else pytest.raises(StoreError):
+        assert [each.retry_us for each in store.apply([hit("all")], NOW)] == [100_000]
 
 
 def test_a_late_request_does_not_race_again(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
