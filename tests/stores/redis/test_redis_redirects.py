@@ -30,7 +30,7 @@ Location = tuple[str, int]
 class Servers:
     """Servers that reply with a value, an error, or the result of a function.
 
-    ``DOWN`` rejects connections, ``SILENT`` accepts none, and ``LATE`` takes the whole time of a call.
+    ``DOWN`` rejects connections, and ``SILENT`` accepts none.
     """
 
     def __init__(self, **replies: Any) -> None:
@@ -51,9 +51,6 @@ class Servers:
         if self.replies.get(host) is SILENT:
             self.clock.now = deadline
             raise TimeoutError
-        if self.replies.get(host) is LATE:
-            self.clock.now += BUDGET
-            raise TimeoutError
         return partial(self._reply, host)
 
     def _reply(self, host: str, command: list[bytes]) -> Any:
@@ -67,7 +64,7 @@ class Servers:
         return reply() if callable(reply) else reply
 
 
-DOWN, SILENT, LATE = object(), object(), object()
+DOWN, SILENT = object(), object()
 
 
 class Pool:
@@ -205,13 +202,6 @@ def test_another_server_names_the_successor_of_one_that_cannot_be_reached(
     reply = ask(cluster, servers)
     assert reply == b"counted" if successor == C else isinstance(reply, NotRunError)
     assert servers.sent == ["a:rejected", "b:CLUSTER", *sent]
-
-
-def test_nothing_is_sent_after_the_deadline(servers: Servers, cluster: Router) -> None:
-    """A connect that used up the budget leaves no time for another server."""
-    servers.replies = {"a": LATE}
-    assert "time budget" in str(ask(cluster, servers))
-    assert servers.sent == []
 
 
 def test_a_server_that_has_left_the_cluster_gives_no_map() -> None:
