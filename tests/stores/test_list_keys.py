@@ -15,6 +15,7 @@ from ratelimit_mw import ConfigError, Quota
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import MemoryStore, Store, open_store
+from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 LIMIT = build_limit("log[in]*", 0, Quota.parse("5/hour"), "fixed-window")
@@ -69,7 +70,8 @@ def test_many_keys_have_several_pages(handle: StoreHandle) -> None:
     for start in range(0, 2_500, 500):
         handle.apply([Hit(LIMIT, key, 1) for key in keys[start : start + 500]])
     found, pages = listed(handle, "1|")
-    assert sorted(set(found)) == sorted(keys)
+    has_scan = isinstance(handle.store, RedisStore)  # which may return a key twice
+    assert sorted({*found} if has_scan else found) == sorted(keys)
     assert pages >= 3
     handle.forget(keys[:2_499])
     assert listed(handle, "1|")[0] == keys[2_499:]
