@@ -110,7 +110,3 @@ def test_on_a_cluster_two_more_are_enough(tmp_path: Path) -> None:
         store.forget(one.key for one in hits)
         assert all(decision.remaining == 4 for decision in store.apply(hits))
         store.close()
-        for node in nodes:
-            with redis.Redis(port=node.port) as admin:
-                admin.execute_command("ACL SETUSER", *rights("traffic"), "+cluster|slots", "+command")
-        use_log(f"redis+cluster://traffic:s3cret@{HOST}:{nodes[0].port}")
