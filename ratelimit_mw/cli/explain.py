@@ -1,6 +1,5 @@
 """``ratelimit-mw explain``: show which rules apply to a request, and why the others do not."""
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import click
@@ -8,13 +7,12 @@ import click
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, UNKNOWN_IP, Features
-from ..keys.parts import part_of
 from ..operations import Answer, Cell, Table, read_features
 from ..operations.answer import words_of_client
 from ..operations.clients import ALL_CLIENTS
 from ..operations.inspect import check_used
 from ..operations.overview import Overview, describe_amendments, function_name, row_of
-from ..rules.compiled import CompiledRule
+from ..rules.compiled import CompiledRule, words_of_entries
 from ..rules.lookup import Found
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
@@ -74,7 +72,7 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
     request = request_of(method, target.path, features.pop("host", "") or target.host, sent, target.query)
     routed = source.route(request)
     values = _values(source, request, routed, features)
-    place = request.method, routed.path, _host(request), routed.to, routed.params
+    place = request.method, routed.path, values["host"], routed.to, routed.params
     explanations = {rule: _explain(rule, values, overview, overview.why_not(rule, *place, values)) for rule in rules}
     lists = source.settings.lists.at(routed.path, routed.to, lambda: routed.params)
     list_name = {True: "allow", False: "deny", None: None}[lists.allows(values)]
@@ -91,35 +89,25 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
 
 
 def _values(source: Source, request: ASGIRequest, routed: Routed, features: Features) -> dict[str, Any]:
-    """Return all features of a request, as they are counted: those of its line, of its route and of the options."""
+    """Return all features of a request, as the middleware writes them: of its line, of its route and of the options."""
     try:
         counted = source.as_counted({"ip": UNKNOWN_IP, **routed.features, **features})
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
-    values, apply = _features(request, counted, source.rules.needs), routed.to.conversions.apply
-    return {name: apply(name, value) for name, value in values.items()} | routed.as_features()
-
-
-def _features(request: ASGIRequest, features: Features, needs: Iterable[str]) -> dict[str, Any]:
-    """Return the features of the request as the middleware writes them."""
-    names = (*(request.query_values or ()), *(name.removeprefix(_QUERY) for name in needs if name.startswith(_QUERY)))
-    values = ((name, request.query_field(name)) for name in names)
-    query = {f"{_QUERY}{name}": value for name, value in values if value is not None}
-    return {"path": request.path, **query, **features, "method": request.method, "host": _host(request)}
-
-
-def _host(request: ASGIRequest) -> Any:
-    """Return the host as the middleware reads it; "" without one, so that no rule of a host applies."""
-    return request.host if request.header("host") else ""
+    needed = [name.removeprefix(_QUERY) for name in source.rules.needs if name.startswith(_QUERY)]
+    fields = {f"{_QUERY}{name}": request.query_field(name) for name in (*(request.query_values or ()), *needed)}
+    query = {name: value for name, value in fields.items() if value is not None}
+    host = request.host if request.header("host") else ""  # without one, no rule of a host applies
+    values = {"path": request.path, **query, **counted, "method": request.method, "host": host}
+    convert = routed.to.conversions.apply
+    return {name: convert(name, value) for name, value in values.items()} | routed.as_features()
 
 
 def _explain(rule: CompiledRule, features: Features, overview: Overview, reason: str) -> dict[str, Any]:
     """Return the key and the limits of a rule for a request, or the reason why the rule does not apply."""
     features = rule.captures.add(features)
     key = None if reason else rule.build_key(features)
-    entries = rule.source.entries
-    absent = (entry for entry in entries if not any(part_of(part).value(features) is not None for part in entry))
-    missing = " and ".join(map("|".join, absent))
+    missing = words_of_entries(rule.missing_in_key(features))
     if not reason and key is None and (rule.source.when_missing != "reject" or rule.shadow):
         reason = f"key: {missing} is missing"
     if reason:

@@ -184,11 +184,11 @@ def open_application(name: str) -> Source:
 
 
 def _layers_of(app: Any) -> Iterator[Any]:
-    """Yield an application and the layers inside it, the outermost first, each once."""
-    seen: list[Any] = []
-    while app is not None and len(seen) < _MAX_LAYERS and all(app is not layer for layer in seen):
+    """Yield an application and the layers inside it, the outermost first. They may lead back to one another."""
+    for _ in range(_MAX_LAYERS):
+        if app is None:
+            return
         yield app
-        seen.append(app)
         if hasattr(app, "build_middleware_stack"):  # Starlette builds its layers at its first call
             if app.middleware_stack is None:
                 app.middleware_stack = app.build_middleware_stack()
