@@ -36,7 +36,7 @@ async def _open_connection(way: Way, server: Server, tls: Tls, codec: Codec, dea
             await way.connect(plain, end, way.clock.now + (deadline - way.clock.now) / left)
             return await _wrap(way, plain, server, tls, codec, deadline)
         except BaseException as error:
-            plain.close()
+            way.drop(plain)
             if left == 1 or not isinstance(error, OSError):  # no other address may accept
                 raise
     raise OSError("the name has no address")

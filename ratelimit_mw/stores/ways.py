@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from .budget import LoopClock, ThreadClock, take_error
@@ -73,6 +74,10 @@ class Threads(_Way):
         connection.shake_hands(encrypted, due)
         return connection
 
+    def drop(self, plain: socket.socket) -> None:
+        """Close a socket that is not connected in time."""
+        plain.close()
+
     def channel(self, connect: Callable[[float], Awaitable[Any]]) -> BlockingChannel:
         """Return a channel, which connects when a call needs it, until a time."""
         return BlockingChannel(connect, self.clock)
@@ -126,6 +131,11 @@ class EventLoop(_Way):
             connection.close()  # it may have connected meanwhile
             raise
         return connection
+
+    def drop(self, plain: socket.socket) -> None:
+        """Close a socket after the loop has left it: the task that connects, which was cancelled, ends before."""
+        with suppress(RuntimeError):  # the loop has ended
+            asyncio.get_running_loop().call_soon(plain.close)
 
     def channel(self, connect: Callable[[float], Awaitable[Any]]) -> LoopChannel:
         return LoopChannel(connect, self.clock)

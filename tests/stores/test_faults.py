@@ -10,10 +10,11 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from own_time import way_of
@@ -31,7 +32,7 @@ from servers import (
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores import Store, connecting, open_store, ways
 from ratelimit_mw.testing.store_suite import WAYS
 
 BUDGET_US = 50_000
@@ -273,6 +274,31 @@ def test_of_several_addresses_of_a_name_a_silent_one_is_left(names: Names, scene
         url = scene.url.replace(HOST, "cache.test")
         with closing(WAYS[way](open_store(url, 3_000_000))) as handle:
             assert handle.hit(limit_of("5/hour")).remaining == 4
+
+
+def test_the_loop_leaves_a_socket_before_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a connect is given up: another connection may have the same number by then."""
+    known, logged = Future[Any](), list[Any]()
+    monkeypatch.setattr(connecting, "run_once", lambda *_: known)
+
+    async def give_up(steps: int) -> None:
+        def count_down(left: int) -> None:
+            loop.call_soon(count_down, left - 1) if left else task.cancel()
+
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: logged.append(context))
+        loop.call_soon(count_down, steps)
+        work = connecting.open_connection(ways.EventLoop(60.0), ways.Server(HOST, 1), None, Mock(), 60.0)
+        task = asyncio.ensure_future(work)
+        for found in await asyncio.gather(task, return_exceptions=True):
+            getattr(found, "close", int)()
+        await ways.forget_transports()
+
+    with socket.create_server((HOST, 0)) as listener:
+        known.set_result([(socket.AF_INET, listener.getsockname())])
+        for steps in range(12):
+            asyncio.run(give_up(steps))
+    assert not logged
 
 
 def test_a_server_that_is_not_there_is_an_error() -> None:
