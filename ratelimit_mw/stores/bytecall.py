@@ -242,9 +242,9 @@ class ByteCall:
         return [Correction.refund(each) for each in self.decisions if each.hit[1] in keys and each.hit[2]]
 
     def give_up(self, may_count: bool = False) -> None:
-        """Reject the hits. If the store may count them, return their slots, which have an id."""
-        if self.hits:
-            _reject_lost(self.decisions)
+        """Reject the hits, unless a limit does. If the store may count them, return their slots, which have an id."""
+        if self.hits and all(each.allowed or each.shadow for each in self.decisions):
+            reject_uncounted(self.decisions, _RETRY)
         slots = [hit for hit in self.hits if may_count and isinstance(hit.cost, SlotCost)]
         self.left = [*self.left, *(Correction.return_slots(*hit[:2], hit.cost) for hit in slots)]  # type: ignore[arg-type]
         self.hits = ()
@@ -299,9 +299,3 @@ def _damaged_keys(hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> list[s
         except DAMAGE:
             keys.append(hit.key)
     return keys
-
-
-def _reject_lost(decisions: list[Decision]) -> None:
-    """Reject a request that could not be counted, unless a limit rejects it already."""
-    if all(each.allowed or each.shadow for each in decisions):
-        reject_uncounted(decisions, _RETRY)

@@ -88,21 +88,6 @@ def test_several_limits_are_served_from_leases(way: Any) -> None:
     assert store.calls == 3
 
 
-def test_an_ended_lease_is_returned_with_the_next_share() -> None:
-    """After a twentieth of the period nothing is consumed from the lease."""
-    (limiter,), store, clock = setup()
-    for _ in range(3):
-        limiter.hit(WHO)
-    clock.advance(3.1)
-    limiter.hit(WHO)  # not seen within a lease's life: alone
-    clock.advance(1.0)
-    limiter.hit(WHO)  # hot again: returns 48, draws 50
-    clock.advance(3.1)
-    consumed = 100 - limiter.peek(WHO).decisions[0].remaining - 1
-    assert consumed == 3 + 1 + 50
-    assert store.calls == 2 + 1 + 2 + 1
-
-
 @each(("features", "consumed"), [(WHO, 5 + 49), (THIRD, 4)])
 def test_a_lease_serves_no_hit_from_its_end_on(features: dict[str, str], consumed: int) -> None:
     """A request at that instant, of any client, asks the store and returns the unused part. No earlier one does."""
@@ -176,6 +161,21 @@ def test_close_during_an_outage_raises_nothing(way: Any, failures: int, calls: i
     before = store.calls
     way(limiter).close()
     assert store.calls == before + calls, "one for the announcement of this process, one for shares"
+
+
+def test_a_lease_that_ends_while_the_breaker_is_open_is_returned_later() -> None:
+    """The store is not called then, so the unused part is kept."""
+    (limiter,), store, clock = setup()
+    limiter.hit(WHO)
+    limiter.hit(WHO)
+    store.down = True
+    for seconds in (0, 0, 0, 3.1):
+        clock.advance(seconds)
+        limiter.hit(ANOTHER)
+    store.down = False
+    limiter.remote.breaker.recover(0)  # type: ignore[union-attr]
+    limiter.hit(ANOTHER)
+    assert left(limiter) == 98
 
 
 def test_a_reset_drops_the_lease() -> None:

@@ -138,15 +138,18 @@ class RemoteStore:
         """Serve hits from leases, and ask the store for the others, or for shares in their place."""
         request = self.leases.begin(hits)
         if not request.result:
-            asking = self._ask_for(call, request, now)
-            has_shares = bool(request.shares or request.returns)
+            returns = [] if self.breaker.open else self.leases.return_ended()  # others wait for the end of an outage
+            asking = self._ask_for(call, request, returns, now)
+            has_shares = bool(request.shares or returns)
             await (self._complete(asking) if has_shares and call is async_call else asking)
         return request.result
 
-    async def _ask_for(self, call: Call, request: LeasedRequest, now: int | None) -> None:
+    async def _ask_for(
+        self, call: Call, request: LeasedRequest, returns: Sequence[Correction], now: int | None
+    ) -> None:
         try:
-            if request.returns:
-                await self._correct_there(call, request.returns, now)
+            if returns:
+                await self._correct_there(call, returns, now)
             while not request.result:
                 self.leases.learn(request, await self._ask(call, request.asked, now, True))
         except BaseException:
