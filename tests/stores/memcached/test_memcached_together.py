@@ -46,15 +46,6 @@ def test_requests_for_one_key_lose_no_race(memcached_server: Server) -> None:
             assert writes == 2, spec
 
 
-def test_requests_with_several_keys_do_not_wait_for_each_other_for_ever(memcached_server: Server) -> None:
-    """The order of their limits does not matter."""
-    one, two = limit_of("1000/day", "gcra"), limit_of("1000/day")
-    with opened(memcached_server) as store:
-        found = together(store, [[hit(one), hit(two)], [hit(two), hit(one)]] * 20)
-        assert all(d.allowed for decisions in found for d in decisions)
-        assert [store.apply([hit(limit, 0)], NOW)[0].remaining for limit in (one, two)] == [960, 960]
-
-
 @pytest.mark.thorough
 def test_a_request_without_its_turn_in_time_is_rejected(tmp_path: Path) -> None:
     """The server replied to the first request. The next ones share a turn without a reply, and the last one has none.
