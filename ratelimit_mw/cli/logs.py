@@ -25,9 +25,8 @@ _CACHE: Final = 50_000
 """The memory of the database in KiB. The rest of it is on disk."""
 _READ: Final = LONGEST_LINE + 2  # with the end of the line
 _FORMATS: Final = (
-    'Expected the common or combined format of Apache and nginx: CLIENT - USER [TIME] "REQUEST" STATUS SIZE. A host'
-    " name, a time, or a prefix of syslog or Kubernetes may precede it. Or expected another format of --format, or JSON"
-    " lines with the names of nginx, Caddy, Traefik or Envoy. With docker compose logs, add --no-log-prefix"
+    "Expected a format of --format, or JSON lines with the names of nginx, Caddy, Traefik or Envoy. A host name, a"
+    " time, or a prefix of syslog or Kubernetes may precede it. With docker compose logs, add --no-log-prefix"
 )
 
 

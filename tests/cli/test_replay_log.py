@@ -93,7 +93,7 @@ def test_a_log_that_is_not_understood(rules: Write, log: Write, tmp_path: Path) 
         result = run(*command)
         assert (result.exit_code, result.stdout) == (1, "")
         assert f"2 of 100 lines cannot be read, more than 1%. The first is {bad}, line 99: " in result.stderr
-        assert "May 17 x. Expected the common or combined format" in result.stderr
+        assert "May 17 x. Expected a format of --format" in result.stderr
         assert "JSON lines" in result.stderr
     assert not (tmp_path / "log.db").exists()
 
