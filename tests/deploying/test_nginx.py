@@ -12,17 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from deployed import (
-    AMOUNT,
-    COMMANDS,
-    Site,
-    copy_files,
-    deployed,
-    new_address,
-    nginx_command,
-    replace,
-    statuses,
-)
+from deployed import AMOUNT, COMMANDS, Site, copy_files, deployed, new_address, nginx_command, replace, statuses
 from http_servers import free_port, reachable
 from servers import PATIENCE, redis_running, wait_for
 from websockets.exceptions import InvalidStatus

@@ -35,28 +35,24 @@ def _one_line(message: object) -> str:
     return " ".join(str(message).split())
 
 
-class Connection(psycopg.AsyncConnection[Any]):
+class Connection(psycopg.Connection[Any]):
     """A connection that is closed when nothing refers to it, but in a forked child not for its parent."""
 
     def __del__(self, *_: Any) -> None:
         """Give no warning: an application may end without closing its store."""
 
 
-def connect(parameters: Mapping[str, str], setup: str) -> Connection:
-    """Open a connection, and run statements on it. Other threads can run: psycopg asks name servers on a loop only."""
+def connect(parameters: Mapping[str, Any], setup: Any) -> Connection:
+    """Open a connection, and run statements on it."""
     try:
-        return asyncio.run(_connect(parameters, setup))
+        opened = Connection.connect(**parameters, autocommit=True)
+        try:
+            opened.execute(setup)
+        except BaseException:
+            opened.close()
+            raise
     except psycopg.Error as error:
-        raise ConnectionError(_one_line(error)) from error
-
-
-async def _connect(parameters: Mapping[str, Any], setup: Any) -> Connection:
-    opened = await Connection.connect(**parameters, autocommit=True)
-    try:
-        await opened.execute(setup)
-    except BaseException:
-        await opened.close()
-        raise
+        raise ConnectionError(_one_line(error.diag.message_primary or error)) from error
     return opened
 
 

@@ -227,6 +227,15 @@ def test_a_connection_that_cannot_be_set_up_is_closed(postgres_server: PostgresS
         wait_for(lambda: not ask(postgres_server, left), "the connections to be closed")
 
 
+def test_a_connection_needs_no_event_loop(postgres_server: PostgresServer) -> None:
+    """With gevent, all threads are one, in which another greenlet may run a loop."""
+
+    async def connect_on_loop() -> None:
+        connect({"host": HOST, "port": postgres_server.port, "user": "postgres"}, "SELECT 1").close()
+
+    asyncio.run(connect_on_loop())
+
+
 # -- URLs ------------------------------------------------------------------------------------------------------
 
 GOOD: dict[str, Any] = {
