@@ -27,7 +27,7 @@ COMMANDS = {
     "uvicorn-workers": (*GUNICORN, "app:app"),
     "gthread": (*GUNICORN, "-k", "gthread", "wsgi_app:app"),
     "sync": (*GUNICORN, "-k", "sync", "wsgi_app:app"),
-    "gevent": (*GUNICORN, "-k", "gevent", "wsgi_app:app"),
+    "gevent": ("gevent.monkey", "--module", *GUNICORN, "-k", "gevent", "wsgi_app:app"),
     "uvicorn": ("uvicorn", "app:app", "--uds", "app.sock", "--workers", "2", "--no-proxy-headers"),
 }
 PATIENT = 'store_timeout = "10s"\n'
