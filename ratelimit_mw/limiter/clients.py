@@ -41,7 +41,7 @@ from .clocks import Clocks
 from .gates import Gates
 from .overrides import Overrides
 from .reloads import Reloads
-from .slots import Counts
+from .remote.store import Counts
 
 _BARS: Final = 4
 """The minimum number of | in a key, all of them before the client."""

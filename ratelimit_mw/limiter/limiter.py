@@ -34,9 +34,9 @@ from .observers.observers import Observer, Observers
 from .overrides import Overrides, keeps_records
 from .programs import Programs
 from .reloads import Reloads
-from .remote.store import RemoteStore
+from .remote.store import Counts, RemoteStore
 from .settlement import Settlement
-from .slots import Counts, Slots
+from .slots import Slots
 from .tasks import Tasks
 
 

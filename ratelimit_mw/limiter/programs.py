@@ -16,7 +16,7 @@ from ..rules.plan import Plan, Program
 from ..stores import MemoryStore
 from .clocks import Clocks
 from .gates import Gates
-from .slots import Counts
+from .remote.store import Counts
 
 
 class Programs:

@@ -21,7 +21,8 @@ from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
 from .clocks import Clocks
 from .reloads import Reloads
-from .slots import Counts, Slots
+from .remote.store import Counts
+from .slots import Slots
 from .tasks import Tasks
 
 _log = logging.getLogger("ratelimit_mw")

@@ -21,11 +21,10 @@ from ..heartbeat import Heartbeat
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
-from ..stores import MemoryStore
 from ..stores.blocking import Call, blocking_call, is_on_event_loop, run_blocking
 from .clocks import Clocks
 from .remote.breaker import NotAskedError
-from .remote.store import RemoteStore
+from .remote.store import Counts
 from .tasks import Tasks, result_of
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
@@ -34,8 +33,6 @@ _MAX_UNRETURNED: Final = 10_000
 _ASK_EVERY: Final = 0.1
 """The seconds between two calls for a slot, because other processes return slots, too."""
 
-Counts = MemoryStore | RemoteStore
-"""The store that requests ask."""
 Ask = Callable[[bool], Awaitable[Verdict]]
 """Asks the store about a request that waits. The call consumes if the argument is True."""
 

@@ -21,7 +21,7 @@ from ...decision import Correction, Decision, Hit, Limit
 from ...errors import RateLimitError, StateError, StoreError
 from ...forksafe import create_lock, run_in_child
 from ...settings import Settings
-from ...stores import Store
+from ...stores import MemoryStore, Store
 from ...stores.blocking import Call, PerLoop, async_call, blocking_call, run_blocking, twins
 from ...stores.url import redacted_url
 from ...testmode import testmode
@@ -265,6 +265,10 @@ class RemoteStore:
         with suppress(StoreError):
             self.store.ping()
             self.breaker.recover(now_us())
+
+
+Counts = MemoryStore | RemoteStore
+"""The store that requests ask."""
 
 
 async def _error_of(asking: Coroutine[Any, Any, None]) -> StoreError | None:
