@@ -59,15 +59,14 @@ class Slots:
 
         When the store fails, keep what may be sent later: corrections that were not sent, and slots by their id.
         """
-        corrections = [each.correction for each in pending]
         try:
-            receipt.confirm(pending, await self.send(call, corrections))
+            receipt.confirm(pending, await self.send(call, [each.correction for each in pending]))
         except StoreError as error:
+            slots = [each for each in pending if each.correction.limit.quota.concurrent]
             if isinstance(error, NotAskedError):
-                receipt.cancel(pending)
-            for correction in corrections:
-                if correction.limit.quota.concurrent:
-                    self._return_later(correction, is_late=False)
+                receipt.cancel([each for each in pending if each not in slots])
+            for each in slots:  # which are not renewed any longer
+                self._return_later(each.correction, is_late=False)
 
     def hold(self, verdict: Verdict, rules: RuleSet) -> None:
         """Renew the slots of a verdict until ``release``, each for at most the ``hold_at_most`` of its rule."""

@@ -202,8 +202,9 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Store, monkeypat
     limiter.close()
 
 
-def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is unreachable when the time has passed."""
+@each("failures", [0, 3])
+def test_a_slot_without_a_store_is_returned_later(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+    """The store is unreachable when the time has passed, and after some failures it is not even asked."""
     shared = SharedStore()
     elapsed = 0
     monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
@@ -211,7 +212,10 @@ def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: p
     renewals = renewals_of(monkeypatch)
     limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], shared)
     with limiter.slot(WHO) as verdict:
-        shared.down, elapsed = True, 30_000_000
+        shared.down = True
+        for _ in range(failures):
+            limiter.peek(WHO)
+        elapsed = 30_000_000
         wait_for(lambda: len(limiter.slots.unreturned) == 1, "the end of the hold")
         shared.down = False
         wait_for(lambda: free(limiter) == 2 and not len(limiter.slots.unreturned), "the slot to be returned")
