@@ -1,4 +1,4 @@
-"""The types of a decision, from the bottom up: the format of keys, limits, bans, receipts and verdicts. No I/O."""
+"""The types of a decision, from the bottom up: format of keys, limits, bans, receipts, verdicts, deciding. No I/O."""
 
 from .bans import MOST_REJECTIONS as MOST_REJECTIONS
 from .bans import Ban as Ban
@@ -9,6 +9,10 @@ from .bans import count_hits as count_hits
 from .bans import reject_uncounted as reject_uncounted
 from .bans import show_bans as show_bans
 from .bans import with_added_hits as with_added_hits
+from .deciding import build_verdict as build_verdict
+from .deciding import decide_all as decide_all
+from .deciding import decide_without_store as decide_without_store
+from .deciding import withdraw as withdraw
 from .key_format import FORMAT as FORMAT
 from .key_format import client_of as client_of
 from .key_format import prefix_of as prefix_of
@@ -36,11 +40,7 @@ from .verdict import BannedVerdict as BannedVerdict
 from .verdict import CombinedVerdict as CombinedVerdict
 from .verdict import RateLimitExceeded as RateLimitExceeded
 from .verdict import Verdict as Verdict
-from .verdict import build_verdict as build_verdict
 from .verdict import combine_verdicts as combine_verdicts
-from .verdict import decide_all as decide_all
-from .verdict import decide_without_store as decide_without_store
 from .verdict import rejection_of as rejection_of
 from .verdict import settle_now as settle_now
 from .verdict import state_cost as state_cost
-from .verdict import withdraw as withdraw

@@ -1,4 +1,4 @@
-"""The result of one request: all its hits are decided together, and ``Verdict`` has their decisions. No I/O."""
+"""The result of one request: ``Verdict`` has the decisions of its limits. No I/O."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import msgspec
 
 from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
-from .bans import banned_rules, count_rejections, show_bans
-from .limit import SHED, UNAVAILABLE, BeforeHit, Decision, Hit, Limit, build_denial
+from .limit import SHED, UNAVAILABLE, Decision
 from .receipt import REFUND, Receipt, open_receipt
 
 
@@ -342,89 +341,3 @@ class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of 
         retry = verdict.retry_after
         wait = "waiting does not help" if retry is None else f"retry after {math.ceil(retry)} s"
         return "rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}"
-
-
-def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    """Decide all hits of a request at one instant. Pure. A store calls it within one atomic step.
-
-    When a limit rejects the request, the other limits report their state for a cost of 0, and only rejections that a
-    log or a ban counts are written. A shadow limit never rejects the request. A ban rejects its rule.
-
-    Args:
-        hits: The hits of the request.
-        states: The state of each hit, None for a key without one.
-        now: The time in whole microseconds.
-
-    Returns:
-        The decisions, one for each hit, and the pairs of hit and new state to write when the request consumes.
-    """
-    is_settled = True
-    decisions: list[Decision] = []
-    writes: list[tuple[Hit, Any]] = []
-    for hit, state in zip(hits, states, strict=True):
-        limit, _, cost = hit
-        kept, decision = limit.decide(state, now, cost)
-        decision.hit = hit
-        decisions.append(decision)
-        if kept is not state:
-            writes.append((hit, kept))
-        if not decision.allowed:
-            is_settled = False
-    return decisions, writes if is_settled else withdraw(hits, states, now, decisions, writes)
-
-
-def withdraw(
-    hits: Sequence[Hit], states: Sequence[Any], now: int, decisions: list[Decision], writes: list[tuple[Hit, Any]]
-) -> list[tuple[Hit, Any]]:
-    """Replace the decisions on hits that must not consume by those for a cost of 0. Return the writes that remain.
-
-    They are the hits of a rejected request, and of a rule from which the client is banned.
-    """
-    rejecting = [decision.hit[0] for decision in decisions if not decision.allowed]
-    if not rejecting:
-        return writes
-    allowed = all(limit.shadow for limit in rejecting)
-    has_ban = any(limit.ban is not None or limit.is_ban for limit in rejecting)
-    banned = banned_rules(decisions) if has_ban and allowed else ()  # all of a rejected request look only
-    looking = set()
-    for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
-        if decisions[i].allowed and (not allowed or hit[0].rule in banned):
-            looking.add(id(hit))
-            decisions[i] = hit[0].decide(state, now, 0)[1]
-            decisions[i].hit = hit
-    writes = [(hit, kept) for hit, kept in writes if id(hit) not in looking]
-    if has_ban:
-        count_rejections(hits, states, now, decisions, writes)
-    return writes
-
-
-def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_added: bool = False) -> Verdict:
-    """Build the verdict of these decisions. A peek (``consumed`` False) has nothing to refund.
-
-    With ``has_added``, hits were added for the store. The decisions of each ``BeforeHit`` go into the receipt. Those of
-    bans are shown by the limits.
-    """
-    before: dict[Limit, Decision] = {}
-    allowed = True
-    if has_added:
-        before = {d.source: d for d in decisions if isinstance(d.hit, BeforeHit)}
-        own = [d for d in decisions if not isinstance(d.hit, BeforeHit)]
-        allowed = all(d.allowed or d.hit[0].shadow for d in own)  # including those that are not shown
-        decisions = show_bans(own)
-    for decision in decisions:
-        if not decision.allowed and not decision.hit[0].shadow:
-            allowed = False
-    verdict = Verdict(decisions, allowed)
-    if before or not consumed:
-        verdict.open_receipt = Receipt(verdict, consumed, before)
-    return verdict
-
-
-def decide_without_store(
-    allowed: bool, limits: Sequence[Limit] = (), now: int = 0, unavailable: bool = False
-) -> Verdict:
-    """Return the verdict of a list, of a missing key, or of limits not known, ``unavailable`` after an error."""
-    hits = [(limit, "", 0) for limit in limits]
-    if unavailable:
-        return Verdict([build_denial(hit, now) for hit in hits], allowed)
-    return Verdict([Decision(False, 0, None, 0, now, 0, hit) for hit in hits], allowed)

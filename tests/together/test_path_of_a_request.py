@@ -42,7 +42,7 @@ DECIDING = {
     "keys/key.py",  # the key of a rule
     "limiter/remote/store.py",  # who is asked
     "limiter/remote/cache.py",
-    "decision/verdict.py",
+    "decision/deciding.py",
 }
 
 
