@@ -113,16 +113,14 @@ class _Collector(Collector):
 
     def collect(self) -> list[Metric]:
         requests = CounterMetricFamily(_REQUESTS, REQUESTS.description, labels=REQUESTS.labels)
-        gauges = {
-            name: GaugeMetricFamily(_GAUGES[name][0], each.description, labels=each.labels)
-            for name, each in GAUGES.items()
-        }
         for labels, number in self._reader.totals().items():
             requests.add_metric(labels, float(number))
-        for name, family in gauges.items():
+        metrics: list[Metric] = [requests]
+        for name, each in GAUGES.items():
+            metrics.append(family := GaugeMetricFamily(_GAUGES[name][0], each.description, labels=each.labels))
             for values, value in self._reader.gauges(name).items():
                 family.add_metric(values, float(value))
-        return [requests, *gauges.values()]
+        return metrics
 
 
 _reader: Final = cache(PrometheusMetrics)
