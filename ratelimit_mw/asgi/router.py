@@ -52,6 +52,7 @@ class AppRoute(Route):
         place: The place of the router.
     """
 
+    parameters: Collection[str]
     below: "RouteTable | None" = None
     """The routes of the application below a path or host, where they can be read."""
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Final, Never
 
 from ..errors import ConfigError
-from ..http.limits import HttpLimiter, HttpLimits
-from ..http.routes import Route, ViewMarksByMethod, ViewNames, check_routes, forms_of, marked_view
+from ..http.limits import HttpLimiter
+from ..http.routes import Route, ViewMarksByMethod, ViewNames, forms_of, marked_view
 from ..http.warnings import warn_at_start
 from ..keys.parts import parameter
 from ..rules.marks import NO_ROUTE, Destination
@@ -202,13 +202,7 @@ class Applications:
 
     def _adopt(self, index: RouteIndex) -> None:
         """Add the limits of all routes, and describe them in OpenAPI."""
-        views = [marks for route in index.routes for marks in route.marked.all()]
-        routes = list(index.describe())
-
-        def check(limits: HttpLimits) -> None:
-            check_routes(routes, limits.rules, limits.functions.may_provide)
-
-        self._http_limiter.adopt(views, check, key=id(index.app))
+        self._http_limiter.adopt(list(index.describe()), key=id(index.app))
         for app in {id(app): app for app in index.owners}.values():
             handle_rejections(app)
             if hasattr(app, "openapi_schema"):

@@ -23,10 +23,8 @@ from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
 from ..http.limits import HttpLimiter, HttpLimits
-from ..http.routes import check_marks, check_routes
 from ..http.warnings import warn_at_start
 from ..limiter.limiter import Limiter
-from ..rules.marks import ViewMarks
 from ..rules.ruleset import RuleSet
 from ..settings import SETTING, Settings, check_slips
 from .request import SCOPE, django_user
@@ -114,14 +112,10 @@ class ProjectLimits:
         is_root = resolver is get_resolver(_root_urlconf())
 
         def check(limits: HttpLimits) -> None:
-            if is_root:
-                check_routes(routes.all, limits.rules, limits.functions.may_provide)
-            else:
-                check_marks(routes.all, limits.rules)
             if drf:
                 drf.check_scopes(routes.all, limits.rules)
 
-        self.http_limiter.adopt([*routes.views, ViewMarks(tuple(rates))], check=check, key=id(resolver))
+        self.http_limiter.adopt(routes.all, rates, check, id(resolver), is_root)
         self.by_resolver[resolver] = routes
         warn_at_start(self.http_limiter)
         return routes

@@ -67,8 +67,8 @@ class URLRoutes:
             for way in self._ways:
                 route = _read_route(way, names)
                 self.all.append(_without_suffix(route, self.all[-1:], way[-1].pattern))
-        self.views = [view for route in self.all for view in route.marked.all()]
-        self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in self.views)
+        views = [view for route in self.all for view in route.marked.all()]
+        self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in views)
         patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
         self.has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
         self._by_language: dict[str | None, dict[tuple[str, int], Route]] = {}

@@ -15,7 +15,7 @@ from ..keys.parts import as_counted
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
 from ..rules.declaration import check_names, checked_call
-from ..rules.marks import ViewMarks
+from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import (
@@ -35,7 +35,7 @@ from .headers import HeaderWriter
 from .needs import RulesHere
 from .rejection import PreparedRejections
 from .request import Request
-from .routes import check_no_views
+from .routes import Route, check_marks, check_no_views, check_routes
 
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection", "before_user")
 
@@ -161,20 +161,26 @@ class HttpLimiter:
 
     def adopt(
         self,
-        views: Iterable[ViewMarks] = (),
+        routes: Collection[Route] = (),
+        marks: Iterable[Mark] = (),
         check: Callable[[HttpLimits], object] | None = None,
         key: object = None,
+        is_whole: bool = True,
     ) -> None:
-        """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work.
+        """Add the limits that are marked on the views of routes, and other marks.
 
-        Then no limit is added, and the earlier limits stay in effect. ``check`` also checks later limits before they
-        are used. It replaces the check of this ``key``.
+        Raises ``ConfigError`` for limits that cannot work, and for rules that no route fits where ``is_whole``: these
+        are all routes. Then no limit is added, and the earlier limits stay in effect. Later limits are checked before
+        they are used, also by ``check``. These checks replace those of the same ``key``.
         """
-        views = list(views)
+        views = [marked for route in routes for marked in route.marked.all()]
 
         def check_all(limits: HttpLimits) -> None:
             for view in views:
                 limits.rules.check(view)
+            check_marks(routes, limits.rules)
+            if is_whole:
+                check_routes(routes, limits.rules, limits.functions.may_provide)
             if check is not None:
                 check(limits)
 
@@ -182,7 +188,7 @@ class HttpLimiter:
             checks = {**self._checks, key: check_all}  # read here, where the lock of the rules is held
             self.renew(rules, self.limiter.settings, checks)()
 
-        self.limiter.reloads.adopt([mark for view in views for mark in view.every], prepare)
+        self.limiter.reloads.adopt([*(mark for view in views for mark in view.every), *marks], prepare)
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.

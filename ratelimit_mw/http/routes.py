@@ -82,8 +82,8 @@ class Route:
     """Where its requests go, without the marks of the view."""
     marked: ViewMarksByMethod = NO_MARKS
     methods: Collection[str] = METHODS
-    parameters: Collection[str] = ()
-    """The names of the parameters in its path."""
+    parameters: Collection[str] | None = ()
+    """The names of the parameters in its path; None where functions of the application may add others."""
     pattern: str = ""
     """A pattern that matches at least its paths, where the template does not."""
     target: Any = None
@@ -122,6 +122,8 @@ class Route:
 
     def lacks_parameter(self, rule: Rule) -> bool:
         """Return whether a rule skips all requests to this route, because they have no such path parameter."""
+        if self.parameters is None:
+            return False
         absent = {name for name in rule.needs if name.startswith(PATH_PARAMETER)} - rule.captures.names
         absent -= {PATH_PARAMETER + name for name in self.parameters}
         needed = list(rule.entries if rule.when_missing == "skip" else ())
@@ -144,20 +146,15 @@ _SIMILAR: Final = 0.5
 _NO_VIEWS: Final = "the views of this application have no names"
 
 
-def check_routes(
-    routes: Collection[Route], rules: RuleSet, provided: Collection[str] = (), adds_parameters: bool = False
-) -> None:
+def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection[str] = ()) -> None:
     """Raise ``ConfigError`` for a rule that no route fits: for its path, view, endpoint, method or path parameters.
 
     Args:
         routes: All routes of the application.
         rules: The rules.
         provided: The features that functions of the application may return. They may have any value.
-        adds_parameters: Whether functions of the application may add path parameters.
     """
-    if not adds_parameters:
-        check_marks(routes, rules)
-        _check_parameters(routes, rules)
+    _check_parameters(routes, rules)
     for entry in rules.own_lists.entries if routes else ():
         for _, problem in _unknown_values(entry.part, entry.values, routes, provided):
             raise ConfigError(f"{problem}Write the {entry.part} of a route", f"lists.{entry.kind}.{entry.part}")
@@ -318,7 +315,9 @@ def _routes_by_mark(routes: Iterable[Route]) -> dict[Mark, list[Route]]:
 
 def _missing_parameters(rule: Rule, routes: Iterable[Route]) -> set[str]:
     """Return the path parameters that a rule needs and that no route has."""
-    return _parameters_of(rule) - {PATH_PARAMETER + name for route in routes for name in route.parameters}
+    known = [route.parameters for route in routes]
+    needed = set[str]() if None in known else _parameters_of(rule)
+    return needed - {PATH_PARAMETER + name for names in known for name in names or ()}
 
 
 def _parameters_of(rule: Rule) -> set[str]:

@@ -10,8 +10,8 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, MapAdapter, Rule
 
 from ..errors import ConfigError
-from ..http.limits import HttpLimiter, HttpLimits
-from ..http.routes import Route, ViewMarksByMethod, check_routes
+from ..http.limits import HttpLimiter
+from ..http.routes import Route, ViewMarksByMethod
 from ..rules.marks import NO_ROUTE, Destination
 from ..rules.match import METHODS
 from ..rules.paths import deepen
@@ -61,13 +61,9 @@ class MapViews:
                 fix = "Leave url_map out, and name paths and hosts in your rules"
                 raise ConfigError(f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. {fix}", "url_map")
         views = {endpoint: self._read_view(endpoint) for endpoint in {rule.endpoint: None for rule in rules}}
-        by_rule = {id(rule): _route(rule, views[rule.endpoint]) for rule in rules}
+        by_rule = {id(rule): self._route(rule, views[rule.endpoint]) for rule in rules}
         routes = list(by_rule.values())
-
-        def check(limits: HttpLimits) -> None:
-            check_routes(routes, limits.rules, limits.functions.may_provide, self._adds_parameters())
-
-        self.http_limiter.adopt((marks for view in views.values() for marks in view.all()), check=check)
+        self.http_limiter.adopt(routes)
         by_rule[id(None)] = Route(NO_ROUTE)
         methods = (None, "", *METHODS)
         self.destinations = {
@@ -101,6 +97,14 @@ class MapViews:
         """Read the views during a request."""
         self.read()
 
+    def _route(self, rule: Rule, view: ViewMarksByMethod) -> Route:
+        template, methods = route_template(rule.rule), sorted(rule.methods or METHODS)
+        deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
+        pattern, to = deepen(template, deep), Destination(template, _name_of(rule.endpoint))
+        automatic = getattr(rule, "provide_automatic_options", False)  # of Flask
+        parameters = None if self._adds_parameters() else rule.arguments
+        return Route(to, view, methods, parameters, pattern, rule.endpoint, automatic)
+
     def _read_view(self, endpoint: Any) -> ViewMarksByMethod:
         """Return the marks of the view of an endpoint, which may be the view itself."""
         return ViewMarksByMethod(endpoint)
@@ -108,14 +112,6 @@ class MapViews:
     def _adds_parameters(self) -> bool:
         """Return whether functions of the application may add parameters to a route."""
         return False
-
-
-def _route(rule: Rule, view: ViewMarksByMethod) -> Route:
-    template, methods = route_template(rule.rule), sorted(rule.methods or METHODS)
-    deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
-    pattern, to = deepen(template, deep), Destination(template, _name_of(rule.endpoint))
-    automatic = getattr(rule, "provide_automatic_options", False)  # of Flask
-    return Route(to, view, methods, rule.arguments, pattern, rule.endpoint, automatic)
 
 
 def _name_of(endpoint: Any) -> str:
