@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ..algorithms import Algorithm
-from ..decision import Charge, Correction, Decision, Hit, Limit, decide_all
+from ..decision import Correction, Decision, Hit, Limit, decide_all
 from .store_suite import StoreHandle
 
 _STEPS: Final = 40
@@ -72,17 +72,16 @@ def compare_with_reference(
     back = all(suite.keeps_time(limit.algorithm.name) for limit in limits)
     chance = random.Random(seed)  # noqa: S311 - the same trace in every run
     reference, now, latest = ReferenceStore(), start, start
-    consumed: list[tuple[Hit, Charge]] = []
+    refunds: list[Correction] = []
     for step in range(_STEPS):
         hits = _random_hits(limits, clients, chance)
         place = f"step {step} of seed {seed}, at {now}, {[(h.limit, h.key, h.cost) for h in hits]}"
-        _change_both(handle, reference, hits, consumed, now, chance)
+        _change_both(handle, reference, hits, refunds, now, chance)
         consume = chance.random() > 0.15
         actual, expected = handle.apply(hits, now, consume), reference.apply(hits, now, consume)
         suite.check_decisions(actual, expected, f"consume={consume}, {place}")
-        decided = list(zip(hits, expected, strict=True))
-        if consume and all(d.allowed or hit.limit.shadow for hit, d in decided):
-            consumed += [(hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in decided if d.allowed]
+        if consume and all(each.allowed or each.shadow for each in expected):
+            refunds += [Correction.refund(each) for each in expected if each.allowed]
         latest = max(latest, now)
         if back and chance.random() < 0.15 and reference.has_no_expired_state(latest):
             period = limits[0].algorithm.period
@@ -95,7 +94,7 @@ def _change_both(
     handle: StoreHandle,
     reference: ReferenceStore,
     hits: Sequence[Hit],
-    consumed: list[tuple[Hit, Charge]],
+    refunds: list[Correction],
     now: int,
     chance: random.Random,
 ) -> None:
@@ -105,9 +104,9 @@ def _change_both(
         keys = [hit.key for hit in hits]
         handle.forget([*keys, "a key that does not exist"])
         reference.forget(keys)
-        consumed[:] = [(hit, charge) for hit, charge in consumed if hit.key not in keys]
+        refunds[:] = [each for each in refunds if each.key not in keys]
     elif kind < 0.25:
-        changes = _random_corrections(hits, consumed, chance)
+        changes = _random_corrections(hits, refunds, chance)
         check_equal(handle.correct(changes, now), [now] * len(changes), f"times of {changes}")
         reference.correct(changes, now)
 
@@ -121,15 +120,13 @@ def _random_hits(limits: Sequence[Limit], clients: Sequence[str], chance: random
     return [Hit(limit, limit.prefix + client, cost) for limit in chosen]
 
 
-def _random_corrections(
-    hits: Sequence[Hit], consumed: list[tuple[Hit, Charge]], chance: random.Random
-) -> list[Correction]:
+def _random_corrections(hits: Sequence[Hit], refunds: list[Correction], chance: random.Random) -> list[Correction]:
     """Build corrections as a limiter does: extra charges, and full or partial refunds of earlier hits."""
     changes = [Correction(hit.limit, hit.key, chance.randint(1, 3), None) for hit in hits if chance.random() < 0.3]
-    for _ in range(min(len(consumed), chance.randint(0, 3))):
-        hit, charge = consumed.pop(chance.randrange(max(0, len(consumed) - 6), len(consumed)))
-        if charge.cost:
-            changes.append(Correction(hit.limit, hit.key, chance.randint(1, charge.cost), charge))
+    for _ in range(min(len(refunds), chance.randint(0, 3))):
+        refund = refunds.pop(chance.randrange(max(0, len(refunds) - 6), len(refunds)))
+        if refund.cost:
+            changes.append(refund._replace(cost=chance.randint(1, refund.cost)))
     return changes
 
 
