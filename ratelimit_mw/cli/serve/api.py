@@ -13,7 +13,7 @@ from ...http.client_ip import ClientIP
 from ...http.headers import HeaderWriter, as_text
 from ...http.request import parse_pairs
 from ...http.routes import check_no_views
-from ...keys.features import INVALID, checked_name
+from ...keys.features import INVALID
 from ...keys.parts import as_counted
 from ...limiter.limiter import Limiter
 from ...operations import OPERATIONS, AdminOperation, read_features
@@ -77,11 +77,6 @@ class ServedRules:
             raise ConfigError(f"{message}; got '{limit.quota}'")
         self.limiter.store.check(limit)
 
-    def features(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return features by canonical name, in the form of those of a request."""
-        with error_path("features"):
-            return self.as_counted({checked_name(name): value for name, value in given.items()})
-
     def as_counted(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return features as the requests of a gateway have them. ``path`` is that of a request line."""
         features = dict(features)
@@ -143,7 +138,9 @@ async def check(
     consume: Annotated[bool, Meta()] = True,
 ) -> dict[str, Any]:
     """Decide one request by its features, and return the verdict with the headers for the client."""
-    counted, limiter = rules.features(features or {}), rules.limiter
+    limiter = rules.limiter
+    with error_path("features"):
+        counted = rules.as_counted(features or {})
     plan = rules.plan(counted, rule)
     verdict = await limiter.adecide(plan, counted, cost if cost is None else checked_cost(cost), consume)
     if consume and limiter.is_observed:
