@@ -76,7 +76,9 @@ def change(limiter: Limiter, form: dict[str, str]) -> bool:
     name = form.get("operation", "")
     if name not in RESULTS:
         raise ConfigError(f"expected one of {', '.join(RESULTS)}; got {name[:100]!r}", "operation")
-    arguments: dict[str, Any] = {"rule": form.get("rule") or None, "features": _features(form.get("client", ""))}
+    client = form.get("client", "")  # such as "user=Ann Lee ip=192.0.2.7"
+    features = read_features(_WORDS.split(client) if client else ())
+    arguments: dict[str, Any] = {"rule": form.get("rule") or None, "features": features}
     if name == "override set":
         arguments |= {field: form.get(field) or None for field in ("limits", "for")}
     return not run(limiter, name, arguments).found_wrong
@@ -86,8 +88,3 @@ def _sent_token(request: Request) -> str:
     """Return the token of the cookie; "" without one that a page has set."""
     sent = request.cookie(_COOKIE)
     return sent if isinstance(sent, str) and _TOKEN.fullmatch(sent) else ""
-
-
-def _features(client: str) -> dict[str, Any]:
-    """Return the features of a text such as ``user=Ann Lee ip=192.0.2.7``."""
-    return read_features(_WORDS.split(client) if client else ())
