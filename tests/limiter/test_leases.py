@@ -22,7 +22,7 @@ WHO, ANOTHER, THIRD = ({"ip": ip} for ip in ("192.0.2.7", "198.51.100.1", "198.5
 
 
 def setup(
-    limits: str = "100/minute", lease: str = "50%", processes: int = 1, algorithm: Any = "fixed-window", **rule: Any
+    limits: Any = "100/minute", lease: str = "50%", processes: int = 1, algorithm: Any = "fixed-window", **rule: Any
 ) -> tuple[list[Limiter], SharedStore, ManualClock]:
     clock, store = ManualClock(1_000_020.0), SharedStore()
     rules = [Rule(name="api", limits=limits, lease=lease, algorithm=algorithm, **rule)]
@@ -44,10 +44,11 @@ def test_a_lease_serves_only_its_own_limit() -> None:
     assert [asyncio.run(limiter.ahit(features)).allowed for features in two] == [True, False]
 
 
+@each("limits", ["1000/minute", lambda ip: "1000/minute"])
 @each("algorithm", ["fixed-window", "sliding-window-counter", "tiered-window", "gcra"])
-def test_one_process_gets_exactly_the_limit_with_few_calls(algorithm: str) -> None:
+def test_one_process_gets_exactly_the_limit_with_few_calls(algorithm: str, limits: Any) -> None:
     """It asks once per share, and a few times more near the end of the limit."""
-    (limiter,), store, _ = setup("1000/minute", "2%", algorithm=algorithm)
+    (limiter,), store, _ = setup(limits, "2%", algorithm=algorithm)
     allowed = sum(limiter.hit(WHO).allowed for _ in range(1000))
     assert allowed == 1000
     assert store.calls <= 50 + 10
