@@ -89,11 +89,10 @@ class Limiter:
         arguments = [name for name, value in (("store", store), ("observers", observers)) if value is not None]
         with reloads.located(*arguments), error_path("store"):
             self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
-        memory = self.store if isinstance(self.store, MemoryStore) else None
-        self.waits = memory is None
+        self.waits = not isinstance(self.store, MemoryStore)
         self._tasks = Tasks(self.waits)
-        self.remote = None if memory is not None else RemoteStore(self.store, self.settings, clocks, self._tasks)
-        self._counts: Counts = self.remote or cast(MemoryStore, memory)
+        self.remote = RemoteStore(self.store, self.settings, clocks, self._tasks) if self.waits else None
+        self._counts: Counts = self.remote or cast(MemoryStore, self.store)
         self.slots = Slots(self._counts, clocks, self._tasks)
         self.gates = Gates(clocks.own, lambda: reloads.rules.by_name)
         self._programs = Programs(self._counts, self.gates, clocks)

@@ -36,7 +36,7 @@ class Programs:
 
     def bind(self, plan: Plan) -> Program:
         """Give a plan its program, and return it."""
-        plan.program = self._program_of(plan, plan.alone)
+        plan.program = self._program_of(plan, plan.plain[0] if len(plan.plain) == 1 else None)
         return plan.program
 
     def _program_of(self, plan: Plan, rule: CompiledRule | None) -> Program:

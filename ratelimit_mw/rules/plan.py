@@ -52,7 +52,6 @@ class Plan:
         """Decides the requests of the plan in memory, once it is bound: by features, cost and request."""
         self.plain = self.rules if self._is_plain() else ()
         """The rules of a plan that is no more: their keys, their limits and their costs decide."""
-        self.alone = self.plain[0] if len(self.plain) == 1 else None
 
     def _is_plain(self) -> bool:
         if self.lists or self.adds_hits or self.waits:

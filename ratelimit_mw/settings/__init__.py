@@ -171,8 +171,7 @@ def _load(source: SettingsFile, files: Identities, may_be_empty: bool = True) ->
         raise _locate(ConfigError("tables or lists are nested too deeply"), {}, path) from None
     except ConfigError as error:
         raise _locate(error, data, path) from None
-    again = partial(_load, source, may_be_empty=False)
-    return settings.replaced(origin=Origin(again, files, data))
+    return settings.replaced(origin=Origin(partial(_load, source, may_be_empty=False), files, data))
 
 
 def loaded_again(settings: Settings, files: Identities) -> tuple[Settings, dict[str, Any]]:

@@ -102,8 +102,7 @@ def test_a_view_settles_each_rule_by_its_name(site: Build) -> None:
     verdicts = []
 
     async def view(call: Call) -> Reply:
-        verdict = call.verdict
-        verdicts.append(verdict)
+        verdicts.append(verdict := call.verdict)
         verdict["tokens"].settle(30)
 
         async def parts() -> AsyncIterator[bytes]:
