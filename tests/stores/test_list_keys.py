@@ -20,7 +20,7 @@ from ratelimit_mw.testing.store_suite import WAYS, StoreHandle
 
 LIMIT = build_limit("log[in]*", 0, Quota.parse("5/hour"), "fixed-window")
 OTHER = build_limit("log[in]", 0, Quota.parse("5/day"), "sliding-window-log")
-ODD = ["ip=192.0.2.7", "text=%7B{x}%25 \u00e4\ud800\n*", "", "endpoint=2:/a&ip=192.0.2.7"]
+ODD = ["ip=192.0.2.7", "text=%7B{x}%25 \u00e4\ud800\n*", "", "\u00e9", "endpoint=2:/a&ip=192.0.2.7"]
 
 
 @pytest.fixture(params=["memory", "lmdb", "redis", "cluster", "postgres"])
