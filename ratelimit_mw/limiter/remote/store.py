@@ -144,9 +144,7 @@ class RemoteStore:
             await (self._complete(asking) if has_shares and call is async_call else asking)
         return request.result
 
-    async def _ask_for(
-        self, call: Call, request: LeasedRequest, returns: Sequence[Correction], now: int | None
-    ) -> None:
+    async def _ask_for(self, call: Call, request: LeasedRequest, returns: list[Correction], now: int | None) -> None:
         try:
             if returns:
                 await self._correct_there(call, returns, now)
