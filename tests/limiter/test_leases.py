@@ -221,7 +221,7 @@ def test_a_share_that_arrives_after_the_next_one_is_returned() -> None:
     (limiter,), _, clock = setup(lease="20%")
     limiter.hit(WHO)
     remote: Any = limiter.remote
-    late = remote.leases.begin([Hit(*hit) for hit in limiter.match(WHO).hits(WHO, 1)])  # type: ignore[union-attr]
+    late = remote.leases.begin([Hit(*hit) for hit in limiter.match(WHO).hits(WHO, 1)], False)  # type: ignore[union-attr]
     clock.advance(3)
     assert limiter.hit(WHO)
     remote.leases.learn(late, remote.store.apply(late.asked, clock()))

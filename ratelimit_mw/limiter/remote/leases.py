@@ -75,6 +75,8 @@ class LeasedRequest:
     """The hits for the store."""
     shares: dict[int, Lease] = field(default_factory=dict)
     """The leases whose share takes the place of a hit, by its position in ``asked``."""
+    returns: list[Correction] = field(default_factory=list)
+    """The corrections that return other leases, to send before."""
 
     @property
     def hits_asked(self) -> list[Hit]:
@@ -108,8 +110,8 @@ class Leases:
             lease = self._by_key.get(key)
             return None if lease is None else lease.serve((limit, key, cost), self._clock())
 
-    def begin(self, hits: Sequence[Hit]) -> LeasedRequest:
-        """Serve hits from leases. Choose what goes into the call for the others: a share, or the hit itself."""
+    def begin(self, hits: Sequence[Hit], is_away: bool) -> LeasedRequest:
+        """Serve hits from leases. Choose what to ask for the others. While the store ``is_away``, return no lease."""
         request = LeasedRequest(hits)
         with self._lock:
             now = self._clock()
@@ -125,6 +127,7 @@ class Leases:
                     request.shares[len(request.asked)] = share
                     hit = share.hit
                 request.asked.append(hit)
+            request.returns = [] if is_away else self._take_ended(now)
         return request
 
     def learn(self, request: LeasedRequest, replies: list[Decision]) -> None:
@@ -156,19 +159,6 @@ class Leases:
         with self._lock:
             for lease in filter(None, map(self._pop, keys)):
                 lease.unused = _LAPSED
-
-    def return_ended(self) -> list[Correction]:
-        """Build the corrections that return replaced leases, and some of those that have ended."""
-        with self._lock:
-            now, ended, self._ended = self._clock(), self._ended, []
-            for leases in self._by_life.values():
-                while leases and len(ended) < _RETURNS_PER_REQUEST:
-                    lease = next(iter(leases.values()))
-                    if lease.ends_at > now:
-                        break
-                    self._pop(lease.hit.key)
-                    ended.append(lease)
-            return _corrections(ended)
 
     def return_all(self) -> list[list[Correction]]:
         """End all leases. Build the corrections that return them, in groups for one call each."""
@@ -224,6 +214,18 @@ class Leases:
                 here[0].unused += hit.cost
                 if self._by_key.get(hit.key) is not here[0]:
                     self._ended.append(here[0])
+
+    def _take_ended(self, now: int) -> list[Correction]:
+        """Build the corrections that return replaced leases, and some of those that have ended."""
+        ended, self._ended = self._ended, []
+        for leases in self._by_life.values():
+            while leases and len(ended) < _RETURNS_PER_REQUEST:
+                lease = next(iter(leases.values()))
+                if lease.ends_at > now:
+                    break
+                self._pop(lease.hit.key)
+                ended.append(lease)
+        return _corrections(ended)
 
     def _put(self, lease: Lease) -> None:
         """Add a lease, which replaces the previous lease of its key. A full table drops its oldest lease."""

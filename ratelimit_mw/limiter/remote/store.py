@@ -136,18 +136,17 @@ class RemoteStore:
 
     async def _serve(self, call: Call, hits: Sequence[Hit], now: int | None) -> list[Decision]:
         """Serve hits from leases, and ask the store for the others, or for shares in their place."""
-        request = self.leases.begin(hits)
+        request = self.leases.begin(hits, self.breaker.open)
         if not request.result:
-            returns = [] if self.breaker.open else self.leases.return_ended()  # others wait for the end of an outage
-            asking = self._ask_for(call, request, returns, now)
-            has_shares = bool(request.shares or returns)
+            asking = self._ask_for(call, request, now)
+            has_shares = bool(request.shares or request.returns)
             await (self._complete(asking) if has_shares and call is async_call else asking)
         return request.result
 
-    async def _ask_for(self, call: Call, request: LeasedRequest, returns: list[Correction], now: int | None) -> None:
+    async def _ask_for(self, call: Call, request: LeasedRequest, now: int | None) -> None:
         try:
-            if returns:
-                await self._correct_there(call, returns, now)
+            if request.returns:
+                await self._correct_there(call, request.returns, now)
             while not request.result:
                 self.leases.learn(request, await self._ask(call, request.asked, now, True))
         except BaseException:
