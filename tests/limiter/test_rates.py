@@ -145,10 +145,7 @@ def test_each_process_applies_its_amount_to_the_shared_count(shared: SharedStore
 
 
 def test_the_amount_follows_the_demand_without_the_store(shared: SharedStore) -> None:
-    """The process counts on its own, and with each request its part of the amount of the moment.
-
-    A rejection without a count is no demand.
-    """
+    """The process counts its part of the amount of the moment. A rejection without a count is no demand."""
     limits = limiter(shared, algorithm="fixed-window", on_store_error="local")
     denied = limiter(shared, algorithm="fixed-window", on_store_error="deny")
     assert limits.hit(WHO).decisions[0].limit == 50

@@ -81,10 +81,7 @@ def test_a_range_is_widened_to_the_buckets_that_it_touches(start: int, end: int,
 
 
 def test_a_range_that_starts_before_the_log_starts_with_its_oldest_bucket() -> None:
-    """The buckets before it have no counts, which would look like a time without requests.
-
-    A range that ends before the log has the bucket of its end.
-    """
+    """Those before it would look like a time without requests. A range before the log has the bucket of its end."""
     own, run = Retention("1m:1d,5m:7d").curve(0, NOW, NOW, 3000)
     assert (own, run.step, run.start) == (300, 300, (NOW - 7 * DAY) // 300 * 300)
     assert Retention("1m:1d,5m:7d").curve(0, 1, NOW, 300) == (300, range(0, 300, 300))
