@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from ..errors import StoreError
 from ..stores.redis.address import Address
@@ -38,23 +40,18 @@ class RedisCounts(CountStore):
     """Keeps counts on a server, which the processes of all machines share. All keys have one hash tag."""
 
     def __init__(self, address: Address, retention: Retention) -> None:
+        self._address = address
         self._retention = retention
         self._prefix = f"{address.prefix}{{traffic}}"
         self._log = f"{self._prefix}:retention"
-        host, port = address.hosts[0]
-        options: dict[str, Any] = {"host": host, "port": port} if port else {"unix_socket_path": host}
-        if address.tls_options is not None:
-            options |= {"ssl": True, **address.tls_options}
-        self._client: Any = redis.Redis(  # it connects when it is first used, and after a fork
-            **options,
-            username=address.username,
-            password=address.password,
-            db=address.db,
-            client_name=address.client_name,
-            socket_timeout=_TIMEOUT,
-            socket_connect_timeout=_TIMEOUT,
-            retry=Retry(NoBackoff(), 1),  # the server may have closed the connection
-        )
+
+    @cached_property
+    def _client(self) -> Any:
+        """The client of the server that has the keys."""
+        client = open_client(self._address)
+        if isinstance(client, redis.RedisCluster):
+            return client.get_redis_connection(client.get_node_from_key(self._prefix))  # type: ignore[no-untyped-call]
+        return client
 
     def write(self, batch: Batch, token: str, now: int) -> str | None:
         for number, part in enumerate(_parts(batch)):
@@ -82,7 +79,8 @@ class RedisCounts(CountStore):
         return self._read([("get", self._log)], lambda text: None if text is None else str(text, "utf-8"))[0]
 
     def close(self) -> None:
-        self._client.close()
+        if "_client" in self.__dict__:
+            self._client.close()
 
     def _fitting(self, part: Batch) -> Batch:
         """Return a part whose events have room in their buckets."""
@@ -148,6 +146,7 @@ class RedisCounts(CountStore):
         try:
             yield
         except (redis.RedisError, OSError) as error:
+            self.__dict__.pop("_client", None)  # the keys may be on another server now
             raise as_store_error(error) from error
         except ValueError as error:
             damage = f"a key that starts with {self._prefix} is damaged ({error})"
@@ -169,3 +168,29 @@ def _parts(batch: Batch) -> Iterator[Batch]:
 
 def _counts(reply: dict[bytes, bytes]) -> dict[str, int]:
     return {name.decode(): int(number) for name, number in reply.items()}
+
+
+def open_client(address: Address) -> Any:
+    """Return a client of redis-py for the servers of a URL. It connects when it is first used, and after a fork."""
+    options: dict[str, Any] = {
+        "username": address.username,
+        "password": address.password,
+        "db": address.db,
+        "client_name": address.client_name,
+        "socket_timeout": _TIMEOUT,
+        "socket_connect_timeout": _TIMEOUT,
+        "retry": Retry(NoBackoff(), 1),  # the server may have closed the connection
+    }
+    if address.tls_options is not None:
+        options |= {"ssl": True, **address.tls_options}
+    if address.cluster:
+        nodes = [ClusterNode(*host) for host in address.hosts]  # type: ignore[no-untyped-call]
+        del options["db"]
+        return redis.RedisCluster(startup_nodes=nodes, **options)
+    if address.service:
+        sentinels = address.sentinels
+        own = {**options, "db": 0, "username": sentinels.username, "password": sentinels.password}
+        sentinel = Sentinel(address.hosts, sentinel_kwargs=own)  # type: ignore[no-untyped-call]
+        return sentinel.master_for(address.service, **options)  # type: ignore[no-untyped-call]
+    host, port = address.hosts[0]
+    return redis.Redis(host, port, **options) if port else redis.Redis(unix_socket_path=host, **options)

@@ -116,9 +116,7 @@ def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
     if found is not None and retention is not None:
         raise ConfigError("retention is set both in the URL and as an argument. Set it once")
     chosen = found if retention is None else retention
-    place: Any = _path_of(rest) if family == "sqlite" else check_store_url(rest)[1]
-    if family == "redis" and (place.cluster or place.service):
-        raise ConfigError("a traffic log needs the URL of one Redis server, for example redis://cache:6379/0")
+    place = _path_of(rest) if family == "sqlite" else check_store_url(rest)[1]
     return LogAddress(family, place, Retention(DEFAULT if chosen is None else chosen))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,12 @@ import redis
 from forked import become_child
 from redis.client import Pipeline
 from redis_handles import address
-from servers import Server
+from servers import (
+    HOST,
+    STEADY,
+    Server,
+    cluster_running,
+)
 from traffic_records import NOW
 
 from ratelimit_mw import StoreError
@@ -133,3 +139,17 @@ def test_an_unreachable_server_is_a_store_error(own_server: Server) -> None:
         log.flush()
     assert "hidden" not in f"{raised.value} {log.name}"
     become_child()  # nothing is left for the end of the process
+
+
+@pytest.mark.slow
+def test_a_cluster_behind_its_own_url_keeps_a_log(tmp_path: Path) -> None:
+    """The URLs are those of the Redis store. All keys of a log are in one slot."""
+    with cluster_running(tmp_path, *STEADY) as nodes:
+        log = TrafficLog(f"redis+cluster://{HOST}:{nodes[0].port}", clock=CLOCK)
+        for _ in range(2):
+            log.record("a", "x")
+            log.flush()
+        assert log.total("a", NOW, NOW) == 2
+        assert log.top("a", NOW, NOW) == [("x", 2)]
+        assert log.distinct("a", NOW, NOW) == 1
+        log.close()

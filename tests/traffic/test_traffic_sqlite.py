@@ -175,8 +175,6 @@ def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
         ("sqlite:///a.db?retention=1m", "cannot parse retention"),
         ("sqlit:///a.db", "Did you mean 'sqlite'"),
         ("lmdb:///a", "cannot use the scheme 'lmdb'"),
-        ("redis+cluster://a", "needs the URL of one Redis server"),
-        ("redis+sentinel://a/main", "needs the URL of one Redis server"),
         ("traffic.db", 'for example "sqlite:///traffic.db"'),
         ("redis://cache:x/0", "store URL|HOST|NAME"),
         (5, "expected the URL"),
