@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Final, NamedTuple
 
 from ..errors import ConfigError
@@ -63,16 +63,15 @@ class Retention:
     def curve(self, start: int, end: int, now: int, points: int) -> tuple[int, range]:
         """Return the step of the buckets of a curve, and its own steps: at most ``points`` of them.
 
-        They are the buckets of the finest resolution that the log still has, and that has few enough. If there is none,
-        a step has several buckets of the longest resolution. A first step that begins before the log is left out.
+        The steps are the finest that the log still has, and the buckets are the coarsest that such a step consists of.
+        A first step that begins before the log is left out.
         """
         start = self.clamp(start, end, now)
-        for step, _ in self.covering(start, now):
-            run = run_of(step, start, end)
-            if len(run) <= points:
-                return step, run
-        run = run_of(-(-len(run) // (points - 1)) * step, start, end)
-        return step, run if run.start + step > now - self.longest.kept else run[1:]
+        for step, kept in self.covering(start, now):
+            run = _curve_of(step, start, end, points)
+            if run.start + step > now - kept:
+                return max(each.step for each in self.resolutions if run.step % each.step == 0), run
+        return step, run[1:] or run
 
     def runs(self, start: int, end: int, now: int) -> list[range]:
         """Return the fewest buckets that together have a range, widened to whole buckets of the finest resolution."""
@@ -89,6 +88,19 @@ def run_of(step: int, start: int, end: int) -> range:
     """Return the buckets that a range touches: one for a range of no length."""
     first = start // step * step
     return range(first, max(-(-end // step) * step, first + step), step)
+
+
+def _curve_of(step: int, start: int, end: int, points: int) -> range:
+    """Return at most ``points`` steps. One longer than ``step`` is a multiple of it, and round if ``step`` is."""
+    must_be_round, shortest = _is_round(step), max(1, (end - start) // (points * step)) * step
+    longer = (each for each in count(shortest, step) if _is_round(each) or not must_be_round)
+    runs = (run_of(each, start, end) for each in longer)
+    return next(run for run in runs if len(run) <= points)
+
+
+def _is_round(step: int) -> bool:
+    """Return whether a step divides an hour, has whole hours and divides a day, or has whole days."""
+    return not (HOUR % step and (step % HOUR or DAY % step) and step % DAY)
 
 
 def _fewest(resolutions: Sequence[Resolution], run: range) -> Iterator[range]:

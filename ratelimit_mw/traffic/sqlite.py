@@ -84,11 +84,14 @@ class SqliteCounts(CountStore):
                 return str(retention)
             for (resolution, start), events in batch.items():
                 _add(db, resolution.step, start, events)
-            for resolution in self._retention.resolutions:
-                for statement in _EXPIRE:
-                    db.execute(statement, {"step": resolution.step, "last": now - resolution.end_of(0)})
+            self._drop_expired(db, now)
             db.execute("COMMIT")
         return None
+
+    def _drop_expired(self, db: sqlite3.Connection, now: int) -> None:
+        for resolution in self._retention.resolutions:
+            for statement in _EXPIRE:
+                db.execute(statement, {"step": resolution.step, "last": now - resolution.end_of(0)})
 
     def totals(self, run: range, events: Sequence[str]) -> dict[str, dict[int, int]]:
         return {event: dict(rows) for event, rows in zip(events, self._rows(_TOTALS, run, events), strict=True)}

@@ -243,7 +243,7 @@ def test_an_event_is_a_table_or_a_curve(url: str) -> None:
     """With --plot, each count has a bar. The option may come before the URL."""
     for words in ((url, "login"), ("show", url, "login"), ("--from", "24h", url, "login")):
         output = shown(*words).stdout
-        assert output.startswith("login: 4 from 2017-07-13 03:00 to 2017-07-14 04:00 UTC\n")
+        assert output.startswith("login: 4 from 2017-07-13 03:00 to 2017-07-14 03:30 UTC\n")
     rows = [row.split() for row in shown(url, "login", "--from", "30m", "--plot").stdout.splitlines()[3:-1]]
     before = shown("--plot", url, "login", "--from", "30m").stdout.splitlines()[3:-1]
     assert [row.split() for row in before] == rows
@@ -298,6 +298,17 @@ def test_a_command_closes_the_log(url: str, words: tuple[str, ...]) -> None:
 def test_a_mistake_has_a_message(url: str, words: tuple[str, ...], code: int, message: str) -> None:
     result = run("traffic", *(word.format(url=url) for word in words))
     assert (result.exit_code, message in " ".join(result.output.split())) == (code, True), result.output
+
+
+@each("command", ["top", "report", "check"])
+def test_a_command_for_a_settings_file_names_that_of_a_log(command: str) -> None:
+    """The message has no URL, which may have a password."""
+    for log in ("sqlite:///log.db", "redis://:hidden@cache:6379/0", "sqlite://["):
+        result = run(command, log)
+        message = " ".join(result.output.split())
+        assert (result.exit_code, "hidden" in message) == (2, False)
+        assert "expected a settings file; got a URL." in message
+        assert "run: ratelimit-mw traffic URL" in message
 
 
 def test_an_access_log_is_imported(tmp_path: Path) -> None:

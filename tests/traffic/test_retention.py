@@ -92,18 +92,18 @@ def test_a_range_that_starts_before_the_log_starts_with_its_oldest_bucket() -> N
     [
         (3600, 300, 60),
         (3600, 61, 60),
-        (3600, 60, 300),  # 61 buckets: the range starts within one
+        (3600, 60, 120),  # 61 buckets: the range starts within one
         (DAY, 300, 300),
         (7 * DAY, 300, 3600),
         (7 * DAY, 10, DAY),
-        (30 * DAY, 300, DAY),
-        (90 * DAY, 10, 14 * DAY),
+        (30 * DAY, 300, 3 * 3600),
+        (90 * DAY, 10, 10 * DAY),
         (3650 * DAY, 300, 14 * DAY),
         (DAY, 2, DAY),
     ],
 )
 def test_a_curve_has_at_most_its_points(seconds: int, points: int, step: int) -> None:
-    """A step is that of a resolution, or a multiple of the longest. No bucket of it is missing in the log."""
+    """A longer step divides an hour or a day, or has whole days. No bucket of it is missing in the log."""
     own, run = Retention(DEFAULT).curve(NOW - seconds, NOW, NOW, points)
     assert run.step == step
     assert run.step % own == 0
@@ -112,6 +112,17 @@ def test_a_curve_has_at_most_its_points(seconds: int, points: int, step: int) ->
     assert run.stop >= NOW
     (kept,) = (each.kept for each in Retention(DEFAULT).resolutions if each.step == own)
     assert run.start + own > NOW - kept
+
+
+@each(("seconds", "points", "own"), [(DAY, 300, 300), (3600, 60, 60), (7 * DAY, 10, DAY)])
+def test_a_curve_reads_the_coarsest_buckets_of_its_steps(seconds: int, points: int, own: int) -> None:
+    """They have the same counts in fewer rows."""
+    assert Retention(DEFAULT).curve(NOW - seconds, NOW, NOW, points)[0] == own
+
+
+def test_steps_that_divide_no_hour_have_any_multiple() -> None:
+    """Seven seconds have no multiple that divides an hour."""
+    assert Retention("7s:1d").curve(NOW - 3600, NOW, NOW, 100)[1].step == 42
 
 
 def test_a_range_has_the_fewest_buckets() -> None:
