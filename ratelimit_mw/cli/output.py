@@ -21,7 +21,19 @@ from ..keys.features import INVALID
 from ..operations import Answer, Cell, Table
 
 AnyCommand = TypeVar("AnyCommand", bound=click.Command)
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class _File(click.Path):
+    """The path of a file. A URL, which may have a password, is an error that does not show it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):
+            hint = "For a traffic log, run: ratelimit-mw traffic URL"
+            self.fail(f"expected a settings file; got a URL. {hint}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _File(exists=True, dir_okay=False, path_type=Path)
 _QUOTED: Final = re.compile(r"[^\w-]", re.ASCII)
 """A character for which a key of TOML needs quotes."""
 _UNBOUNDED: Final = 10_000

@@ -104,7 +104,7 @@ class Source:
     ) -> "Source":
         """Return the source of an application, from what its middleware has built."""
         limits = http_limiter.in_force
-        return cls(title, limits.settings, limits.rules, list(routes), http_limiter, route, notes, problems)
+        return cls(title, limits.settings, limits.rules, list(routes), http_limiter, route, list(notes), list(problems))
 
     @property
     def running_settings(self) -> Settings:

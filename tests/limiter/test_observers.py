@@ -58,7 +58,8 @@ def test_an_event_has_the_outcome_of_a_hit() -> None:
         60.0,
     )
     assert (second.cost, second.costs, second.is_rejected) == (0, {"api": 0, "site": 0}, True)
-    assert repr(second) == "Event(outcome='rejected', rules=('api', 'site'), store='memory', cost=0)"
+    of_rules = "outcome='rejected', rules=('api', 'site')"
+    assert repr(second) == f"Event({of_rules}, endpoint=None, method=None, store='memory', cost=0)"
 
 
 def test_each_way_to_consume_sends_one_event() -> None:

@@ -62,8 +62,8 @@ class Event(msgspec.Struct, frozen=True, eq=False):
         >>> limiter = Limiter([Rule(name="api", limits="1/minute")], observers=[print])
         >>> for _ in range(2):
         ...     _ = limiter.hit({"ip": "192.0.2.7"})
-        Event(outcome='allowed', rules=('api',), store='memory', cost=1)
-        Event(outcome='rejected', rules=('api',), store='memory', cost=0)
+        Event(outcome='allowed', rules=('api',), endpoint=None, method=None, store='memory', cost=1)
+        Event(outcome='rejected', rules=('api',), endpoint=None, method=None, store='memory', cost=0)
     """
 
     outcome: Outcome
@@ -137,7 +137,8 @@ class Event(msgspec.Struct, frozen=True, eq=False):
         return dict(self._features)
 
     def __repr__(self) -> str:
-        return f"Event(outcome={self.outcome!r}, rules={self.rules}, store={self.store!r}, cost={self.cost})"
+        names = ("outcome", "rules", "endpoint", "method", "store", "cost")
+        return f"Event({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
 
 def clients_in(event: Event) -> dict[str, str]:
