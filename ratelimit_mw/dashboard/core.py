@@ -19,7 +19,7 @@ from ..http.token import CHALLENGE, has_token, start_token
 from ..limiter.limiter import Limiter
 from ..operations.overview import function_name
 from .changes import change, is_own_form, read_form, result_of, token_of
-from .data import read_data
+from .data import forget_store, read_data
 from .page import ASSETS, STATIC, dashboard_page, message_page, read_asset, templates
 from .view import parse_view
 
@@ -172,8 +172,8 @@ def respond(mount: Mount, limiter: Limiter, request: Request, path: str, opens: 
         what = b"Send a form of the page.\n" if is_change else b"This page is read-only: use GET.\n"
         return _build(405, "text/plain", what, Allow=", ".join(methods))
     if is_change:
-        return _change(limiter, request) if opens else _closed(mount)
-    response = _find_asset(path) or (_show(mount, limiter, request, path) if opens else _closed(mount))
+        return _change(limiter, request) if opens else _closed(mount, path)
+    response = _find_asset(path) or (_show(mount, limiter, request, path) if opens else _closed(mount, path))
     return response if request.method == "GET" else response._replace(body=b"")
 
 
@@ -196,9 +196,9 @@ def _show(mount: Mount, limiter: Limiter, request: Request, path: str) -> PageRe
         view = parse_view(request.query_string)
         data = read_data(limiter, view)
     except ConfigError as error:
-        return _problem(400, "Cannot show this view", str(error), "?")
+        return _problem(400, path, "Cannot show this view", str(error))
     if path == _DATA:
-        return _build(200, "application/json", f"{json.dumps(data, default=_text_of)}\n".encode())
+        return _json(200, data)
     token, cookie = token_of(request) if mount.writes else (None, "")
     page = dashboard_page(data, view, token, result_of(request.query_string))
     return _build(200, _HTML, page, **({"Set_Cookie": cookie} if cookie else {}))
@@ -209,26 +209,31 @@ def _change(limiter: Limiter, request: Request) -> PageResponse:
     try:
         form = read_form(request)
         if not is_own_form(request, form):
-            return _problem(403, "Nothing was changed", _NOT_OWN)
+            return _problem(403, _CHANGE, "Nothing was changed", _NOT_OWN)
         view, is_done = parse_view(request.query_string), change(limiter, form)
     except ConfigError as error:
-        return _problem(400, "Nothing was changed", str(error))
+        return _problem(400, _CHANGE, "Nothing was changed", str(error))
     except StoreError as error:
-        return _problem(503, "The change failed", str(error))
+        return _problem(503, _CHANGE, "The change failed", str(error))
+    forget_store(limiter)
     query = urlencode([*view.fields, ("done" if is_done else "unchanged", form["operation"])])
     return _build(303, "text/plain", b"", Location=f"./?{query}")
 
 
-def _closed(mount: Mount) -> PageResponse:
+def _closed(mount: Mount, path: str) -> PageResponse:
     """Return the response to a client that may not see the dashboard. The advice is for developers."""
     has_check = mount.allow is not None
     status, headers = (403, {}) if has_check else (401, {"WWW_Authenticate": CHALLENGE})
+    if path == _DATA:
+        return _json(status, {"error": "This dashboard is closed to you."}, **headers)
     return _build(status, _HTML, message_page("This dashboard is closed", has_check=has_check), **headers)
 
 
-def _problem(status: int, title: str, problem: str, back: str = "./") -> PageResponse:
-    """Return why there is no page."""
-    return _build(status, _HTML, message_page(title, problem, back))
+def _problem(status: int, path: str, title: str, problem: str) -> PageResponse:
+    """Return why there is no page; as JSON for the programs that read ``data.json``."""
+    if path == _DATA:
+        return _json(status, {"error": problem})
+    return _build(status, _HTML, message_page(title, problem, "./" if path == _CHANGE else "?"))
 
 
 def _find_asset(path: str) -> PageResponse | None:
@@ -244,6 +249,10 @@ def _build(status: int, content_type: str, body: bytes, cache: str = "no-store",
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     sizes = {"Content-Type": content_type, "Content-Length": str(len(body)), "Cache-Control": cache}
     return PageResponse(status, {**sizes, **named, **_SECURITY}, body)
+
+
+def _json(status: int, content: dict[str, Any], **headers: str) -> PageResponse:
+    return _build(status, "application/json", f"{json.dumps(content, default=_text_of)}\n".encode(), **headers)
 
 
 def _text_of(value: object) -> str:

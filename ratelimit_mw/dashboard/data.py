@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from ..clock import SECOND
 from ..errors import RateLimitError, StoreError
@@ -42,6 +43,10 @@ _MOST_CLIENTS: Final = 20
 _MOST_BANS: Final = 100
 _MOST_PAGES: Final = 5
 """The maximum number of pages that are searched for bans, of up to 10,000 keys each."""
+_KEPT: Final = 4 * SECOND
+"""For so long, all pages share what the store has. Pages that ask at the same moment may each ask the store."""
+
+_kept: Final = WeakKeyDictionary[Limiter, tuple[int, Json]]()
 
 
 def read_data(limiter: Limiter, view: View) -> Json:
@@ -56,9 +61,12 @@ def read_data(limiter: Limiter, view: View) -> Json:
     start, end = view.span(now)
     load = {"load": _read_load(limiter)} if any(rule.source.adapts for rule in limiter.rules.rules) else {}
     of_log, in_store = _read_log(limiter, view, start, end), _read_store(limiter)
-    rules = map(Overview(limiter.rules, limiter.settings.amendments).as_json, limiter.rules.rules)
-    shown = {"rules": [{**rule, "shown": row_of(rule)} for rule in rules]}  # as the command ``check`` shows them
-    return {"now": time_json(now), **of_log, **load, "rules": shown, **in_store}
+    return {"now": time_json(now), **of_log, **load, "rules": {"rules": _read_rules(limiter)}, **in_store}
+
+
+def forget_store(limiter: Limiter) -> None:
+    """Read the store again for the next page, because an operator has changed something."""
+    _kept.pop(limiter, None)
 
 
 def _read_log(limiter: Limiter, view: View, start: float, end: float) -> Json:
@@ -149,13 +157,24 @@ def _read_load(limiter: Limiter) -> Json:
     return {"curves": rows}
 
 
+def _read_rules(limiter: Limiter) -> list[Json]:
+    """Return the rules, as the command ``check`` shows them."""
+    rules = map(Overview(limiter.rules, limiter.settings.amendments).as_json, limiter.rules.rules)
+    return [{**rule, "shown": row_of(rule)} for rule in rules]
+
+
 def _read_store(limiter: Limiter) -> Json:
-    """Return the state of the store, the bans and the overrides."""
-    store = _read_state(limiter)
-    if not store["reachable"]:  # each call would wait for the store again
-        return {"store": store, "bans": _UNREACHABLE, "overrides": _UNREACHABLE}
-    shown = bans(blocking_call, limiter, limit=_MOST_BANS, pages=_MOST_PAGES)
-    return {"store": store, "bans": _part(shown), "overrides": _part(list_overrides(blocking_call, limiter))}
+    """Return the state of the store, the bans and the overrides, as they were a few seconds ago or are now."""
+    at, found = _kept.get(limiter, (0, {}))
+    now = limiter.clocks.time()
+    if not found or not 0 <= now - at < _KEPT:
+        store = _read_state(limiter)
+        found = {"store": store, "bans": _UNREACHABLE, "overrides": _UNREACHABLE}
+        if store["reachable"]:  # otherwise each call would wait for the store again
+            shown = bans(blocking_call, limiter, limit=_MOST_BANS, pages=_MOST_PAGES)
+            found |= {"bans": _part(shown), "overrides": _part(list_overrides(blocking_call, limiter))}
+        _kept[limiter] = now, found
+    return found
 
 
 def _read_state(limiter: Limiter) -> Json:

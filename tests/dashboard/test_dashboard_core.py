@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from urllib.parse import quote
 
@@ -39,7 +40,7 @@ def test_a_closed_dashboard_shows_how_to_open_it_and_no_data() -> None:
         response = ask(limiter, path, opens=False)
         assert response.status == 401
         assert response.headers["WWW-Authenticate"].startswith("Basic ")
-        assert "allow=" in text(response)
+        assert ("allow=" in text(response)) == (path in ("", "unknown"))
         assert "secret-rule" not in text(response)
     response = ask(limiter, opens=False, allow=lambda _: False)
     assert (response.status, "sign in" in text(response), "allow=" in text(response)) == (403, True, False)
@@ -92,8 +93,9 @@ def test_values_of_clients_are_text(value: str) -> None:
 
 @each("query", ["range=month", "from=x", "to=2026-01-01", "from=2026-02-01&to=2026-01-01", "by=x"])
 def test_an_impossible_view_is_an_error_that_names_the_field(query: str) -> None:
-    """It is 400, for programs, too."""
-    for path in ("", "data.json"):
-        response = ask(limiter_with_log(), path, query)
-        assert (response.status, "Cannot show this view" in text(response)) == (400, True)
-        assert f"{query[: query.index('=')].replace('to', 'from')}: " in text(response)
+    """It is 400, with the text that was expected. A program, which cannot read a page, gets JSON."""
+    found = json.loads(ask(limiter_with_log(), "data.json", query).body)
+    assert found["error"].startswith(f"{query[: query.index('=')].replace('to', 'from')}: ")
+    response = ask(limiter_with_log(), query=query)
+    assert response.status == 400
+    assert "Cannot show this view" in text(response)

@@ -208,11 +208,14 @@ def test_a_long_name_keeps_its_outcome() -> None:
 
 
 def test_bans_and_overrides_have_the_json_of_the_commands() -> None:
-    """They are those of the moment."""
-    limiter = Limiter([Rule(name="api", limits="2/minute", ban=BAN)], clock=ManualClock(NOW))
+    """Many pages ask the store once: those of a moment ago are shown again, and new ones after a few seconds."""
+    clock = ManualClock(NOW)
+    limiter = Limiter([Rule(name="api", limits="2/minute", ban=BAN)], clock=clock)
     limiter.clients.override("api", {"ip": "192.0.2.9"}, "1000/minute")
     assert data(limiter)["bans"]["bans"] == []
     limiter.clients.ban("api", {"ip": "192.0.2.66"}, "1d")
+    assert data(limiter)["bans"]["bans"] == []
+    clock.advance(5)
     found = data(limiter)
     (ban,), (override,) = found["bans"]["bans"], found["overrides"]["overrides"]
     assert (ban["client"], ban["rule"], ban["until"]) == ("ip=192.0.2.66", "api", "2026-01-02T12:00:30+00:00")
