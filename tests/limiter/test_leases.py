@@ -6,7 +6,7 @@ import asyncio
 import random
 from bisect import bisect
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from shared_store import SharedStore
@@ -177,6 +177,27 @@ def test_a_lease_that_ends_while_the_breaker_is_open_is_returned_later() -> None
     limiter.remote.breaker.recover(0)  # type: ignore[union-attr]
     limiter.hit(ANOTHER)
     assert left(limiter) == 98
+
+
+def test_an_outage_leaves_only_leases_to_return() -> None:
+    """However long it is. Afterwards a request returns a hundred of them at most."""
+    (limiter,), store, clock = setup("1000/minute", "2%")
+    keys, remote = [{"ip": str(i)} for i in range(150)], cast(Any, limiter.remote)
+    for features in keys * 2:
+        limiter.hit(features)
+    store.down = True
+    for seconds in (0, 0, 0, *[3.1] * 3):
+        clock.advance(seconds)
+        for features in keys * 2 if seconds else [ANOTHER]:
+            limiter.hit(features)
+    assert len(remote.leases._ended) == 150
+    store.down = False
+    remote.breaker.recover(0)
+    back = []
+    for _ in range(2):
+        limiter.hit(ANOTHER)
+        back.append(sum(left(limiter, features) == 998 for features in keys))
+    assert back == [100, 150]
 
 
 def test_a_reset_drops_the_lease() -> None:

@@ -217,7 +217,7 @@ class Leases:
 
     def _take_ended(self, now: int) -> list[Correction]:
         """Build the corrections that return replaced leases, and some of those that have ended."""
-        ended, self._ended = self._ended, []
+        ended, self._ended = self._ended[:_RETURNS_PER_CALL], self._ended[_RETURNS_PER_CALL:]
         for leases in self._by_life.values():
             while leases and len(ended) < _RETURNS_PER_REQUEST:
                 lease = next(iter(leases.values()))
@@ -233,7 +233,7 @@ class Leases:
         replaced = [self._pop(key)]
         if len(self._by_key) >= MAX_KEYS:
             replaced.append(self._pop(next(iter(self._by_key))))
-        self._ended += filter(None, replaced)
+        self._ended += [lease for lease in replaced if lease and lease.unused > 0]
         self._by_key[key] = self._by_life.setdefault(_life(lease.hit.limit), {})[key] = lease
 
     def _pop(self, key: str) -> Lease | None:
