@@ -1,5 +1,6 @@
 """The commands of the operations, such as ``ban`` and ``override set``, and the limiter and the log that they open."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,8 +108,8 @@ def open_limiter(source: Source, with_log: bool = False, may_be_memory: bool = F
     Its calls may wait longer than those of requests.
 
     Raises:
-        Failure: The store fails, or is an LMDB that does not exist. ``memory://``, which no other process can reach,
-            is one too, unless it ``may_be_memory``.
+        Failure: The store fails, or is an LMDB that does not exist or belongs to another user. ``memory://``, which no
+            other process can reach, is one too, unless it ``may_be_memory``.
     """
     settings, own = source.running_settings, source.http_limiter.limiter if source.http_limiter else None
     store, log = ("memory://", settings.traffic_log) if with_log else (settings.store, None)
@@ -140,8 +141,17 @@ def open_log(url: str, create: bool = False) -> TrafficLog:
 
 
 def _check_files(store: Store) -> None:
-    """Raise ``Failure`` for an LMDB that is missing: opening it would create one."""
+    """Raise ``Failure`` for an LMDB that is missing, or of another user: files of this user would lock that user out.
+
+    LMDB creates a missing environment, and a new one after a crash of the machine.
+    """
     path = getattr(store, "path", None)
-    if store.name.startswith("lmdb:") and path is not None and not (Path(path) / "data.mdb").exists():
+    if not store.name.startswith("lmdb:") or path is None:
+        return
+    try:
+        owner = (Path(path) / "data.mdb").stat().st_uid
+    except FileNotFoundError:
         hint = "Check the path, or start the application that creates it"
-        raise Failure(f"{store.name} does not exist. {hint}")
+        raise Failure(f"{store.name} does not exist. {hint}") from None
+    if owner != os.geteuid():
+        raise Failure(f"{store.name} belongs to the user {owner}. Run the command as this user: sudo -u '#{owner}' ...")
