@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import IO, Any, Final, cast
 from weakref import finalize
 
@@ -30,11 +31,20 @@ _FORMATS: Final = (
 )
 
 
+def _check_paths(_ctx: click.Context, _param: click.Parameter, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Reject a file that is given twice: its requests would count twice."""
+    real = [path if path == "-" else str(Path(path).resolve()) for path in paths]
+    for path, resolved in zip(paths, real, strict=True):
+        if real.count(resolved) > 1:
+            raise click.BadParameter(f"{path!r} is given twice, so its requests would count twice")
+    return paths
+
+
 def logs_argument(required: bool = True) -> Callable[[Any], Any]:
     """Return the argument of a command that takes access logs."""
     name = "ACCESS_LOG..." if required else "[ACCESS_LOG]..."
     kind = click.Path(exists=True, dir_okay=False, allow_dash=True)
-    return click.argument("access_logs", metavar=name, nargs=-1, required=required, type=kind)
+    return click.argument("access_logs", metavar=name, nargs=-1, required=required, type=kind, callback=_check_paths)
 
 
 format_option = click.option("--format", "name", metavar="NAME", type=click.Choice(NAMES_OF_FORMATS),
@@ -90,7 +100,7 @@ class RequestLog:
         parser: Parses a line.
 
     Raises:
-        Failure: The logs are not understood, or have no request.
+        Failure: A log is not understood, or none has a request.
     """
 
     def __init__(self, paths: Sequence[str], parser: LineParser) -> None:
@@ -107,7 +117,8 @@ class RequestLog:
         with progress("reading", None, *_COLUMNS, requests=0) as update:
             rows = self._rows(paths, parser, update)
             self.db.executemany("INSERT INTO request (time, data) VALUES (?, ?)", rows)
-        self._check()
+        if self._invalid:
+            note(f"{self._invalid:,} of {self._lines - self._blank:,} lines are no requests, such as {self._first}")
         found = self.db.execute("SELECT count(*), min(time), max(time) FROM request").fetchone()
         self.count, self.first, self.last = found
         if not self.count:
@@ -119,6 +130,7 @@ class RequestLog:
         """Yield the time and the data of each request."""
         encode, before = msgspec.msgpack.Encoder(enc_hook=_encode_invalid).encode, 0.0
         for path in paths:
+            start, self._unread = self._lines - self._blank, 0
             with click.open_file(path, "rb") as file:
                 for number, line in enumerate(_lines_of(file, _name_of(path)), 1):
                     self._lines += 1
@@ -133,6 +145,7 @@ class RequestLog:
                     if self._lines % _AT_ONCE == 0:
                         update(requests=self._lines)
                     yield entry.time, encode(entry)
+            self._check(self._lines - self._blank - start)
 
     def _add_invalid(self, place: str, line: bytes, error: InvalidLineError) -> None:
         if isinstance(error, HeaderLineError) or not line.strip():
@@ -144,18 +157,11 @@ class RequestLog:
             self._first = f"{place}: {error}: {printable(line[:200].decode('utf-8', 'replace').rstrip(), 150)}"
         self._unread += is_unread
 
-    def _check(self) -> None:
-        """Print the number of invalid lines, with the first one in no known format.
-
-        Raises:
-            Failure: More than 1% of the lines are in no known format. The other lines are then no sample.
-        """
-        lines = self._lines - self._blank
+    def _check(self, lines: int) -> None:
+        """Raise `Failure` when more than 1% of the lines of a file are in no known format: the others are no sample."""
         if self._unread * 100 > lines:
-            start = f"{self._unread:,} of {lines:,} lines cannot be read, more than 1%"
+            start = f"{self._unread:,} of {lines:,} lines of a file cannot be read, more than 1%"
             raise Failure(f"{start}. The first is {self._first}. {_FORMATS}")
-        if self._invalid:
-            note(f"{self._invalid:,} of {lines:,} lines are no requests, such as {self._first}")
 
     def requests(self, action: str) -> Iterator[LogEntry]:
         """Yield the requests by time. ``action`` is the text of the bar. At one time, the first file comes first."""

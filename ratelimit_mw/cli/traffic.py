@@ -125,7 +125,7 @@ def import_logs(url: str, access_logs: tuple[str, ...], name: str | None) -> Ans
 
     ACCESS_LOG is a file as for `replay`. Each request counts as the events request, status:STATUS and path:PATH. A log
     that is imported twice counts twice. Requests that are older than the longest retention are left out. If more than
-    1% of the lines cannot be read, nothing is counted.
+    1% of the lines of a file cannot be read, nothing is counted.
     """
     parse_log_url(url)  # a mistake in it is an error before the work
     requests, left_out = RequestLog(access_logs, LineParser(name=name)), 0

@@ -65,8 +65,8 @@ def test_invalid_lines_are_counted_and_shown(rules: Write, log: Write, tmp_path:
         (b"", "contains no request\n"),
         (b"\n\n", "contains no request\n"),
         (line(method="\\x16").encode(), "contains no request\n"),
-        (random.Random(1).randbytes(5000).replace(b"\x1f\x8b", b""), "lines cannot be read, more than 1%"),
-        (b"\x7fELF" + b"\x00" * 999, "1 of 1 lines cannot be read, more than 1%"),
+        (random.Random(1).randbytes(5000).replace(b"\x1f\x8b", b""), "lines of a file cannot be read, more than 1%"),
+        (b"\x7fELF" + b"\x00" * 999, "1 of 1 lines of a file cannot be read, more than 1%"),
     ],
 )
 def test_logs_without_requests(rules: Write, log: Write, content: bytes, problem: str) -> None:
@@ -82,17 +82,17 @@ def test_a_log_that_is_not_understood(rules: Write, log: Write, tmp_path: Path) 
     new.write_text(old.read_text())
     fine = log([line(at=i) for i in range(99)] + ["x\n", "\n", line(method="\\x16")], "fine.log")
     assert replayed(old, fine)["invalid"] == 2
-    bad = log([line(at=i) for i in range(98)] + ["May 17 x\n"] * 2, "bad.log")
+    bad = log([line(at=i) for i in range(98)] + ["May 17 x\n"], "bad.log")
     url = f"sqlite:///{tmp_path}/log.db"
     for command in (
         ("replay", old, bad),
         ("replay", old, bad, "--suggest", "1%"),
-        ("diff", old, new, bad),
-        ("traffic", "import", url, bad),
+        ("diff", old, new, fine, bad),
+        ("traffic", "import", url, fine, bad),
     ):
         result = run(*command)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert f"2 of 100 lines cannot be read, more than 1%. The first is {bad}, line 99: " in result.stderr
+        assert f"1 of 99 lines of a file cannot be read, more than 1%. The first is {bad}, line 99: " in result.stderr
         assert "May 17 x. Expected a format of --format" in result.stderr
         assert "JSON lines" in result.stderr
     assert not (tmp_path / "log.db").exists()
@@ -272,11 +272,13 @@ def test_invalid_lines_have_their_file(log: Write, rules: Write) -> None:
 
 
 def test_paths_that_are_no_logs(log: Write, rules: Write, tmp_path: Path) -> None:
-    """A missing file and a folder are misuse."""
-    no_log = "Invalid value for 'ACCESS_LOG...'"
+    """A missing file, a folder, and a file that is given twice, even by another name, are misuse."""
+    path, no_log = log([line()]), "Invalid value for 'ACCESS_LOG...'"
+    (tmp_path / "link").symlink_to(path)
     for paths, exit_code, message in (
         ([tmp_path / "nothing.log"], 2, no_log),
         ([tmp_path], 2, no_log),
+        ([path, tmp_path / "link"], 2, "is given twice, so its requests would count twice"),
         ([log([], "a"), log([], "b")], 1, f"Error: {tmp_path}/a, {tmp_path}/b: contains no request\n"),
     ):
         result = run("replay", rules(SITE), *paths)

@@ -64,7 +64,7 @@ def replay(
     trusted_proxies of FILE, the client is found in X-Forwarded-For, as in the application: after the user agent in a
     text log.
 
-    A line that is in no known format is invalid. Logs with more than 1% of such lines are an error.
+    A line that is in no known format is invalid. A log with more than 1% of such lines is an error.
     """
     if share is not None and not source.overview.is_file:
         raise click.UsageError("--suggest takes a FILE. Copy the limits of decorators into one")
