@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from .budget import LoopClock, ThreadClock, take_error
@@ -134,8 +133,10 @@ class EventLoop(_Way):
 
     def drop(self, plain: socket.socket) -> None:
         """Close a socket after the loop has left it: the task that connects, which was cancelled, ends before."""
-        with suppress(RuntimeError):  # the loop has ended
+        try:
             asyncio.get_running_loop().call_soon(plain.close)
+        except RuntimeError:  # the loop has ended
+            plain.close()
 
     def channel(self, connect: Callable[[float], Awaitable[Any]]) -> LoopChannel:
         return LoopChannel(connect, self.clock)

@@ -301,6 +301,17 @@ def test_the_loop_leaves_a_socket_before_it_is_closed(monkeypatch: pytest.Monkey
     assert not logged
 
 
+def test_a_socket_is_closed_after_its_loop_has_ended() -> None:
+    """No loop closes it then, and Python would warn of it."""
+
+    async def build() -> ways.EventLoop:
+        return ways.EventLoop(60.0)
+
+    plain = socket.socket()
+    asyncio.run(build()).drop(plain)
+    assert plain.fileno() == -1
+
+
 def test_a_server_that_is_not_there_is_an_error() -> None:
     """The error names the place, and shows no password. A port without a listener, no socket, and an unknown name."""
     nowhere, port = "no-such-host.invalid", free_port()
