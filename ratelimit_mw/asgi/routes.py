@@ -10,7 +10,7 @@ from typing import Any, Final, Never
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
-from ..http.routes import Route, ViewMarksByMethod, ViewNames, forms_of, marked_view
+from ..http.routes import Route, ViewMarksByMethod, ViewNames, marked_view
 from ..http.warnings import warn_at_start
 from ..keys.parts import parameter
 from ..rules.marks import NO_ROUTE, Destination
@@ -141,7 +141,7 @@ class RouteIndex:
     def _read_marks(self) -> None:
         """Read the marks of the views, and of all that is called before them, and name the views."""
         names = ViewNames()
-        registered = forms_of(route.target for route in self.routes)
+        registered = {id(route.target) for route in self.routes}
         for route in self.routes:
             view: Any = route.target or route
             function = names.name(inspect.unwrap(view), route.to.view or route.endpoint)

@@ -11,7 +11,7 @@ from werkzeug.routing import MapAdapter
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
-from ..http.routes import Route, ViewMarksByMethod, forms_of, marked_view
+from ..http.routes import Route, ViewMarksByMethod, marked_view
 from ..http.warnings import warn, warn_at_start, warnings_of_user
 from ..rules.marks import ViewMarks, marks_of, readers
 from ..settings import SETTING
@@ -40,7 +40,7 @@ class FlaskViews(MapViews):
     def read(self) -> list[Route]:
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
-        self._registered = forms_of(self._app.view_functions.values())
+        self._registered = set(map(id, self._app.view_functions.values()))
         self.server_name = self._app.config["SERVER_NAME"] or ""  # Flask itself finds the subdomain of a request
         return super().read()
 

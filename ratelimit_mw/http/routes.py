@@ -269,20 +269,11 @@ def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
             raise rule.error("the routes of this application are not known. Write match.path", "match.endpoint")
 
 
-def forms_of(views: Iterable[Any]) -> set[int]:
-    """Return the identities of views, and of the functions that their decorators wrap."""
-    forms: set[int] = set()
-    for form in views:
-        while form is not None:
-            forms.add(id(form))
-            form = getattr(form, "__wrapped__", None)
-    return forms
-
-
 def marked_view(view: Any, registered: Collection[int]) -> Any:
     """Return a view, or its marked form where a decorator is above the one that registered the view.
 
-    A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose.
+    A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose. The identities
+    of all views with a route are ``registered``.
     """
     form = marked_form(view)
     is_late = form is not None and marks_of(view) == ViewMarks() and id(form) not in registered

@@ -147,6 +147,16 @@ def test_a_mark_holds_above_the_decorator_of_the_route(framework: Framework, mar
             assert statuses("GET", "GET", where=where) == [200, 200 if mark is exempt else 429]
 
 
+def test_a_late_mark_holds_where_another_route_wraps_it(framework: Framework) -> None:
+    """The marked function has no route of its own, only one behind a decorator."""
+    if framework.base is django.views.View:
+        return
+    view = framework.function()
+    wrapped = functools.wraps(limit("1/minute")(view))(lambda: None)
+    with framework.open({"/": view, "/wrapped": wrapped}) as statuses:
+        assert statuses("GET", "GET") == [200, 429]
+
+
 def test_a_decorator_in_between_hides_no_limit(framework: Framework) -> None:
     """A decorator that keeps the function's attributes, as functools.wraps does, may stand above @limit."""
     view = limit("1/minute")(framework.function())
