@@ -144,6 +144,7 @@ _VALUES: Final[Mapping[str, Callable[[Route], str]]] = {
 """The features whose values are those of routes."""
 _SIMILAR: Final = 0.5
 _NO_VIEWS: Final = "the views of this application have no names"
+_NO_ROUTES: Final = "the routes of this application are not known"
 
 
 def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection[str] = ()) -> None:
@@ -260,13 +261,16 @@ def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
     """Raise ``ConfigError`` for a rule or a list that needs a view or an endpoint, where the routes are not known."""
     if "view" in rules.own_lists.needs and "view" not in provided:
         raise ConfigError(f"{_NO_VIEWS}. Write path, or use the framework's middleware", "lists")
+    if "endpoint" in rules.own_lists.needs and "endpoint" not in provided:
+        raise ConfigError(f"{_NO_ROUTES}. Write path", "lists")
     for rule in rules.rules:
-        is_counted = "view" in rule.source.needs and "view" not in provided and not rule.source.matches.is_only_named
-        if is_counted or any(rule.source.matches.views):
+        source = rule.source
+        is_counted = "view" in source.needs and "view" not in provided and not source.matches.is_only_named
+        if is_counted or (any(source.matches.views) and not source.unrouted):
             path, other = ("key", 'the feature "path"') if is_counted else ("match.view", "match.path")
             raise rule.error(f"{_NO_VIEWS}. Write {other}, or use the framework's middleware", path)
-        if "endpoint" in dict(rule.source.matches.features) and "endpoint" not in provided:
-            raise rule.error("the routes of this application are not known. Write match.path", "match.endpoint")
+        if "endpoint" in dict(source.matches.features) and "endpoint" not in provided and not source.unrouted:
+            raise rule.error(f"{_NO_ROUTES}. Write match.path", "match.endpoint")
 
 
 def marked_view(view: Any, registered: Collection[int]) -> Any:

@@ -134,8 +134,9 @@ def test_a_list_by_view_has_names_of_views() -> None:
         expect_error(message, check_routes, [LOGIN, ITEM], wrong)
         check_routes([LOGIN, ITEM], wrong, provided=[part])
     check_routes([LOGIN, ITEM], RuleSet([], lists=AccessLists({"deny": {"view": ["item"], "endpoint": ["/login"]}})))
-    settings: Any = {"lists": {"deny": {"view": ["item"]}}}
-    expect_error("^lists: .* have no names", WSGIMiddleware, hello, settings)
+    for part, message in (("view", "have no names"), ("endpoint", "are not known")):
+        settings: Any = {"lists": {"deny": {part: ["/item"]}}}
+        expect_error(f"^lists: .* {message}", WSGIMiddleware, hello, settings)
 
 
 def test_several_routes_that_are_close_are_named() -> None:
