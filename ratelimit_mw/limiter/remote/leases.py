@@ -24,7 +24,7 @@ MAX_KEYS: Final = 10_000
 _LEASES_PER_PERIOD: Final = 20
 _LAPSED: Final = -(1 << 62)  # ``unused`` of a share that the store no longer counts
 _RETURNS_PER_REQUEST: Final = 4  # more than a request takes, so that ended leases do not pile up
-_RETURNS_PER_CALL: Final = 100  # at the end of a process, or after an outage
+_RETURNS_PER_CALL: Final = 100  # as after an outage
 
 
 class Lease:
