@@ -183,10 +183,8 @@ class FlaskHooks:
 
     def decide(self) -> Any:
         """Run before the request. None lets it continue."""
-        request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
-        asked, environ, views = request.framework_request, request.native, self.views
-        method = None if asked.url_rule is None else asked.method
-        request.to = views.destinations.get((id(request.rule), method)) or views.destination(request.rule, method)
+        request = self._request()
+        environ = request.native
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = self.http_limiter.latest()
@@ -225,9 +223,8 @@ class FlaskHooks:
         """Run for a rejection that no error handler of the application takes, or that its code has raised."""
         if isinstance(error, Rejected):
             return error.get_response()
-        request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
         # Code may reject a request before ``decide``.
-        admission = _admission() or self._admit(self.http_limiter.in_force, request, Plan([]), Verdict())
+        admission = _admission() or self._admit(self.http_limiter.in_force, self._request(), Plan([]), Verdict())
         admission.verdict = error.verdict
         return self._app.handle_user_exception(admission.error(error.verdict))
 
@@ -246,6 +243,14 @@ class FlaskHooks:
         except Exception as failure:  # of an error handler
             return make_error(*context[:-1], failure)
         return finish(*context[:-1], rejection, from_error_handler=True)
+
+    def _request(self) -> FlaskRequest:
+        """Return the current request, with the route that it goes to."""
+        request, views = FlaskRequest(flask.request._get_current_object()), self.views  # type: ignore[attr-defined]
+        asked = request.framework_request
+        method = None if asked.url_rule is None else asked.method
+        request.to = views.destinations.get((id(request.rule), method)) or views.destination(request.rule, method)
+        return request
 
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native

@@ -8,10 +8,10 @@ from typing import Any
 
 import flask
 from flask import Flask, copy_current_request_context, request
-from flask_calls import app_of, ask, one_rule, statuses, still
+from flask_calls import app_of, ask, hello, one_rule, statuses, still
 from tables import each
 
-from ratelimit_mw import Limiter, Rule
+from ratelimit_mw import Event, Limiter, Rule
 from ratelimit_mw.flask import RateLimiter, check
 from ratelimit_mw.testing import ManualClock
 
@@ -136,6 +136,16 @@ def test_a_rejection_outside_of_a_view_is_a_429(register: Any, view: Any, testin
     rejected = ask(app)
     assert (rejected.status_code, rejected.headers["RateLimit"][:9]) == (429, '"own";r=0')
     assert (rejected.headers["Retry-After"], rejected.mimetype) == ("3600", "application/problem+json")
+
+
+def test_an_early_rejection_names_its_endpoint() -> None:
+    """Code of the application rejects the request before the extension decides it."""
+    app, events = Flask("app"), list[Event]()
+    app.before_request(raise_own)
+    RateLimiter(app, limiter=Limiter([Rule(limits="9/hour")], observers=[events.append]))
+    app.add_url_rule("/items/<name>", view_func=hello)
+    assert ask(app, "/items/1").status_code == 429
+    assert [(event.outcome, event.endpoint) for event in events] == [("rejected", "/items/{name}")]
 
 
 def failing_login(settings: dict[str, Any] = RULES) -> Flask:
