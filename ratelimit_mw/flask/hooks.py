@@ -255,6 +255,7 @@ class FlaskHooks:
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native
         admission = FlaskAdmission(limits, request, plan, verdict, environ, vars(g))
+        environ[WSGIAdmission.shown_as] = admission.verdict  # for WSGI applications around this one
         if exchange := environ.get(_EXCHANGE):
             exchange.admission = admission
         return admission
