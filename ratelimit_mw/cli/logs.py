@@ -114,8 +114,10 @@ class RequestLog:
         self.db.execute("CREATE TABLE request (number INTEGER PRIMARY KEY, time, data)")
         self.db.execute("BEGIN")
         self._is_sorted = True
-        with progress("reading", None, *_COLUMNS, requests=0) as update:
-            rows = self._rows(paths, parser, update)
+        # A pipe has no size. Then the bar has no end.
+        sizes = [Path(path).stat().st_size if Path(path).is_file() else 0 for path in paths]
+        with progress("reading", sum(sizes) if all(sizes) else None, *_COLUMNS, requests=0) as update:
+            rows = self._rows(dict(zip(paths, sizes, strict=True)), parser, update)
             self.db.executemany("INSERT INTO request (time, data) VALUES (?, ?)", rows)
         if self._invalid:
             note(f"{self._invalid:,} of {self._lines - self._blank:,} lines are no requests, such as {self._first}")
@@ -125,11 +127,11 @@ class RequestLog:
             raise Failure(f"{', '.join(map(_name_of, paths))}: contains no request")
 
     def _rows(
-        self, paths: Sequence[str], parse: Callable[[bytes], LogEntry], update: Callable[..., None]
+        self, sizes: Mapping[str, int], parse: Callable[[bytes], LogEntry], update: Callable[..., None]
     ) -> Iterator[tuple[float, bytes]]:
-        """Yield the time and the data of each request."""
-        encode, before = msgspec.msgpack.Encoder(enc_hook=_encode_invalid).encode, 0.0
-        for path in paths:
+        """Yield the time and the data of each request. The files are given with their sizes."""
+        encode, before, done = msgspec.msgpack.Encoder(enc_hook=_encode_invalid).encode, 0.0, 0
+        for path, size in sizes.items():
             start, self._unread = self._lines - self._blank, 0
             with click.open_file(path, "rb") as file:
                 for number, line in enumerate(_lines_of(file, _name_of(path)), 1):
@@ -143,8 +145,9 @@ class RequestLog:
                     self._is_sorted = self._is_sorted and before <= entry.time
                     before = entry.time
                     if self._lines % _AT_ONCE == 0:
-                        update(requests=self._lines)
+                        update(requests=self._formats.total(), completed=done + file.tell() if size else None)
                     yield entry.time, encode(entry)
+            done += size
             self._check(self._lines - self._blank - start)
 
     def _add_invalid(self, place: str, line: bytes, error: InvalidLineError) -> None:
