@@ -17,7 +17,7 @@ from ..rules.lookup import Found
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
 from .output import command, json_flag
-from .source import Routed, Source, SourceCommand, request_of
+from .source import Source, SourceCommand, request_of
 
 _QUERY: Final = "query:"
 _SHOWN: Final = ("mode", "consistency", "lease", "algorithm", "ban")
@@ -70,11 +70,10 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
         notes.append("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     target, sent = path
     request = request_of(method, target.path, features.pop("host", "") or target.host, sent, target.query)
-    routed = source.route(request)
-    values = _values(source, request, routed, features)
-    place = request.method, routed.path, values["host"], routed.to, routed.params
+    values = _values(source, request, features)
+    place = request.method, request.sent_path, values["host"], request.to, request.path_params
     explanations = {rule: _explain(rule, values, overview, overview.why_not(rule, *place, values)) for rule in rules}
-    lists = source.settings.lists.at(routed.path, routed.to, lambda: routed.params)
+    lists = source.settings.lists.at(request.sent_path, request.to, lambda: request.path_params)
     list_name = {True: "allow", False: "deny", None: None}[lists.allows(values)]
     amendments = list(describe_amendments(source.settings.amendments)) if overview.is_file else []
     notes += amendments
@@ -88,10 +87,11 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
     return Answer(report, _show(values, overview, explanations), notes, is_unlimited)
 
 
-def _values(source: Source, request: ASGIRequest, routed: Routed, features: Features) -> dict[str, Any]:
+def _values(source: Source, request: ASGIRequest, features: Features) -> dict[str, Any]:
     """Return all features of a request, as the middleware writes them: of its line, of its route and of the options."""
+    given = source.route(request)
     try:
-        counted = source.as_counted({"ip": UNKNOWN_IP, **routed.features, **features})
+        counted = source.as_counted({"ip": UNKNOWN_IP, **features})
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
     needed = [name.removeprefix(_QUERY) for name in source.rules.needs if name.startswith(_QUERY)]
@@ -99,8 +99,8 @@ def _values(source: Source, request: ASGIRequest, routed: Routed, features: Feat
     query = {name: value for name, value in fields.items() if value is not None}
     host = request.host if request.header("host") else ""  # without one, no rule of a host applies
     values = {"path": request.path, **query, **counted, "method": request.method, "host": host}
-    convert = routed.to.conversions.apply
-    return {name: convert(name, value) for name, value in values.items()} | routed.as_features()
+    convert = request.to.conversions.apply
+    return {name: convert(name, value) for name, value in values.items()} | given
 
 
 def _explain(rule: CompiledRule, features: Features, overview: Overview, reason: str) -> dict[str, Any]:

@@ -4,10 +4,10 @@ import contextlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
@@ -20,15 +20,16 @@ from ..http.warnings import warnings_of_user
 from ..keys import parts
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..operations.overview import Overview
-from ..rules.marks import Destination
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores.url import redacted_url
 from ..wsgi import middleware as wsgi
 from .output import FILE, Failure
 
-_FRAMEWORKS: Final = {"flask": "ratelimit_mw.flask.source", "django": "ratelimit_mw.django.source"}
-"""The module of each framework that opens its applications. It is imported by name: it needs the framework."""
+_DJANGO: Final = "ratelimit_mw.django.source"
+"""The module that opens a project of Django. It is imported by name: it needs the framework."""
+_EXTENSION: Final = "ratelimit_mw"
+"""The name under which an application of Flask keeps the extension."""
 _MAX_LAYERS: Final = 64
 _INSIDE: Final = ("middleware_stack", "app", "wsgi_app", "application", "__self__")
 """The names under which layers keep the next one. A bound method such as ``wsgi_app`` is one of its object."""
@@ -37,20 +38,8 @@ _ABOUT_APP: Final = (
     "FILE contains only settings. With --app, the command imports your application and also knows the rules of its"
     " decorators."
 )
-
-
-class Routed(NamedTuple):
-    """The destination of a request: its path as rules see it, its route, and the features that the route gives."""
-
-    path: str
-    to: Destination = Destination()
-    params: Mapping[str, Any] = {}
-    features: Mapping[str, Any] = {}
-
-    def as_features(self) -> dict[str, Any]:
-        """Return the parameters, the endpoint and the view as features of the request."""
-        given = {f"path:{name}": value if value is INVALID else str(value) for name, value in self.params.items()}
-        return given if self.to.endpoint is None else {**given, "endpoint": self.to.endpoint, "view": self.to.function}
+Find = Callable[[ASGIRequest], Features]
+"""Sets the destination and the parameters of a request. Returns the features that only the framework gives."""
 
 
 def request_of(method: str, path: str, host: str, sent: str = "", query: str = "") -> ASGIRequest:
@@ -61,8 +50,8 @@ def request_of(method: str, path: str, host: str, sent: str = "", query: str = "
     return ASGIRequest({"type": "http", "method": method, "path": path, "headers": headers, **sent_texts})
 
 
-def _path_only(request: ASGIRequest) -> Routed:
-    return Routed(request.sent_path)
+def _find_nothing(_: ASGIRequest) -> Features:
+    return {}
 
 
 @dataclass
@@ -72,15 +61,14 @@ class Source:
     title: str
     settings: Settings
     rules: RuleSet
-    routes: Sequence[Route] | None = None
-    """The routes of the application; None for a file."""
     http_limiter: HttpLimiter | None = None
     """Built by the middleware of the application."""
-    route: Callable[[ASGIRequest], Routed] = _path_only
-    """Returns where a request goes."""
-    notes: Iterable[str] = ()
+    routes: Sequence[Route] | None = None
+    """The routes of the application; None for a file."""
+    find: Find = _find_nothing
+    notes: Sequence[str] = ()
     """Notes about the place of the limits in the application."""
-    problems: Iterable[str] = ()
+    problems: Sequence[str] = ()
     """The mistakes of the application that only its framework shows."""
 
     def __post_init__(self) -> None:
@@ -89,7 +77,7 @@ class Source:
     @classmethod
     def from_file(cls, file: Path) -> "Source":
         settings = load_settings(file)
-        rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret, priorities=settings.priorities)
+        rules = RuleSet(settings.rules, **settings.of_rule_set)
         return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
 
     @classmethod
@@ -97,14 +85,14 @@ class Source:
         cls,
         title: str,
         http_limiter: HttpLimiter,
-        routes: Iterable[Route],
-        route: Callable[[ASGIRequest], Routed] = _path_only,
+        routes: Iterable[Route] = (),
+        find: Find = _find_nothing,
         notes: Iterable[str] = (),
         problems: Iterable[str] = (),
     ) -> "Source":
         """Return the source of an application, from what its middleware has built."""
         limits = http_limiter.in_force
-        return cls(title, limits.settings, limits.rules, list(routes), http_limiter, route, list(notes), list(problems))
+        return cls(title, limits.settings, limits.rules, http_limiter, [*routes], find, [*notes], [*problems])
 
     @property
     def running_settings(self) -> Settings:
@@ -126,57 +114,54 @@ class Source:
             return self.http_limiter.as_counted(features)
         return parts.as_counted(features, self.settings.ipv6_prefix)
 
+    def route(self, request: ASGIRequest) -> dict[str, Any]:
+        """Set where a request goes. Return the features that its route gives."""
+        given, to = dict(self.find(request)), request.to
+        for name, value in request.path_params.items():
+            given[f"path:{name}"] = value if value is INVALID else str(value)
+        return given if to.endpoint is None else {**given, "endpoint": to.endpoint, "view": to.function}
 
-def map_source(title: str, views: Any, notes: Iterable[str]) -> Source:
+
+def _source_of_map(title: str, views: Any, notes: Iterable[str]) -> Source:
     """Return the rules of an application whose routes are a map of Werkzeug."""
 
-    def route(request: ASGIRequest) -> Routed:
+    def find(request: ASGIRequest) -> Features:
         # The default host is the server.
         host = request.header("host") or views.server_name or "localhost"
         path = request.native["path"].encode().decode("latin-1")
         server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
         sent = {"REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
-        return Routed(request.sent_path, *views.find({**server, **sent}))
+        request.to, request.path_params = views.find({**server, **sent})
+        return {}
 
-    return Source.from_limiter(title, views.http_limiter, views.read(), route, notes)
+    return Source.from_limiter(title, views.http_limiter, views.read(), find, notes)
 
 
-def _middleware_source(title: str, middleware: Any, outside: list[Any]) -> Source:
-    """Return the rules of the middleware of ASGI or WSGI, which is built and opens no connection."""
-    if isinstance(middleware, wsgi.RateLimitMiddleware):
-        notes = warnings_of_user(middleware.http_limiter, wsgi.NO_REMOTE_USER)
-        if middleware.routes is not None:
-            return map_source(title, middleware.routes, notes)
-        return Source.from_limiter(title, middleware.http_limiter, (), notes=notes)
-    app = next((layer for layer in outside if hasattr(layer, "build_middleware_stack")), None)
-    scope = {"app": app} if app is not None else {}
+def _source_of_asgi(title: str, middleware: asgi.RateLimitMiddleware, scope: dict[str, Any]) -> Source:
+    """Return the rules of a middleware, which is built and opens no connection."""
     index = middleware.routes.index_of({"type": "http", **scope})
-    if index is None:
-        return Source.from_limiter(title, middleware.http_limiter, ())
 
-    def route(request: ASGIRequest) -> Routed:
-        request = ASGIRequest({**request.native, **scope})
-        to = index.find(request)
-        if to.endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
-            request = ASGIRequest({**request.native, "type": "websocket"})
-            to = index.find(request)
-        return Routed(request.sent_path, to, index.params(request))
+    def find(request: ASGIRequest) -> Features:
+        request.native.update(scope)
+        middleware.routes.match(request)
+        if request.to.endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
+            request.native["type"] = "websocket"
+            middleware.routes.match(request)
+        return {}
 
-    return Source.from_limiter(title, middleware.http_limiter, index.describe(), route)
+    return Source.from_limiter(title, middleware.http_limiter, () if index is None else index.describe(), find)
 
 
 def open_application(name: str) -> Source:
     """Import an application. Return its rules: of the first middleware that knows the user, or of its framework."""
-    outside: list[Any] = []
+    scope: dict[str, Any] = {}
     app = _import(name)
     with contextlib.redirect_stdout(sys.stderr):
         for layer in _layers_of(app):
-            is_middleware = isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware)
-            if is_middleware and not layer.before_user:
-                return _middleware_source(name, layer, outside)
-            if source := _source_of_framework(layer, name):
+            if source := _source_of(layer, name, scope):
                 return source
-            outside.append(layer)
+            if hasattr(layer, "build_middleware_stack"):
+                scope.setdefault("app", layer)
     raise Failure(
         f"{name} has no RateLimitMiddleware, and no RateLimiter of Flask. Add it, or name the application that has it."
         f" If {name} is a function that returns the application, write {name}()"
@@ -197,12 +182,21 @@ def _layers_of(app: Any) -> Iterator[Any]:
             app = next((inside for name in _INSIDE if (inside := getattr(app, name, None)) is not None), None)
 
 
-def _source_of_framework(app: object, name: str) -> Source | None:
-    for cls in type(app).__mro__:
-        if module := _FRAMEWORKS.get(cls.__module__.partition(".")[0]):
-            source: Source | None = importlib.import_module(module).open_source(app, name)
-            return source
-    return None
+def _source_of(layer: Any, name: str, scope: dict[str, Any]) -> Source | None:
+    """Return the rules of a layer; None for a layer that limits nothing, or does not know the user."""
+    if isinstance(layer, asgi.RateLimitMiddleware):
+        return None if layer.before_user else _source_of_asgi(name, layer, scope)
+    if isinstance(layer, wsgi.RateLimitMiddleware):
+        if layer.before_user:
+            return None
+        notes = warnings_of_user(layer.http_limiter, wsgi.NO_REMOTE_USER)
+        if layer.routes is None:
+            return Source.from_limiter(name, layer.http_limiter, notes=notes)
+        return _source_of_map(name, layer.routes, notes)
+    frameworks = {cls.__module__.partition(".")[0] for cls in type(layer).__mro__}
+    if "flask" in frameworks and (hooks := layer.extensions.get(_EXTENSION)):
+        return _source_of_map(name, hooks.views, hooks.views.notes())
+    return importlib.import_module(_DJANGO).open_source(name) if "django" in frameworks else None
 
 
 def _import(name: str) -> Any:

@@ -7,8 +7,9 @@ from django.conf import settings
 from django.utils import translation
 
 from ..asgi.request import ASGIRequest
-from ..cli.source import Routed, Source
+from ..cli.source import Source
 from ..http.needs import requires_user
+from ..keys.features import Features
 from ..settings import SETTING
 from .apps import check_project
 from .limits import project_limits
@@ -19,8 +20,8 @@ from .routes import throttling
 _NO_USER: Final = "ratelimit_mw.W003"
 
 
-def open_source(_: object, title: str) -> Source | None:
-    """Return the rules of the project of a handler; None when nothing is limited.
+def open_source(title: str) -> Source | None:
+    """Return the rules of the project; None when nothing is limited.
 
     Raises ``ConfigError`` for a mistake in a setting or a decorator.
     """
@@ -30,17 +31,17 @@ def open_source(_: object, title: str) -> Source | None:
         return None
     # A note is about a limit that applies in another way.
     notes, problems = (_messages(is_problem) for is_problem in (False, True))
-    return Source.from_limiter(title, project.http_limiter, routes.all, partial(_route, routes), notes, problems)
+    return Source.from_limiter(title, project.http_limiter, routes.all, partial(_find, routes), notes, problems)
 
 
-def _route(routes: Any, request: ASGIRequest) -> Routed:
+def _find(routes: Any, request: ASGIRequest) -> Features:
     path = request.path
+    request.native["raw_path"] = b""  # Django has only the decoded path
     with translation.override(translation.get_language_from_path(path) or settings.LANGUAGE_CODE):
         route, params = routes.resolve(path, translation.get_language())
-    drf, to = throttling(), route.destination(request.method)
+    drf, request.to, request.path_params = throttling(), route.destination(request.method), params
     scopes = [scope for _, scope in drf.throttles_of(route.target)] if drf else []
-    given = {"path": to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
-    return Routed(path, to, params, given)
+    return {"path": request.to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
 
 
 def _messages(is_problem: bool) -> list[str]:

@@ -275,10 +275,10 @@ def test_a_rule_by_path_includes_format_suffixes(how: str, key: list[str]) -> No
         statuses = [site.ask(f"/api/users{tail}").status_code for tail in (end, ".json", ".json/", end)]
         assert (statuses[0], statuses[2:]) == (200, [429, 429])
         if key[0] == "path":  # the command shows the key that the request is counted under
-            source = open_source(None, "")
+            source = open_source("")
             assert source is not None
-            routed = source.route(ASGIRequest(http_scope(path="/api/users.json")))
-            assert routed.features["path"].rstrip("/") == "/api/users"
+            given = source.route(ASGIRequest(http_scope(path="/api/users.json")))
+            assert given["path"].rstrip("/") == "/api/users"
 
 
 @WAYS

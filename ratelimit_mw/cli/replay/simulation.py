@@ -86,9 +86,7 @@ class Simulation:
 def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest, dict[str, Any]]:
     """Return a request of an application, and the features that its route gives."""
     request = request_of(method, path, host)
-    routed = app.route(request)
-    request.to, request.path_params = routed.to, routed.params
-    return request, {**routed.features, **routed.as_features()}
+    return request, app.route(request)
 
 
 def _read(entry: LogEntry, feature: str) -> Any:
