@@ -7,11 +7,11 @@ decides.
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..http.routes import Route
 from ..keys.features import INVALID, UNMATCHED
-from ..rules.marks import NO_ROUTE, Destination, ViewMarks
+from ..rules.marks import NO_ROUTE, Destination
 from ..rules.match import METHODS
 from ..rules.paths import PathTable, deepen
 from .dependants import ParameterTypes, dependants_of
@@ -20,7 +20,6 @@ Scope = Mapping[str, Any]
 
 _FULL: Final = 2  # the values of Starlette's ``Match``
 _PARTIAL: Final = 1
-_PARTIAL_MARKS: Final = ViewMarks(answers_options=True)  # Starlette rejects all methods that a route does not have
 REST: Final = "/{path:path}"
 """The paths below a mount."""
 _FRAMEWORKS: Final = ("starlette", "fastapi")
@@ -33,69 +32,81 @@ RouteFound = tuple[Destination, Mapping[str, Any]]
 """Where a request goes, and its path parameters."""
 
 
-class RouterPlace(NamedTuple):
-    """The place of a router of an application: a pattern of its paths, their parameters, its name, those above."""
-
-    app: Any
-    pattern: str = ""
-    parameters: Collection[str] = ()
-    name: str = ""
-    above: tuple[Any, ...] = ()
-
-
 class AppRoute(Route):
     """One route, with all that the mounts above it add.
 
     Args:
         entry: The framework's own object.
         made: The object before its router was included; else ``entry``.
-        place: The place of the router.
+        table: The routes of its router.
     """
 
     parameters: Collection[str]
     below: "RouteTable | None" = None
     """The routes of the application below a path or host, where they can be read."""
 
-    def __init__(self, entry: Any, made: Any, place: RouterPlace) -> None:
-        self.entry, self.place = entry, place
+    def __init__(self, entry: Any, made: Any, table: "RouteTable") -> None:
+        self.entry, self.table = entry, table
         self.matches, self.is_plain = _matches_of(entry, made)
         """Its ``matches``, and whether that is the framework's, which asks for nothing but path, method and host."""
         self.is_host = hasattr(entry, "host_regex")
         is_mount = getattr(entry, "endpoint", None) is None
         self.is_websocket = not is_mount and not hasattr(entry, "methods")
         convertors: Mapping[str, Any] = getattr(entry, "param_convertors", {})
-        parameters = {*place.parameters, *convertors}
-        regex, path, self.shape = getattr(entry, "path_regex", None), REST, "/**"
-        if regex is not None:
+        parameters = {*table.parameters, *convertors}
+        path, self.shape = REST, "/**"
+        if (regex := getattr(entry, "path_regex", None)) is not None:
             deep = {name for name, convertor in convertors.items() if not _is_within_segment(convertor)}
             path = deepen(entry.path_format, deep)
             self.shape = _shape(path, regex)
             parameters -= {"path"} if is_mount else set()
-        pattern = place.pattern + path  # ``shape`` is one for the paths below its router
-        self.mounted: Any = None
-        """The application below a path or host."""
-        target, endpoint = entry, str(UNMATCHED)
+        pattern = table.pattern + path  # ``shape`` is one for the paths below its router
+        target, endpoint, mounted = entry, str(UNMATCHED), None
         if regex is not None or self.is_host:  # one of another class may match any path
-            self.mounted = entry.app if is_mount else None
             target, endpoint = entry.app if is_mount else entry.endpoint, pattern.replace(":path}", "}")
+            mounted = entry.app if is_mount else None
         *before, view = dependants_of(getattr(entry, "dependant", None))
         self.calls = [each.call for each in before]
         """The dependencies that FastAPI calls before the view."""
-        name, types = place.name + (getattr(entry, "name", None) or ""), ParameterTypes([view, *before])
+        own_name = getattr(entry, "name", None) or ""
+        name, types = table.name + own_name, ParameterTypes([view, *before])
         methods = ["GET"] if self.is_websocket else sorted(getattr(entry, "methods", None) or METHODS)
         to = Destination(endpoint, name, ends=not is_mount, conversions=types)
         super().__init__(to, methods=methods, parameters=parameters, pattern=pattern, target=target)
-
-    def marks_for(self, method: str | None) -> ViewMarks:
-        return _PARTIAL_MARKS if method is None and self.is_plain else super().marks_for(method)
+        # Starlette itself rejects the methods that a route does not have.
+        self.answers_options = self.is_plain and "OPTIONS" not in methods
+        app = application_behind(mounted) or application_behind(getattr(entry, "_base_app", None))
+        if app is not None and all(router_of(app) is not router for router in table.routers):
+            start = f"{name}:" if own_name else name
+            self.below = RouteTable(app, pattern.removesuffix(REST), parameters, start, table.routers)
 
 
 class RouteTable:
-    """The routes of one router in their order."""
+    """The routes of one router in their order, with those of the applications that it mounts.
 
-    def __init__(self, routes: list[AppRoute]) -> None:
-        self._routes = routes
-        self._table = PathTable((number, route.shape) for number, route in enumerate(routes))
+    Args:
+        app: The application of the router, or the router itself.
+        pattern: A pattern of the paths that lead to it.
+        parameters: The names of the parameters in these paths.
+        name: The start of the names of its routes.
+        above: The routers around it, which it does not read again.
+    """
+
+    def __init__(
+        self, app: Any, pattern: str = "", parameters: Collection[str] = (), name: str = "", above: tuple[Any, ...] = ()
+    ) -> None:
+        self.app, self.router = app, router_of(app)
+        self.pattern, self.parameters, self.name = pattern, parameters, name
+        self.routers = (*above, self.router)
+        self._routes = [AppRoute(entry, made, self) for entry, made in entries_of(self.router)]
+        self._table = PathTable((number, route.shape) for number, route in enumerate(self._routes))
+
+    def every(self) -> Iterator[AppRoute]:
+        """Yield all routes, each before those below it."""
+        for route in self._routes:
+            yield route
+            if route.below is not None:
+                yield from route.below.every()
 
     def find(self, scope: Scope) -> RouteFound:
         """Return the route of a request, as the router does: the first with its method, else the first with its path.
@@ -155,6 +166,14 @@ def entries_of(router: Any) -> Iterator[tuple[Any, Any]]:
             yield route, route
     for route in getattr(router, "_iter_low_priority_routes", tuple)():  # they serve files where no route matches
         yield route, route
+
+
+def lists_of(router: Any) -> Iterator[list[Any]]:
+    """Yield the lists that grow when routes are added to a router, or to one that it includes."""
+    yield router.routes
+    for route in router.routes:
+        if (included := getattr(route, "original_router", None)) is not None:
+            yield from lists_of(included)
 
 
 def _matches_of(entry: Any, made: Any) -> tuple[Callable[[Scope], tuple[Any, Scope]], bool]:

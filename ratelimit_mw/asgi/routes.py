@@ -10,23 +10,13 @@ from typing import Any, Final, Never
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
-from ..http.routes import Route, ViewMarksByMethod, ViewNames, marked_view
+from ..http.routes import Route, ViewNames, marked_view, marks_by_method
 from ..http.warnings import warn_at_start
 from ..keys.parts import parameter
 from ..rules.marks import NO_ROUTE, Destination
 from .rejections import describe_limits, handle_rejections, has_handlers
 from .request import ASGIRequest
-from .router import (
-    REST,
-    AppRoute,
-    RouteFound,
-    RouterPlace,
-    RouteTable,
-    application_behind,
-    entries_of,
-    path_below,
-    router_of,
-)
+from .router import RouteFound, RouteTable, application_behind, lists_of, path_below, router_of
 
 _NOT_FOUND: Final = "not_found"  # the name of the default of a router, unless an application replaces it
 _MAX_CACHED: Final = 10_000
@@ -49,17 +39,16 @@ class RouteIndex:
         self._is_outermost = is_outermost
         self._root: str = getattr(app, "root_path", "")
         """The root path that FastAPI sets when it is called, instead of the server's."""
-        self.routes: list[AppRoute] = []
+        self._table = RouteTable(app)
+        every = list(self._table.every())
+        self.tables = [self._table, *(route.below for route in every if route.below is not None)]
+        """Those of all routers, each before those below it."""
+        self.routes = [route for route in every if route.below is None]
         """All with a view, or with an application that cannot be read."""
-        self.owners: list[Any] = []
-        """The applications and routers."""
-        self._lists: list[list[Any]] = []  # They grow when routes are added.
-        self._has_fallback = False  # Whether a path without a route may have a response.
-        self._by_host = False  # Whether a route depends on the host.
-        self._is_plain = True  # Whether all depend on path, method and host alone.
-        self._table = self._read_router(RouterPlace(app))
+        self._by_host = any(route.is_host for route in every)
+        self._is_plain = all(route.is_plain for route in every)
         self._read_marks()
-        self._sizes = [(routes, len(routes)) for routes in self._lists]
+        self._sizes = [(routes, len(routes)) for table in self.tables for routes in lists_of(table.router)]
         self._cached: dict[tuple[str, str, str, str], Destination] = {}
 
     def is_current(self) -> bool:
@@ -103,51 +92,22 @@ class RouteIndex:
     def describe(self) -> Iterator[Route]:
         """Describe all routes in their order, for checks and commands."""
         yield from self.routes
-        if self._has_fallback:
+        if any(getattr(table.router.default, "__name__", "") != _NOT_FOUND for table in self.tables):
             yield Route(NO_ROUTE, pattern="/**")
 
     def contains(self, app: object) -> bool:
         """Return whether the routes include those of another application."""
-        return any(owner is app or owner is router_of(app) for owner in self.owners)
-
-    def _read_router(self, place: RouterPlace) -> RouteTable:
-        router = router_of(place.app)
-        self.owners += [place.app, router]
-        self._watch(router)
-        self._has_fallback |= getattr(router.default, "__name__", "") != _NOT_FOUND
-        inside = place._replace(above=(*place.above, router))
-        return RouteTable([self._read_route(AppRoute(*entry, inside)) for entry in entries_of(router)])
-
-    def _watch(self, router: Any) -> None:
-        self._lists.append(router.routes)
-        for route in router.routes:
-            if (included := getattr(route, "original_router", None)) is not None:
-                self._watch(included)
-
-    def _read_route(self, route: AppRoute) -> AppRoute:
-        """Read the application below a path or host, unless it cannot be read, or is one of those above."""
-        self._by_host |= route.is_host
-        self._is_plain &= route.is_plain
-        app = application_behind(route.mounted) or application_behind(getattr(route.entry, "_base_app", None))
-        if app is None or any(router_of(app) is router for router in route.place.above):
-            self.routes.append(route)
-        else:
-            name = f"{route.to.view}:" if getattr(route.entry, "name", None) else route.place.name
-            pattern = route.pattern.removesuffix(REST)
-            place = RouterPlace(app, pattern, route.parameters, name, route.place.above)
-            route.below = self._read_router(place)
-        return route
+        return any(table.router is router_of(app) for table in self.tables)
 
     def _read_marks(self) -> None:
         """Read the marks of the views, and of all that is called before them, and name the views."""
         names = ViewNames()
         registered = {id(route.target) for route in self.routes}
         for route in self.routes:
-            view: Any = route.target or route
-            function = names.name(inspect.unwrap(view), route.to.view or route.endpoint)
+            function = names.name(inspect.unwrap(route.target), route.to.view or route.endpoint)
             route.to = replace(route.to, function=function)
-            route.marked = ViewMarksByMethod(marked_view(route.target, registered), route.calls)
-            messages = [message for marks in route.marked.all() for message in marks.messages]
+            route.marked = marks_by_method(marked_view(route.target, registered), route.calls)
+            messages = [message for marks in route.marked.values() for message in marks.messages]
             if messages and not route.is_websocket:
                 raise ConfigError(f"{route.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
 
@@ -203,13 +163,13 @@ class Applications:
     def _adopt(self, index: RouteIndex) -> None:
         """Add the limits of all routes, and describe them in OpenAPI."""
         self._http_limiter.adopt(list(index.describe()), key=id(index.app))
-        for app in {id(app): app for app in index.owners}.values():
+        for app in {id(table.app): table.app for table in index.tables}.values():
             handle_rejections(app)
             if hasattr(app, "openapi_schema"):
                 describe_limits(
                     app,
                     self._http_limiter,
-                    [route for route in index.routes if route.place.app is app and not route.is_websocket],
+                    [route for route in index.routes if route.table.app is app and not route.is_websocket],
                 )
 
 

@@ -20,7 +20,7 @@ from django.urls.resolvers import LocalePrefixPattern, RoutePattern
 from django.utils import translation
 from django.views import View
 
-from ..http.routes import Route, ViewMarksByMethod, ViewNames
+from ..http.routes import Route, ViewNames, marks_by_method
 from ..rules.marks import NO_ROUTE, Destination, ViewMarks, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind, name_of
@@ -67,7 +67,7 @@ class URLRoutes:
             for way in self._ways:
                 route = _read_route(way, names)
                 self.all.append(_without_suffix(route, self.all[-1:], way[-1].pattern))
-        views = [view for route in self.all for view in route.marked.all()]
+        views = [view for route in self.all for view in route.marked.values()]
         self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in views)
         patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
         self.has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
@@ -151,7 +151,7 @@ def _read_route(way: _Way, names: ViewNames) -> Route:
     )
     return Route(
         to,
-        ViewMarksByMethod(view, [ViewMarks(tuple(rates))], _marks_of),
+        marks_by_method(view, [ViewMarks(tuple(rates))], _marks_of),
         _methods_of(view),
         frozenset().union(*groups, *defaults),
         path,

@@ -11,7 +11,7 @@ from werkzeug.routing import MapAdapter
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
-from ..http.routes import Route, ViewMarksByMethod, marked_view
+from ..http.routes import Route, marked_view, marks_by_method
 from ..http.warnings import warn, warn_at_start, warnings_of_user
 from ..rules.marks import ViewMarks, marks_of, readers
 from ..settings import SETTING
@@ -61,15 +61,15 @@ class FlaskViews(MapViews):
         """Read the views again at the next request, because a blueprint has another mark."""
         self.destinations = {}
 
-    def _read_view(self, endpoint: str) -> ViewMarksByMethod:
+    def _read_view(self, endpoint: str) -> dict[str, ViewMarks]:
         """Return the marks of the view of Flask's ``endpoint``, with those of its blueprints and the application."""
         app, view = self._app, self._app.view_functions.get(endpoint)
         view = marked_view(view, self._registered)
         outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
         blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
-        marked = ViewMarksByMethod(view, [app, *blueprints])
+        marked = marks_by_method(view, [app, *blueprints])
         if marks_of(view) == ViewMarks() and _serves_files(view, endpoint):
-            marked.common = replace(marked.common, is_static=True)
+            marked[""] = replace(marked[""], is_static=True)
         return marked
 
     def _adds_parameters(self) -> bool:

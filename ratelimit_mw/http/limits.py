@@ -173,7 +173,7 @@ class HttpLimiter:
         are all routes. Then no limit is added, and the earlier limits stay in effect. Later limits are checked before
         they are used, also by ``check``. These checks replace those of the same ``key``.
         """
-        views = [marked for route in routes for marked in route.marked.all()]
+        views = [marked for route in routes for marked in route.marked.values()]
 
         def check_all(limits: HttpLimits) -> None:
             for view in views:

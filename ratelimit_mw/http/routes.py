@@ -13,6 +13,7 @@ from typing import Any, Final
 from ..errors import ConfigError
 from ..keys.features import UNMATCHED
 from ..keys.parts import feature_of
+from ..rules.compiled import CompiledRule
 from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of, view_of
 from ..rules.match import METHODS, Match
 from ..rules.names import class_behind, printable
@@ -20,58 +21,37 @@ from ..rules.paths import overlap
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 
-PATH_PARAMETER: Final = "path:"
+_PARAMETER: Final = "path:"
 _DISPATCHERS: Final = ("dispatch_request", "dispatch")
 """The methods by which Flask and Django enter a class-based view, for any HTTP method."""
 
 
-class ViewMarksByMethod:
-    """The limits and exemptions of one view, by the method of the request.
+def marks_by_method(
+    view: object, within: Iterable[object] = (), marks: Callable[[object], ViewMarks] = marks_of
+) -> dict[str, ViewMarks]:
+    """Return the limits and exemptions of one view, by the method of the request; by "" those for all other methods.
 
     A mark on a method of a class holds for every override in a subclass, which may call ``super()``.
     """
-
-    def __init__(
-        self, view: object, within: Iterable[object] = (), marks: Callable[[object], ViewMarks] = marks_of
-    ) -> None:
-        entries = [method for name in _DISPATCHERS for method in _in_all_bases(_class_of(view), name)]
-        common = [marks(thing) for thing in (*within, view, *entries)]
-        self.common = view_of(common)
-        handlers = {method: _handlers_of(view, method) for method in METHODS}
-        self.by_method = {
-            method: view_of([*common, *map(marks, handling)]) for method, handling in handlers.items() if handling
-        }
-
-    def for_method(self, method: str) -> ViewMarks:
-        return self.by_method.get(method, self.common)
-
-    def all(self) -> Iterator[ViewMarks]:
-        """Yield the marks of every possible request."""
-        yield self.common
-        yield from dict.fromkeys(self.by_method.values())
-
-
-def _class_of(view: object) -> type | None:
-    return view if inspect.isclass(view) else class_behind(view)
+    cls = view if inspect.isclass(view) else class_behind(view)
+    entries = [method for name in _DISPATCHERS for method in _in_all_bases(cls, name)]
+    common = [marks(thing) for thing in (*within, view, *entries)]
+    handlers = {method: _handlers_of(view, cls, method) for method in METHODS if cls is not None}
+    by_method = {method: view_of([*common, *map(marks, each)]) for method, each in handlers.items() if each}
+    return {"": view_of(common), **by_method}
 
 
 def _in_all_bases(cls: Any, name: str) -> list[object]:
     return [vars(base)[name] for base in reversed(getattr(cls, "__mro__", ())) if name in vars(base)]
 
 
-def _handlers_of(view: object, method: str) -> list[object]:
-    """Return the methods of a class-based view for a request, base classes first; none for a function."""
-    cls = _class_of(view)
-    if cls is None:
-        return []
+def _handlers_of(view: object, cls: type, method: str) -> list[object]:
+    """Return the methods of a class-based view for a request, base classes first."""
     actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
     name = method.lower()
     if name == "head" and not hasattr(cls, "head") and "head" not in actions:
         name = "get"
     return _in_all_bases(cls, actions.get(name, name))
-
-
-NO_MARKS: Final = ViewMarksByMethod(None)
 
 
 @dataclass(eq=False)
@@ -80,7 +60,8 @@ class Route:
 
     to: Destination
     """Where its requests go, without the marks of the view."""
-    marked: ViewMarksByMethod = NO_MARKS
+    marked: Mapping[str, ViewMarks] = dataclasses.field(default_factory=lambda: {"": ViewMarks()})
+    """The marks of the view: see ``marks_by_method``."""
     methods: Collection[str] = METHODS
     parameters: Collection[str] | None = ()
     """The names of the parameters in its path; None where functions of the application may add others."""
@@ -99,8 +80,9 @@ class Route:
 
     def marks_for(self, method: str | None) -> ViewMarks:
         """Return the marks for a request with this method; with None, for one whose method the route does not take."""
-        marks = ViewMarks() if method is None else self.marked.for_method(method)
-        return replace(marks, answers_options=True) if self.answers_options and method == "OPTIONS" else marks
+        marks = ViewMarks() if method is None else self.marked.get(method, self.marked[""])
+        is_answered = self.answers_options and method in (None, "OPTIONS")
+        return replace(marks, answers_options=True) if is_answered else marks
 
     def destination(self, method: str | None) -> Destination:
         """Return where a request goes. The method is None where the route does not take it."""
@@ -120,15 +102,26 @@ class Route:
         """The route in words, with its methods when they are not all."""
         return self.endpoint if len(methods) == len(self.views) else f"{'/'.join(methods)} {self.endpoint}"
 
+    def takes(self, methods: Collection[str]) -> bool:
+        """Return whether the route has one of the methods of a rule. One with all usual methods has the others, too."""
+        if not methods or "OPTIONS" in methods:  # frameworks respond to ``OPTIONS`` on every route
+            return True
+        wanted, taken = {*methods, "GET"} if "HEAD" in methods else methods, self.views.keys()
+        return not taken.isdisjoint(wanted) or {*METHODS} <= taken
+
+    def missing_parameters(self, rule: Rule) -> set[str]:
+        """Return the path parameters that a rule needs, and that requests to this route do not have."""
+        if self.parameters is None:
+            return set()
+        needed = {name for name in rule.needs if name.startswith(_PARAMETER)} - rule.captures.names
+        return needed - {_PARAMETER + name for name in self.parameters}
+
     def lacks_parameter(self, rule: Rule) -> bool:
         """Return whether a rule skips all requests to this route, because they have no such path parameter."""
-        if self.parameters is None:
-            return False
-        absent = {name for name in rule.needs if name.startswith(PATH_PARAMETER)} - rule.captures.names
-        absent -= {PATH_PARAMETER + name for name in self.parameters}
+        missing = self.missing_parameters(rule)
         needed = list(rule.entries if rule.when_missing == "skip" else ())
         needed += [(part,) for part, _ in rule.matches.features]
-        return any(absent.issuperset(map(feature_of, parts)) for parts in needed)
+        return any(missing.issuperset(map(feature_of, parts)) for parts in needed)
 
 
 _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], str]]]] = {
@@ -155,7 +148,6 @@ def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection
         rules: The rules.
         provided: The features that functions of the application may return. They may have any value.
     """
-    _check_parameters(routes, rules)
     for entry in rules.own_lists.entries if routes else ():
         for _, problem in _unknown_values(entry.part, entry.values, routes, provided):
             raise ConfigError(f"{problem}Write the {entry.part} of a route", f"lists.{entry.kind}.{entry.part}")
@@ -164,6 +156,8 @@ def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection
             unrouted = _unrouted(rule.source, routes) if rule in rules.everywhere else ()
             for path, problem in (*unrouted, *_unrouted_values(rule.source, routes, provided)):
                 raise rule.error(f"{problem}If this is on purpose, set unrouted = true in the rule", path)
+            if rule in rules.everywhere:
+                _check_parameters(rule, routes)
 
 
 def _unrouted_values(rule: Rule, routes: Collection[Route], provided: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -194,10 +188,10 @@ def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]
             on_value = [route for route in routes if fits(value, route)]
             if not on_value:
                 yield f"match.{field}", _no_route(field, value, map(name, routes))
-            elif match.methods and not _with_methods(on_value, match.methods):
+            elif not any(route.takes(match.methods) for route in on_value):
                 has = _either({method for route in on_value for method in route.views})
                 yield "match.methods", f"the route of {value!r} has {has}, and not {_either(match.methods)}. "
-    if not fitting_routes(match, routes):
+    if not _fitting_routes(match, routes):
         wanted = [f"{name} {' or '.join(map(repr, places[name]))}" for name in places]
         field = [*places, "methods"][len(places) - 1]
         yield f"match.{field}", f"no route has the {' and the '.join(wanted or [f'method {_either(match.methods)}'])}. "
@@ -210,28 +204,17 @@ def _places(match: Match) -> dict[str, Collection[str]]:
     return {field: values for field, values in places.items() if values}
 
 
-def fitting_routes(match: Match, routes: Iterable[Route]) -> list[Route]:
+def _fitting_routes(match: Match, routes: Iterable[Route]) -> list[Route]:
     """Return the routes that the rule may apply to."""
     for field, values in _places(match).items():
         routes = [route for route in routes if any(_FITS[field][0](value, route) for value in values)]
-    return [route for route in routes if not match.methods or _with_methods([route], match.methods)]
+    return [route for route in routes if route.takes(match.methods)]
 
 
 def _no_route(field: str, value: str, known: Iterable[str]) -> str:
     names = dict.fromkeys(filter(None, known))
     close = " or ".join(map(repr, difflib.get_close_matches(value, names, 3, _SIMILAR)))
     return f"no route has the {field} {value!r}. {f'Did you mean {close}? ' if close else ''}"
-
-
-def _with_methods(routes: Iterable[Route], methods: Collection[str]) -> bool:
-    """Return whether a route has one of the methods. A route with all usual methods has the others, too.
-
-    Frameworks respond to ``OPTIONS`` on every route.
-    """
-    if "OPTIONS" in methods:
-        return True
-    wanted = {*methods, "GET"} if "HEAD" in methods else methods
-    return any(not route.views.keys().isdisjoint(wanted) or {*METHODS} <= route.views.keys() for route in routes)
 
 
 def _either(names: Iterable[str]) -> str:
@@ -241,20 +224,20 @@ def _either(names: Iterable[str]) -> str:
 def check_marks(routes: Iterable[Route], rules: RuleSet) -> None:
     """Raise ``ConfigError`` for a limit of a decorator by a path parameter that none of its routes has."""
     for mark, marked in _routes_by_mark(routes).items():
-        if missing := _missing_parameters(rules.rule_of(mark).source, marked):
+        source = rules.rule_of(mark).source
+        if missing := set.intersection(*(route.missing_parameters(source) for route in marked)):
             paths = ", ".join(dict.fromkeys(route.endpoint for route in marked))
             raise ConfigError(f"{paths} has no parameter {_quote_names(missing)}", "key", f"the limit on {mark.view}")
 
 
-def _check_parameters(routes: Collection[Route], rules: RuleSet) -> None:
-    """Raise ``ConfigError`` for a rule of the settings by a path parameter that none of its routes has."""
-    for rule in rules.everywhere if routes else ():
-        fitting = fitting_routes(rule.source.matches, routes)
-        if fitting and not rule.source.unrouted and all(route.lacks_parameter(rule.source) for route in fitting):
-            where = "no route" if len(fitting) == len(routes) else "no route that the rule matches"
-            missing = _missing_parameters(rule.source, fitting) or _parameters_of(rule.source)
-            message = f"the rule never applies: {where} has the parameter {_quote_names(missing)}"
-            raise rule.error(message, "key")
+def _check_parameters(rule: CompiledRule, routes: Collection[Route]) -> None:
+    """Raise ``ConfigError`` for a rule of the settings by path parameters that none of its routes has."""
+    fitting = _fitting_routes(rule.source.matches, routes)
+    if all(route.lacks_parameter(rule.source) for route in fitting):
+        where = "no route" if len(fitting) == len(routes) else "no route that the rule matches"
+        missing = [route.missing_parameters(rule.source) for route in fitting]
+        names = _quote_names(set.intersection(*missing) or set.union(*missing))
+        raise rule.error(f"the rule never applies: {where} has the parameter {names}", "key")
 
 
 def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
@@ -308,16 +291,5 @@ def _routes_by_mark(routes: Iterable[Route]) -> dict[Mark, list[Route]]:
     return by_mark
 
 
-def _missing_parameters(rule: Rule, routes: Iterable[Route]) -> set[str]:
-    """Return the path parameters that a rule needs and that no route has."""
-    known = [route.parameters for route in routes]
-    needed = set[str]() if None in known else _parameters_of(rule)
-    return needed - {PATH_PARAMETER + name for names in known for name in names or ()}
-
-
-def _parameters_of(rule: Rule) -> set[str]:
-    return {name for name in rule.needs if name.startswith(PATH_PARAMETER)}
-
-
 def _quote_names(parameters: Iterable[str]) -> str:
-    return ", ".join(repr(name.removeprefix(PATH_PARAMETER)) for name in sorted(parameters))
+    return ", ".join(repr(name.removeprefix(_PARAMETER)) for name in sorted(parameters))

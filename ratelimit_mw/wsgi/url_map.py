@@ -11,8 +11,8 @@ from werkzeug.routing import Map, MapAdapter, Rule
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
-from ..http.routes import Route, ViewMarksByMethod
-from ..rules.marks import NO_ROUTE, Destination
+from ..http.routes import Route, marks_by_method
+from ..rules.marks import NO_ROUTE, Destination, ViewMarks
 from ..rules.match import METHODS
 from ..rules.paths import deepen
 
@@ -97,7 +97,7 @@ class MapViews:
         """Read the views during a request."""
         self.read()
 
-    def _route(self, rule: Rule, view: ViewMarksByMethod) -> Route:
+    def _route(self, rule: Rule, view: dict[str, ViewMarks]) -> Route:
         template, methods = route_template(rule.rule), sorted(rule.methods or METHODS)
         deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
         pattern, to = deepen(template, deep), Destination(template, _name_of(rule.endpoint))
@@ -105,9 +105,9 @@ class MapViews:
         parameters = None if self._adds_parameters() else rule.arguments
         return Route(to, view, methods, parameters, pattern, rule.endpoint, automatic)
 
-    def _read_view(self, endpoint: Any) -> ViewMarksByMethod:
+    def _read_view(self, endpoint: Any) -> dict[str, ViewMarks]:
         """Return the marks of the view of an endpoint, which may be the view itself."""
-        return ViewMarksByMethod(endpoint)
+        return marks_by_method(endpoint)
 
     def _adds_parameters(self) -> bool:
         """Return whether functions of the application may add parameters to a route."""
