@@ -50,7 +50,7 @@ def examine(source: Source) -> Iterator[Finding]:
     """Connect to the store of a source, and yield what is found. No count changes."""
     try:
         with open_limiter(source, may_be_memory=True) as limiter:
-            yield from examine_store(limiter, source.running_settings)
+            yield from examine_store(limiter, source.settings)
     except (RateLimitError, Failure) as error:
         yield PROBLEM, f"store: {error}"
 

@@ -183,8 +183,13 @@ class RequestLog:
         return dict(self._formats.most_common())
 
     def lines_json(self) -> dict[str, Any]:
-        """Return the number of lines, those of each format, and the invalid ones."""
-        return {"formats": self.formats, "lines": self._lines, "invalid": self._invalid}
+        """Return the number of lines, those of each format, and the invalid ones with the first of them."""
+        return {
+            "formats": self.formats,
+            "lines": self._lines,
+            "invalid": self._invalid,
+            "first_invalid": self._first or None,
+        }
 
 
 def _name_of(path: str) -> str:

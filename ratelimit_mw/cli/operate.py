@@ -111,7 +111,7 @@ def open_limiter(source: Source, with_log: bool = False, may_be_memory: bool = F
         Failure: The store fails, or is an LMDB that does not exist or belongs to another user. ``memory://``, which no
             other process can reach, is one too, unless it ``may_be_memory``.
     """
-    settings, own = source.running_settings, source.http_limiter.limiter if source.http_limiter else None
+    settings, own = source.settings, source.http_limiter.limiter if source.http_limiter else None
     store, log = ("memory://", settings.traffic_log) if with_log else (settings.store, None)
     if own and not with_log and (not isinstance(store, str) or redacted_url(store) != redacted_url(own.store)):
         store = own.store  # an object of the application

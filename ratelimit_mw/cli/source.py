@@ -21,7 +21,7 @@ from ..keys import parts
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..operations.overview import Overview
 from ..rules.ruleset import RuleSet
-from ..settings import Settings, load_settings
+from ..settings import Settings, SettingsFile, load_settings
 from ..stores.url import redacted_url
 from ..wsgi import middleware as wsgi
 from .output import FILE, Failure
@@ -75,9 +75,9 @@ class Source:
         self.overview = Overview(self.rules, self.settings.amendments, self.routes)
 
     @classmethod
-    def from_file(cls, file: Path) -> "Source":
-        settings = load_settings(file)
-        rules = RuleSet(settings.rules, **settings.of_rule_set)
+    def from_settings(cls, source: SettingsFile) -> "Source":
+        settings = load_settings(source)
+        rules = RuleSet(settings.rules, **settings.of_rule_set).without_amendments()
         return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
 
     @classmethod
@@ -93,11 +93,6 @@ class Source:
         """Return the source of an application, from what its middleware has built."""
         limits = http_limiter.in_force
         return cls(title, limits.settings, limits.rules, http_limiter, [*routes], find, [*notes], [*problems])
-
-    @property
-    def running_settings(self) -> Settings:
-        """The settings of the limiter in the application, which may have been built in code; else those of the file."""
-        return self.http_limiter.limiter.settings if self.http_limiter else self.settings
 
     def rules_by_feature(self) -> dict[str, list[str]]:
         """Return the features that the rules need, each with the names of its rules. A path may give some of them."""
@@ -239,5 +234,5 @@ class SourceCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         file, app = ctx.params.pop("file", None), ctx.params.pop("app", None)
-        ctx.params["source"] = Source.from_file(file) if app is None else open_application(app)
+        ctx.params["source"] = Source.from_settings(file) if app is None else open_application(app)
         return super().invoke(ctx)

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from ratelimit_mw import ConfigError, load_settings
+from ratelimit_mw import ConfigError
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.replay.report import ReplayReport, compare
 from ratelimit_mw.cli.replay.simulation import Simulation
+from ratelimit_mw.cli.source import Source
 
 OLD = """
 store = "redis://:password-1@cache:6379/0"
@@ -215,14 +216,14 @@ def test_comparison_agrees_with_two_replays(
 ) -> None:
     """Each request is decided as in a replay of one file, and each change of a decision is counted once."""
     old, new = (
-        load_settings({"rules": [SITE, {"name": "failures", "limits": limits, "count_when": {"status": 401}}]})
+        Source.from_settings({"rules": [SITE, {"name": "failures", "limits": limits, "count_when": {"status": 401}}]})
         for limits in ("2/minute", "3/30s")
     )
     lines = [line(f"192.0.2.{ord(who)}", at=at, status=status) for at, who, status in requests]
     log = request_log(Files(tmp_path_factory.mktemp("logs")).log(lines))
     verdicts = []
-    for settings in (old, new):
-        simulation = Simulation(settings)
+    for rules in (old, new):
+        simulation = Simulation(rules)
         verdicts.append([bool(simulation.decide(entry)) for entry in log.requests("alone")])
     reports = (ReplayReport(log, Simulation(rules), side=side) for side, rules in enumerate((old, new)))
     found = compare(*reports, 10)

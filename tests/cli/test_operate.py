@@ -200,7 +200,7 @@ def test_a_store_that_fails_while_a_command_works_is_named(tmp_path: Path) -> No
     """The message has the URL of the store."""
     with redis_running(tmp_path) as server:
         url = f"redis://{HOST}:{server.port}/0"
-        source = Source.from_file(Files(tmp_path).rules(PAGES, store=url))
+        source = Source.from_settings(Files(tmp_path).rules(PAGES, store=url))
 
         def work() -> None:
             with open_limiter(source) as limiter:

@@ -29,6 +29,8 @@ from tables import each
 from ratelimit_mw import Limiter, load_settings
 from ratelimit_mw.cli.replay.report import STEPS, ReplayReport
 from ratelimit_mw.cli.replay.simulation import Simulation
+from ratelimit_mw.cli.source import Source
+from ratelimit_mw.settings import SettingsDict
 
 QUEUE = {"name": "queue", "limits": "60/minute burst 5", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
 BY_USER = {**SITE, "key": "user", "per_key": {"alice": "6/minute", "bob": "9/minute"}}
@@ -92,6 +94,7 @@ def test_report_as_json(rules: Write, log: Write) -> None:
         "formats": {"combined": 15},
         "lines": 15,
         "invalid": 0,
+        "first_invalid": None,
         "rules": [
             {
                 "name": "site",
@@ -310,18 +313,22 @@ def item(request):
 app = Starlette(routes=[Route("/", home), Route("/items/{number}", item), Route("/old/{number}", home, name="old")])
 route = {"name": "route", "limits": "3/minute", "key": ["endpoint"]}
 rules = [route, {"name": "view", "limits": "4/minute", "key": ["view"]}]
-app.add_middleware(RateLimitMiddleware, settings={"rules": rules})
+app.add_middleware(RateLimitMiddleware, settings={"rules": rules}, trusted_proxies=["10.0.0.1"])
 """
 
 
 def test_an_application_gives_routes_and_decorators(log: Write, folder: Path) -> None:
-    """Its routes give ``endpoint``, ``view`` and parameters, as in the middleware. A view may have several names."""
+    """Its routes give ``endpoint``, ``view`` and parameters, as in the middleware. A view may have several names.
+
+    The arguments of the middleware hold, too.
+    """
     (folder / "replayed_site.py").write_text(APP)
     paths = ["/items/1"] * 3 + ["/items/2"] * 2 + ["/old/1"] * 2 + ["/"] * 4
-    access_log = log(line(path=path) for path in paths)
+    access_log = log(line("10.0.0.1", path=path).replace("\n", ' "192.0.2.7"\n') for path in paths)
     answer = answer_of("replay", "--app", "replayed_site:app", access_log)
     found = {rule["name"]: (rule["matched"], rule["rejected"]) for rule in answer.json["rules"]}
     assert found == {"route": (11, 1), "view": (11, 2), "item": (5, 1)}
+    assert [each["client"] for each in answer.json["clients_rejected_most"]] == ["192.0.2.7"]
     assert list(answer.notes) == []
 
 
@@ -342,17 +349,15 @@ def test_a_rule_that_needs_routes_is_refused_without_them(rules: Write, log: Wri
 )
 def test_agrees_with_a_limiter(tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[int, str, int]]) -> None:
     """A limiter with the same times and statuses rejects the same requests."""
-    settings = load_settings(
-        {
-            "rules": [
-                {"name": "burst", "limits": "10/minute burst 3", "algorithm": "gcra"},
-                {"name": "failures", "limits": "2/minute", "count_when": {"status": 401}, "algorithm": "fixed-window"},
-            ]
-        }
-    )
+    rules: SettingsDict = {
+        "rules": [
+            {"name": "burst", "limits": "10/minute burst 3", "algorithm": "gcra"},
+            {"name": "failures", "limits": "2/minute", "count_when": {"status": 401}, "algorithm": "fixed-window"},
+        ]
+    }
     requests = sorted(requests, key=lambda request: request[0])
     now = [0]
-    limiter = Limiter(settings.rules, clock=lambda: now[0])
+    limiter = Limiter(load_settings(rules).rules, clock=lambda: now[0])
     rejected = []
     for at, client, status in requests:
         now[0] = (START + at) * 1_000_000
@@ -361,7 +366,7 @@ def test_agrees_with_a_limiter(tmp_path_factory: pytest.TempPathFactory, request
         rejected += [] if verdict else [START + at]
     lines = [line(client, at=at, status=status) for at, client, status in requests]
     log = request_log(Files(tmp_path_factory.mktemp("logs")).log(lines))
-    report = ReplayReport(log, Simulation(settings))
+    report = ReplayReport(log, Simulation(Source.from_settings(rules)))
     found = log.db.execute("SELECT time FROM decided WHERE rejected ORDER BY 1").fetchall()
     assert [time for (time,) in found] == rejected
     assert report.rejected == len(rejected)
@@ -371,7 +376,7 @@ def test_agrees_with_a_limiter(tmp_path_factory: pytest.TempPathFactory, request
 def test_a_curve_has_every_request(tmp_path_factory: pytest.TempPathFactory, times: list[int]) -> None:
     """Each is in the step of its time. There are few steps, whatever the length of the log."""
     log = request_log(Files(tmp_path_factory.mktemp("logs")).log([line(at=at) for at in times]))
-    drawn = ReplayReport(log, Simulation(load_settings({"rules": [SITE]}))).curve()
+    drawn = ReplayReport(log, Simulation(Source.from_settings({"rules": [SITE]}))).curve()
     step = drawn["step"]
     assert step in STEPS
     assert len(drawn["times"]) <= 121

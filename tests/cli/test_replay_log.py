@@ -56,6 +56,7 @@ def test_invalid_lines_are_counted_and_shown(rules: Write, log: Write, tmp_path:
     report = json.loads(result.stdout)
     assert (report["requests"], report["lines"], report["invalid"]) == (500, 509, 8)
     reason = "line 3: not in the common or combined format: \\x1b[31mred\\x07\ufffd\ufffd"
+    assert report["first_invalid"] == f"{tmp_path}/access.log, {reason}"
     assert result.stderr == f"8 of 508 lines are no requests, such as {tmp_path}/access.log, {reason}\n"
 
 

@@ -8,12 +8,13 @@ from typing import Any, Final
 import click
 
 from ...operations import Answer, Cell, Line, Table
+from ..log_formats import LineParser
 from ..logs import RequestLog, format_option, format_text, logs_argument
 from ..output import command, count_text, json_flag, toml
 from ..source import Source, SourceCommand
 from .plot import draw, plot_option
 from .report import ReplayReport
-from .simulation import Simulation, notes_on, parser_for
+from .simulation import Simulation
 
 _SHARE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,2})?)%", re.ASCII)
 _TITLES: Final = {"banned": "of which banned", "delayed": "delayed"}
@@ -68,11 +69,11 @@ def replay(
     """
     if share is not None and not source.overview.is_file:
         raise click.UsageError("--suggest takes a FILE. Copy the limits of decorators into one")
-    parser = parser_for(name, source)
+    simulation = Simulation(source)
+    parser = LineParser(simulation.needs, name)
     log = RequestLog(access_logs, parser)
-    simulation = Simulation(source.running_settings, None if source.overview.is_file else source)
     report = ReplayReport(log, simulation, has_uses=share is not None)
-    notes = [*notes_on(source, parser, simulation)]
+    notes = [*simulation.notes(parser)]
     summary = {**report.as_json(limit), **log.lines_json()}
     shown: list[Table | Line | str] = [*_show(report.period, summary)]
     if share is not None:

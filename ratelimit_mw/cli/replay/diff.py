@@ -12,12 +12,13 @@ from ...rules.rule import Rule
 from ...settings import Settings
 from ...settings.files import read
 from ...stores.url import redacted_url
+from ..log_formats import LineParser
 from ..logs import RequestLog, format_option, logs_argument
 from ..output import FILE, command, count_text, json_flag, toml
 from ..source import Source
 from .command import limit_option, show_log
 from .report import ReplayReport, compare
-from .simulation import Simulation, notes_on, parser_for
+from .simulation import Simulation
 
 _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly allowed"}
 _OF_RULES: Final = ("rules", "limits", "$schema")
@@ -48,22 +49,20 @@ def diff(old: Path, new: Path, access_logs: tuple[str, ...], name: str | None, l
     The exit code is 1 if a request is newly rejected, or if a file or a log is invalid. Otherwise, and without a log,
     it is 0.
     """
-    sources = [Source.from_file(file) for file in (old, new)]
+    sources = [Source.from_settings(file) for file in (old, new)]
     changes = _changes_between(*(source.settings for source in sources))
     shown: list[Table | str] = [] if changes else ["No rule and no setting differs."]
     shown.append(Table("Changes", changes))
     summary: dict[str, Any] = {"changes": changes, "effect": None}
     if not access_logs:
         return Answer(summary, shown)
-    parser = parser_for(name, *sources)
+    simulations = old_rules, new_rules = [Simulation(source) for source in sources]
+    parser = LineParser([*old_rules.needs, *new_rules.needs], name)
     log = RequestLog(access_logs, parser)
-    before, after = (
-        ReplayReport(log, Simulation(source.settings), f"replaying the {age} rules", side)
-        for side, (age, source) in enumerate(zip(("old", "new"), sources, strict=True))
-    )
+    before = ReplayReport(log, old_rules, "replaying the old rules")
+    after = ReplayReport(log, new_rules, "replaying the new rules", side=1)
     effect = summary["effect"] = {**compare(before, after, limit), "formats": log.formats}
-    pairs = zip(sources, (before, after), strict=True)
-    notes = [note for source, report in pairs for note in notes_on(source, parser, report.simulation)]
+    notes = [note for simulation in simulations for note in simulation.notes(parser)]
     return Answer(summary, [*shown, *_show(after.period, effect)], notes, bool(effect["newly_rejected"]))
 
 

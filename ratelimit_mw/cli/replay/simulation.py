@@ -1,11 +1,10 @@
 """Decides recorded requests by rules, in the memory store, with the time of each request as the clock."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Final
 
-from ...asgi.request import ASGIRequest
 from ...clock import SECOND
 from ...decision import Verdict
 from ...http.client_ip import ClientIP
@@ -14,7 +13,7 @@ from ...keys.parts import part_of
 from ...limiter.limiter import Limiter
 from ...operations.overview import describe_amendments
 from ...rules.compiled import CompiledRule
-from ...settings import Settings
+from ...rules.plan import Plan
 from ...stores import MemoryStore
 from ...stores.url import redacted_url
 from ..access_log import LogEntry
@@ -27,26 +26,36 @@ _OF_ROUTES: Final = ("endpoint", "view")
 """The features that only the routes of an application give."""
 _QUERY: Final = "query:"
 _KNOWN_CLIENTS: Final = 100_000
+_KNOWN_ROUTES: Final = 10_000
 _MAX_KEYS: Final = 1_000_000
 
 
 class Simulation:
-    """A limiter for recorded requests, without observers. With an application, it has its routes and decorators."""
+    """A limiter for recorded requests, without observers. It has the rules and the routes of a source.
 
-    def __init__(self, settings: Settings, app: Source | None = None) -> None:
+    Raises:
+        Failure: The rules of a file need the routes of an application.
+    """
+
+    def __init__(self, source: Source) -> None:
+        if source.overview.is_file:
+            _check_routes(source)
+        self._source = source
         self._now = 0
-        settings = settings.replaced(amendments={}, enabled=True, observers=(), traffic_log=None)
+        settings = source.settings.replaced(amendments={}, enabled=True, observers=(), traffic_log=None)
         self._store = MemoryStore(_MAX_KEYS)
         self.is_full = False
         """Whether clients had to share counts, because the store has no room for more."""
-        self._limiter = Limiter(() if app else settings.rules, self._store, lambda: self._now, settings)
-        if app is not None:
-            self._limiter.reloads.rules = app.rules
-        self._route = None if app is None else lru_cache(_KNOWN_CLIENTS)(partial(_route, app))
-        self.rules = self._limiter.rules.rules
+        self._limiter = Limiter((), self._store, lambda: self._now, settings)
+        self._limiter.reloads.rules = source.rules
+        self._limiter.reloads.check(source.rules)
+        self._route = lru_cache(_KNOWN_ROUTES)(partial(_route, source))
+        self.rules = source.rules.rules
         self._attributes = _attributes_of(self.rules)
-        self._needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED]
-        self._header = _header_of(settings)
+        self._needs = [name for name in source.rules.needs if name not in _ALWAYS_LOGGED]
+        self._header = f"header:{settings.forwarded_header}"
+        self.needs = [*source.rules.needs, *chain.from_iterable(self._attributes.values()), self._header]
+        """The features to read from a line."""
         trusted, prefix = settings.trusted_proxies, settings.ipv6_prefix
         by_header = ClientIP(trusted, settings.forwarded_header, prefix)
         by_list = ClientIP(trusted, "x-forwarded-for", prefix)  # a list of addresses has this form
@@ -64,12 +73,9 @@ class Simulation:
         for name in self._needs:
             features[name] = _read(entry, name) if name not in self._attributes else self._table(entry, name)
         self._now = round(entry.time * SECOND)
-        if self._route is None:
-            plan = self._limiter.match(features)
-        else:
-            request, given = self._route(entry.method, target.path, target.host)
-            plan = self._limiter.rules.plan_for(request)
-            features = {name: request.to.conversions.apply(name, value) for name, value in features.items()} | given
+        plan, convert, given = self._route(entry.method, target.path, target.host)
+        if given:
+            features = {name: convert(name, value) for name, value in features.items()} | given
         verdict = self._limiter.decide(plan, features)
         if plan.needs_settlement:
             self._limiter.conclude(verdict, entry.status)
@@ -82,11 +88,33 @@ class Simulation:
         parts = [name for name in self._attributes[feature] if name in entry.features]
         return {name.partition(".")[2]: entry.features[name] for name in parts} or None
 
+    def notes(self, parser: LineParser) -> Iterator[str]:
+        """Yield how the replay differs from the application: store and slots, missing features, and shared counts."""
+        source, attributes, is_app = self._source, self._attributes, not self._source.overview.is_file
+        if (scheme := redacted_url(source.settings.store).partition(":")[0]) != "memory":
+            yield f"counting in memory, not in {scheme}"
+        yield from () if is_app else describe_amendments(source.settings.amendments)
+        if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(source.settings.rules) if rule.is_marked]:
+            yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
+        if slots := [rule.name for rule in self.rules if any(limit.quota.concurrent for limit in rule.all_limits())]:
+            yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
+        given = {*_ALWAYS_LOGGED, *parser.found, *(_OF_ROUTES if is_app else ())}
+        families = (_QUERY, "path:") if is_app else (_QUERY,)
+        for feature, users in source.rules_by_feature().items():
+            for part in dict.fromkeys(attributes.get(feature, [feature])):
+                if part not in given and not part.startswith(families):
+                    yield f"the log does not contain {part}: missing in every request for {', '.join(users)}"
+        if self.is_full:
+            yield f"more than {_MAX_KEYS:,} keys at once: some clients share counts, and may be rejected too early"
 
-def _route(app: Source, method: str, path: str, host: str) -> tuple[ASGIRequest, dict[str, Any]]:
-    """Return a request of an application, and the features that its route gives."""
+
+def _route(source: Source, method: str, path: str, host: str) -> tuple[Plan, Callable[[str, Any], Any], dict[str, Any]]:
+    """Return the plan of a request, the conversion of features of its route, and those that the route gives."""
     request = request_of(method, path, host)
-    return request, app.route(request)
+    given = source.route(request)
+    # Without a host in the log, no rule of a host applies.
+    plan = source.rules.plan(method, request.sent_path, host, request.to, request)
+    return plan, request.to.conversions.apply, given
 
 
 def _read(entry: LogEntry, feature: str) -> Any:
@@ -94,10 +122,6 @@ def _read(entry: LogEntry, feature: str) -> Any:
         fields = entry.target.fields
         return INVALID if fields is None else fields.get(feature.removeprefix(_QUERY))
     return entry.target.host if feature == "host" else entry.features.get(feature)
-
-
-def _header_of(settings: Settings) -> str:
-    return f"header:{settings.forwarded_header}"
 
 
 def _find_client(by_header: ClientIP, by_list: ClientIP, text: str | None, header: Any) -> Any:
@@ -118,21 +142,6 @@ def _attributes_of(rules: Iterable[CompiledRule]) -> dict[str, list[str]]:
             for part in parts if part.attribute}  # fmt: skip
 
 
-def parser_for(name: str | None, *sources: Source) -> LineParser:
-    """Return the parser of lines in a format, None for any, with the features that the rules of sources use.
-
-    Raises:
-        Failure: The rules of a file need the routes of an application.
-    """
-    needs: list[str] = []
-    for source in sources:
-        if source.overview.is_file:
-            _check_routes(source)
-        attributes = chain.from_iterable(_attributes_of(source.rules.rules).values())
-        needs += [*source.rules.needs, *attributes, _header_of(source.settings)]
-    return LineParser(needs, name)
-
-
 def _check_routes(source: Source) -> None:
     views = [rule.name for rule in source.rules.rules if any(rule.source.matches.views)]
     by_feature = {"view": views, **source.rules_by_feature()}
@@ -140,25 +149,3 @@ def _check_routes(source: Source) -> None:
         if users := by_feature.get(name):
             hint = "Only an application knows its routes: ratelimit-mw replay --app MODULE:APP"
             raise Failure(f"a log does not contain the {name}, which {', '.join(users)} needs. {hint}")
-
-
-def notes_on(source: Source, parser: LineParser, simulation: Simulation) -> Iterator[str]:
-    """Yield how a replay differs from the application: its store and slots, missing features, and shared counts."""
-    settings, rules = source.settings, source.rules.rules
-    if (scheme := redacted_url(settings.store).partition(":")[0]) != "memory":
-        yield f"counting in memory, not in {scheme}"
-    yield from describe_amendments(settings.amendments) if source.overview.is_file else ()
-    if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
-        yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
-    if slots := [rule.name for rule in rules if any(limit.quota.concurrent for limit in rule.all_limits())]:
-        yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
-    attributes = _attributes_of(rules)
-    is_app = not source.overview.is_file
-    given = {*_ALWAYS_LOGGED, *parser.found, *(_OF_ROUTES if is_app else ())}
-    families = (_QUERY, "path:") if is_app else (_QUERY,)
-    for feature, users in source.rules_by_feature().items():
-        for part in dict.fromkeys(attributes.get(feature, [feature])):
-            if part not in given and not part.startswith(families):
-                yield f"the log does not contain {part}: missing in every request for {', '.join(users)}"
-    if simulation.is_full:
-        yield f"more than {_MAX_KEYS:,} keys at once: some clients share counts, and may be rejected too early"
