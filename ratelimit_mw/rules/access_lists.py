@@ -52,13 +52,13 @@ class ListSettings(TypedDict, total=False):
 
     allow: Annotated[
         Mapping[str, FeatureValues],
-        option("Values by feature. A request with one of them is never limited.", {}, read=partial(_entries, "allow")),
+        partial(_entries, "allow"),
+        option("Values by feature. A request with one of them is never limited.", {}),
     ]
     deny: Annotated[
         Mapping[str, FeatureValues],
-        option(
-            "Values by feature. A request with one of them is rejected with 403.", {}, read=partial(_entries, "deny")
-        ),
+        partial(_entries, "deny"),
+        option("Values by feature. A request with one of them is rejected with 403.", {}),
     ]
 
 

@@ -1,4 +1,8 @@
-"""Declare options once, in a ``TypedDict``: for the decoder below, JSON schema, docs, docstrings and type hints."""
+"""Declare options once, in a ``TypedDict``: for the decoder below, JSON schema, docs, docstrings and type hints.
+
+Beside its type, an option may have a function that reads its values: ``Annotated[str, parse_timezone, option(...)]``.
+It takes any object and checks it, because an option may be an object in Python.
+"""
 
 import inspect
 import re
@@ -34,30 +38,21 @@ _WORDS: Final[dict[Any, str]] = {
     Sequence: "list of {}",
     Mapping: "table",
 }
-POSITIVE: Final = msgspec.Meta(ge=1)
-"""Marks ``int`` as at least 1, beside other types."""
 OFF: Final = msgspec.Meta(extra_json_schema={"enum": [False]})
 """Marks ``bool`` as ``false`` alone. msgspec has a literal of a boolean since 0.22."""
 
 
 def option(
-    meaning: str,
-    default: Any = None,
-    *marks: str,
-    parse: Parse | None = None,
-    read: Parse | None = None,
-    is_secret: bool = False,
-    ge: int | None = None,
-    le: int | None = None,
+    meaning: str, default: Any = None, at_start: bool = False, ge: int | None = None, le: int | None = None
 ) -> msgspec.Meta:
     """Declare an option, for use in ``Annotated``. The default is written as in a settings file.
 
-    ``parse`` returns the value that is used, from one of the declared type. ``read`` does the same from any object,
-    whose type it checks itself, because an option may be an object in Python. ``marked`` finds options by their marks.
+    One that is read ``at_start`` stays the same when settings are read again.
     """
     schema = None if default is None else {"default": default}
-    extra = {"declared": (default, parse, read, is_secret, marks)}
-    return msgspec.Meta(description=meaning, extra=extra, extra_json_schema=schema, ge=ge, le=le)
+    return msgspec.Meta(
+        description=meaning, extra={"default": default, "at_start": at_start}, extra_json_schema=schema, ge=ge, le=le
+    )
 
 
 class Option(NamedTuple):
@@ -67,19 +62,17 @@ class Option(NamedTuple):
     meaning: str
     is_required: bool
     default: Any
-    parse: Parse | None
+    at_start: bool
     read: Parse | None
-    is_secret: bool
-    marks: tuple[str, ...]
 
     def decode(self, value: Any) -> Any:
         """Return a value as it is used; ``ConfigError`` for one that the option cannot have."""
-        if value is None and NoneType in _alternatives(self.hint):
+        if value is None and NoneType in kinds_of(self.hint):
             return None
         if self.read is not None:
             return self.read(value)
-        check_type(value, self.hint, self.is_secret)
-        return value if self.parse is None else self.parse(value)
+        check_type(value, self.hint)
+        return tuple(value) if isinstance(value, list) else value
 
 
 @cache
@@ -88,20 +81,16 @@ def options_of(declaration: Any) -> Mapping[str, Option]:
     options = {}
     for name, hint in get_type_hints(declaration, include_extras=True).items():
         hint = get_args(hint)[0] if get_origin(hint) is Required else hint
-        meta = hint.__metadata__[-1]
+        *others, meta = hint.__metadata__
+        read = next(filter(callable, others), None)
         is_required = name in declaration.__required_keys__
-        options[name] = Option(hint, meta.description, is_required, *meta.extra["declared"])
+        options[name] = Option(hint, meta.description, is_required, read=read, **meta.extra)
     return MappingProxyType(options)
 
 
 def defaults_of(declaration: Any) -> dict[str, Any]:
     """The default of every option, as a settings file would write it."""
     return {name: each.default for name, each in options_of(declaration).items()}
-
-
-def marked(declaration: Any, mark: str) -> tuple[str, ...]:
-    """The names of the options with a mark."""
-    return tuple(name for name, each in options_of(declaration).items() if mark in each.marks)
 
 
 def document(declaration: Any, **arguments: str) -> Callable[[Documented], Documented]:
@@ -155,8 +144,18 @@ def _decoded_defaults(declaration: Any) -> Mapping[str, Any]:
 
 
 def as_given(value: Any) -> Any:
-    """Read an option that depends on others, so that it is checked with them."""
+    """Read a value that depends on other options, so that it is checked with them."""
     return value
+
+
+def of_type(hint: Any, parse: Parse) -> Parse:
+    """Make a function that reads any object from one that parses a value of a type."""
+
+    def read(value: Any) -> Any:
+        check_type(value, hint)
+        return parse(value)
+
+    return read
 
 
 def check_names(options: Iterable[object], known: Collection[object], what: str = "option") -> None:
@@ -188,24 +187,18 @@ def check_type(value: Any, hint: Any, is_secret: bool = False) -> None:
 
 def type_text(hint: Any) -> str:
     """Describe a type in words, such as "text or list of text"."""
-    kinds = kinds_of(hint)
-    if float in kinds:
-        return "duration"
-    return " or ".join(map(_kind_text, kinds))
-
-
-def _alternatives(hint: Any) -> list[Any]:
-    """The alternatives of a type. Numbers have their range, and ``false`` is not every boolean."""
-    if get_origin(hint) is Annotated and hint.__metadata__[-1].ge is None and hint.__metadata__[-1] is not OFF:
-        return _alternatives(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        return [kind for part in get_args(hint) for kind in _alternatives(part)]
-    return [hint]
+    kinds = [kind for kind in kinds_of(hint) if kind is not NoneType]
+    return "duration" if float in kinds else " or ".join(map(_kind_text, kinds))
 
 
 def kinds_of(hint: Any) -> list[Any]:
-    """The alternatives of a type, without None."""
-    return [kind for kind in _alternatives(hint) if kind is not NoneType]
+    """The alternatives of a type. Numbers have their range, and ``false`` is not every boolean."""
+    if get_origin(hint) is Annotated:
+        narrow = hint.__metadata__[-1]
+        return [hint] if narrow is OFF or getattr(narrow, "ge", None) is not None else kinds_of(hint.__origin__)
+    if get_origin(hint) in (Union, UnionType):
+        return [kind for part in get_args(hint) for kind in kinds_of(part)]
+    return [hint]
 
 
 def _kind_text(kind: Any) -> str:

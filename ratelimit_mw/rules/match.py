@@ -10,14 +10,12 @@ from functools import partial
 from itertools import chain
 from typing import Annotated, Any, Final, Self, TypedDict
 
-import msgspec
-
 from ..errors import ConfigError
 from ..keys.features import INVALID, Features
 from ..keys.forms import normalize_host
 from ..keys.ip import Networks, parse_network
 from ..keys.parts import Part, checked_part, comparison_forms, part_of, spellings
-from .declaration import decode, option
+from .declaration import Parse, decode, option
 from .paths import checked_pattern
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
@@ -77,8 +75,8 @@ def _view(view: object) -> str:
     return view
 
 
-def _each(meaning: str, parse: Callable[[Any], Any]) -> msgspec.Meta:
-    return option(meaning, read=partial(each_of, parse=parse))
+def _each(parse: Parse) -> Parse:
+    return partial(each_of, parse=parse)
 
 
 class MatchOptions(TypedDict, total=False):
@@ -86,28 +84,28 @@ class MatchOptions(TypedDict, total=False):
 
     path: Annotated[
         Texts,
-        _each(
+        _each(checked_pattern),
+        option(
             "Patterns: `*` is any text within a segment, `{name}` one segment, `**` and `{name:path}` any number of"
-            " segments, even none.",
-            checked_pattern,
+            " segments, even none."
         ),
     ]
-    methods: Annotated[Texts, _each("HTTP methods. `GET` includes `HEAD`.", checked_method)]
-    method: Annotated[Texts, _each("The same as `methods`.", checked_method)]
+    methods: Annotated[Texts, _each(checked_method), option("HTTP methods. `GET` includes `HEAD`.")]
+    method: Annotated[Texts, _each(checked_method), option("The same as `methods`.")]
     view: Annotated[
         Texts,
-        _each(
+        _each(_view),
+        option(
             "Names of views, which match under all their paths: `auth.login` in Flask, `auth:login` in Django and"
-            " Starlette, `login` in FastAPI.",
-            _view,
+            " Starlette, `login` in FastAPI."
         ),
     ]
     host: Annotated[
         Texts,
-        _each(
+        _each(_host),
+        option(
             "Hosts without port. `*.example.com` is every host below `example.com`, but not `example.com`. Case and a"
-            " final dot do not matter.",
-            _host,
+            " final dot do not matter."
         ),
     ]
 

@@ -67,47 +67,42 @@ if TYPE_CHECKING:
     Match = Mapping[str, str | int | Iterable[str | int]]
     Algorithm = AlgorithmName | AlgorithmTable | type[algorithms.Algorithm]
     Cost = int | str | Callable[[Any], int]
+    Off = Literal[False]
 else:  # a file can hold no functions and no objects
     FixedLimits = Limits = str | Sequence[str]
     LimitsOfKey = str | Mapping[str, Limits]
     Match = MatchOptions
     Algorithm = AlgorithmName | AlgorithmTable
     Cost = int | str
+    Off = Annotated[bool, OFF]
 LimitsByText = Mapping[str, FixedLimits]
 LimitsByFeature = Mapping[str, LimitsByText]
-
-
-if TYPE_CHECKING:
-    Off = Literal[False]
-else:
-    Off = Annotated[bool, OFF]
 
 
 class RuleDefaults(TypedDict, total=False):
     """The options of a rule that `[defaults]` may have, too."""
 
     key: Annotated[
-        str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"], read=parse_key)
+        str | Sequence[str], parse_key, option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"])
     ]
     algorithm: Annotated[
-        Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT, read=checked_algorithm)
+        Algorithm, checked_algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT)
     ]
     mode: Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
     count_when: Annotated[
-        CountWhen | None, option("Count only the requests with one of these outcomes.", read=parse_count_when)
+        CountWhen | None, parse_count_when, option("Count only the requests with one of these outcomes.")
     ]
     on_store_error: Annotated[OnStoreError | None, option("The action without the store. Default: as in the settings.")]
     consistency: Annotated[
         Consistency, option('How a process counts a busy key: `"leased"` takes shares in advance.', "exact")
     ]
     ban: Annotated[
-        BanOptions | Off | None, option("Ban a client that was rejected often. `false` for no ban.", read=parse_ban)
+        BanOptions | Off | None, parse_ban, option("Ban a client that was rejected often. `false` for no ban.")
     ]
     timezone: Annotated[
         str,
-        option(
-            'The time zone of `schedule` and of calendar quotas, such as `"Europe/Berlin"`.', "UTC", read=parse_timezone
-        ),
+        parse_timezone,
+        option('The time zone of `schedule` and of calendar quotas, such as `"Europe/Berlin"`.', "UTC"),
     ]
 
 
@@ -115,57 +110,47 @@ class RuleOptions(RuleDefaults, total=False):
     """The options of a rule, except its limits."""
 
     name: Annotated[
-        str | None,
-        option("The name in headers and commands. Default: `rule-1`, or `module.view`.", read=checked_rule_name),
+        str | None, checked_rule_name, option("The name in headers and commands. Default: `rule-1`, or `module.view`.")
     ]
     match: Annotated[
-        Match, option("The requests that the rule applies to. Default: every request.", {}, read=ParsedMatch.parse)
+        Match, ParsedMatch.parse, option("The requests that the rule applies to. Default: every request.", {})
     ]
     cost: Annotated[
         Cost,
-        option(
-            'The cost of one request, or the feature with it: `"json:max_tokens"`. A function in Python.',
-            1,
-            read=parse_cost,
-        ),
+        parse_cost,
+        option('The cost of one request, or the feature with it: `"json:max_tokens"`. A function in Python.', 1),
     ]
     unit: Annotated[
-        str,
-        option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests", read=checked_word),
+        str, checked_word, option('The unit of the limits, such as `"tokens"`, in headers and messages.', "requests")
     ]
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
     count_unless: Annotated[
-        CountUnless | None, option("Count all requests but those with one of these outcomes.", read=parse_count_unless)
+        CountUnless | None, parse_count_unless, option("Count all requests but those with one of these outcomes.")
     ]
     per_key: Annotated[
-        LimitsOfKey,
-        option("Limits by the value of the key, as a table or a file. The key has one part.", {}, read=as_given),
+        LimitsOfKey, as_given, option("Limits by the value of the key, as a table or a file. The key has one part.", {})
     ]
-    per: Annotated[
-        LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {}, read=checked_table)
-    ]
+    per: Annotated[LimitsByFeature, checked_table, option("Limits by feature and value. They replace `limits`.", {})]
     schedule: Annotated[
         LimitsByText,
-        option(
-            'Limits at certain times, such as `"mon-fri 08:00-18:00"`. They replace `limits`.', {}, read=checked_table
-        ),
+        checked_table,
+        option('Limits at certain times, such as `"mon-fri 08:00-18:00"`. They replace `limits`.', {}),
     ]
-    limits_ttl: Annotated[
-        Duration, option("How long limits from a function are kept, in Python.", "1m", read=parse_duration)
-    ]
-    hold_at_most: Annotated[Duration, option("The longest time that a request holds a slot.", "1h", read=parse_hold)]
+    limits_ttl: Annotated[Duration, option("How long limits from a function are kept, in Python.", "1m")]
+    hold_at_most: Annotated[str | float, parse_hold, option("The longest time that a request holds a slot.", "1h")]
     wait: Annotated[
-        Duration | None,
-        option('The longest wait for a slot of a limit such as `"2 concurrent"`.', read=parse_duration),
+        str | float | None, parse_duration, option('The longest wait for a slot of a limit such as `"2 concurrent"`.')
     ]
     max_waiting: Annotated[int, option("Maximum number of waiting requests of one key in one process.", 100, ge=1)]
     reserve: Annotated[
         Mapping[str, str],
-        option('The share that is kept for a class and those above it: `{critical = "20%"}`.', {}, read=parse_reserve),
+        parse_reserve,
+        option('The share that is kept for a class and those above it: `{critical = "20%"}`.', {}),
     ]
     target: Annotated[
-        Duration | None,
-        option("The time in which 90% of the requests at an adaptive limit should end.", read=parse_positive_duration),
+        str | float | None,
+        parse_positive_duration,
+        option("The time in which 90% of the requests at an adaptive limit should end."),
     ]
     tune: Annotated[
         Literal["demand", "health"] | None,
@@ -174,10 +159,10 @@ class RuleOptions(RuleDefaults, total=False):
     unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
     lease: Annotated[
         str | None,
+        partial(parse_percent, most=50),
         option(
             'The share that `"leased"` takes, `"1%"` to `"50%"`. Alone, it means `"leased"`. Default: 2%.'
-            ' Beside `consistency = "exact"`, the rule ignores it.',
-            read=partial(parse_percent, most=50),
+            ' Beside `consistency = "exact"`, the rule ignores it.'
         ),
     ]
 

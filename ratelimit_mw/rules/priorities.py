@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 from ..errors import ConfigError, error_path, parse_each, suggestion
 from ..keys.features import Features, field_name
-from .declaration import decode, option
+from .declaration import decode, of_type, option
 from .values import checked_table, checked_word, parse_percent
 
 PRIORITY: Final = "priority"
@@ -41,18 +41,19 @@ class PriorityTable(TypedDict, total=False):
 
     order: Annotated[
         Sequence[str],
-        option("The classes, the most important one first.", ["critical", "normal", "background"], parse=_parse_order),
+        of_type(Sequence[str], _parse_order),
+        option("The classes, the most important one first.", ["critical", "normal", "background"]),
     ]
     header: Annotated[
-        str, option("The header with the class of a request. It needs `trusted_proxies`.", "", parse=field_name)
+        str, of_type(str, field_name), option("The header with the class of a request. It needs `trusted_proxies`.", "")
     ]
     shed: Annotated[
         Mapping[str, str],
+        _parse_shares,
         option(
             "The share of an adaptive limit that each class may take. Default: 100% for the first class, 60% for the"
             " last one, 90% for the others.",
             {},
-            read=_parse_shares,
         ),
     ]
 

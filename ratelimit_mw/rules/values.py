@@ -18,7 +18,6 @@ from ..keys.parts import checked_part, part_of
 from ..quota import MAX_AMOUNT, checked_cost, parse_duration
 from .declaration import checked_call, decode, option
 
-Duration = str | float
 _PERCENT: Final = re.compile(r"(\d{1,3})%", re.ASCII)
 _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 
@@ -27,6 +26,10 @@ def parse_positive_duration(duration: object) -> int:
     if not (us := parse_duration(duration)):
         raise ConfigError(f"expected a duration above 0; got {duration!r}")
     return us
+
+
+Duration = Annotated[str | float, parse_duration]
+PositiveDuration = Annotated[str | float, parse_positive_duration]
 
 
 def parse_whole_seconds(duration: object) -> int:
@@ -68,20 +71,14 @@ def checked_table(value: object) -> Mapping[str, Any]:
     return value
 
 
-_WEEK: Final = "7d"
 _EXPECTED_BAN: Final = 'false or a table such as {after = 10, within = "10m", for = "1h"}'
 
 _Ban = TypedDict(  # "for" is a keyword, so this is no class
     "_Ban",
     {
         "after": Annotated[int, option("The number of rejections that starts a ban.", ge=1, le=MOST_REJECTIONS)],
-        "within": Annotated[
-            Duration,
-            option("The span in which these rejections occur, at most 366 days.", read=parse_positive_duration),
-        ],
-        "for": Annotated[
-            Duration, option("The length of the first ban, at most 366 days.", read=parse_positive_duration)
-        ],
+        "within": Annotated[PositiveDuration, option("The span in which these rejections occur, at most 366 days.")],
+        "for": Annotated[PositiveDuration, option("The length of the first ban, at most 366 days.")],
     },
 )
 
@@ -91,12 +88,8 @@ class BanOptions(_Ban, total=False):
 
     growth: Annotated[int, option("Each ban is this many times as long as the one before it.", 1, ge=1, le=100)]
     max: Annotated[
-        Duration,
-        option(
-            "The longest ban; `for` if that is longer. Bans are forgotten after this time without one.",
-            _WEEK,
-            read=parse_positive_duration,
-        ),
+        PositiveDuration,
+        option("The longest ban; `for` if that is longer. Bans are forgotten after this time without one.", "7d"),
     ]
     status: Annotated[Literal[403, 429], option("The HTTP status of responses to banned clients.", 429)]
 
@@ -117,8 +110,6 @@ _CODES: Final = range(100, 600)
 _FORM: Final = re.compile(r"([1-5])(?:([0-9]{2})|xx)", re.ASCII | re.IGNORECASE)
 _EXPECTED_STATUS: Final = 'expected HTTP status codes from 100 to 599, or classes of them such as "4xx"'
 
-Statuses = int | str | Sequence[int | str]
-
 
 def _parse_statuses(statuses: object) -> frozenset[int]:
     """Return the statuses of codes, of classes or of "any"."""
@@ -135,22 +126,20 @@ def _codes(item: object) -> Iterator[int]:
     yield from range(first, first + 100) if match[2] is None else (first + int(match[2]),)
 
 
+Statuses = Annotated[int | str | Sequence[int | str], _parse_statuses]
+
+
 class CountWhen(TypedDict, total=False):
     """Which responses count."""
 
-    status: Annotated[
-        Statuses,
-        option('Statuses that count: `401`, a class such as `"4xx"`, or `"any"`.', read=_parse_statuses),
-    ]
+    status: Annotated[Statuses, option('Statuses that count: `401`, a class such as `"4xx"`, or `"any"`.')]
     marked: Annotated[bool, option('Count the requests that your view marks: `verdict["login"].count()`.')]
 
 
 class CountUnless(TypedDict):
     """Which responses do not count."""
 
-    status: Annotated[
-        Statuses, option('Statuses that do not count: `302`, or a class such as `"2xx"`.', read=_parse_statuses)
-    ]
+    status: Annotated[Statuses, option('Statuses that do not count: `302`, or a class such as `"2xx"`.')]
 
 
 def _parse_outcomes(declaration: Any, expected: str, table: Any) -> frozenset[int]:

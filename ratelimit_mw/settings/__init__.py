@@ -12,7 +12,7 @@ from typing import Any, Final, Unpack, cast
 from ..errors import SETTINGS, ConfigError, error_path
 from ..keys.key import Secret
 from ..rules.access_lists import AccessLists
-from ..rules.declaration import decode, marked
+from ..rules.declaration import decode, options_of
 from ..rules.named_rules import Amendment
 from ..rules.names import printable
 from ..rules.options import RuleDefaults
@@ -20,18 +20,17 @@ from ..rules.places import Location, steps_of
 from ..rules.priorities import Priorities
 from ..rules.rule import Rule
 from ..stores import Store
-from . import options as declared
 from .files import Identities, Origin, read, with_names, with_variables
-from .options import HttpOptions, SettingsDict, database_file, schema, secret_of
+from .options import HttpOptions, LimiterOptions, SettingsDict, database_file, schema, secret_of
 from .rules import DEFAULT_RULE, check_lists, parse_rules, with_files, with_limits
 
 __all__ = ["SETTING", "HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
 SETTING: Final = "RATELIMIT_MW"
 """The name of our settings in those of a framework."""
-OF_LIMITER: Final = marked(HttpOptions, declared.OF_LIMITER)
+OF_LIMITER: Final = tuple(options_of(LimiterOptions))
 """The arguments of a middleware that its limiter needs."""
-_AT_START: Final = marked(SettingsDict, declared.AT_START)
+_AT_START: Final = tuple(name for name, each in options_of(SettingsDict).items() if each.at_start)
 _OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled", "source", "priorities")
 
 

@@ -17,14 +17,13 @@ from ..errors import ConfigError, error_path, parse_each
 from ..keys.features import checked_name, field_name
 from ..keys.key import NO_SECRET, PERSONAL, Secret
 from ..keys.parts import checked_part, part_of
-from ..quota import parse_duration
 from ..rules.access_lists import ListSettings
-from ..rules.declaration import POSITIVE, as_given, check_type, checked_call, option
+from ..rules.declaration import Parse, as_given, check_type, checked_call, of_type, option
 from ..rules.match import FeatureValues, MatchOptions
 from ..rules.options import Limits, OnStoreError, RuleDefaults, RuleSettings
 from ..rules.paths import checked_pattern
 from ..rules.priorities import PriorityTable, parse_priorities
-from ..rules.values import Duration, checked_table, parse_positive_duration, parse_whole_seconds
+from ..rules.values import Duration, PositiveDuration, checked_table, parse_whole_seconds
 from ..stores import Store, check_store_url
 from ..traffic.store import checked_log_url
 from .rules import parse_defaults
@@ -37,11 +36,16 @@ _HEADER: Final = re.compile(r"[a-z0-9-]+", re.ASCII)
 _HEADERS_OF_PROXIES: Final = ("x-forwarded-for", "forwarded")
 
 
+def secret_text(secret: Any) -> str:
+    """The text of a secret, which no message shows."""
+    check_type(secret, str, is_secret=True)
+    return secret  # type: ignore[no-any-return]
+
+
 def checked_store(store: Any) -> str | Store:
     """A store, or a URL that names one, which may hold a password."""
     if not isinstance(store, Store):
-        check_type(store, str, is_secret=True)
-        check_store_url(store)
+        check_store_url(secret_text(store))
     return store  # type: ignore[no-any-return]
 
 
@@ -127,110 +131,89 @@ def key_name(part: str) -> str:
     return part_of(checked_part(part)).name
 
 
+def each(parse: Callable[[str], Any]) -> Parse:
+    """Make a function that reads a list from one that parses its items."""
+    return of_type(Sequence[str], partial(parse_each, parse))
+
+
 if TYPE_CHECKING:
     StoreURL = str | Store
     Observer = str | Callable[[Any], object]
 else:  # a file can hold no objects
     StoreURL = Observer = str
-AT_START = "at start"
-"""Marks the settings that take effect when an application starts, and not when they are read again."""
-OF_LIMITER = "of the limiter"
-"""Marks the arguments of a middleware that its limiter needs."""
-
-each = partial(partial, parse_each)
-"""Makes the parser of a list from that of its items."""
+Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]"}
 _CONVERTED = ("array", "boolean", "enum", "integer", "number")
 _SCHEMA_FIELD = {"type": "string", "description": "The address of this schema, for editors. Not read."}
-Headers = Sequence[Literal["x-ratelimit", "ratelimit"]]
 
 
-class HttpOptions(TypedDict, total=False):
-    """The settings that you can also pass to a middleware, as arguments."""
+class LimiterOptions(TypedDict, total=False):
+    """The arguments of a middleware that its limiter needs."""
 
-    enabled: Annotated[
-        bool, option("Whether anything is limited. `false` turns all rules and lists off.", True, OF_LIMITER)
-    ]
-    limits: Annotated[
-        Limits | None, option("Limits of all requests, as a rule named `default`.", None, OF_LIMITER, read=as_given)
-    ]
+    enabled: Annotated[bool, option("Whether anything is limited. `false` turns all rules and lists off.", True)]
+    limits: Annotated[Limits | None, as_given, option("Limits of all requests, as a rule named `default`.")]
     store: Annotated[
-        StoreURL,
-        option("The URL of the store that keeps the counts.", "memory://", OF_LIMITER, AT_START, read=checked_store),
+        StoreURL, checked_store, option("The URL of the store that keeps the counts.", "memory://", at_start=True)
     ]
     observers: Annotated[
         Sequence[Observer],
-        option(
-            'Functions that receive an event for each request: `"module:function"`.',
-            [],
-            OF_LIMITER,
-            AT_START,
-            read=checked_observers,
-        ),
+        checked_observers,
+        option('Functions that receive an event for each request: `"module:function"`.', [], at_start=True),
     ]
     event_features: Annotated[
         Sequence[str],
-        option(
-            "Names of key features whose values are included in events.", [], OF_LIMITER, AT_START, parse=each(key_name)
-        ),
+        each(key_name),
+        option("Names of key features whose values are included in events.", [], at_start=True),
     ]
     traffic_log: Annotated[
         str | None,
-        option(
-            "The URL of a traffic log that counts outcomes, such as `sqlite:///traffic.db`.",
-            None,
-            OF_LIMITER,
-            AT_START,
-            parse=checked_log_url,
-        ),
+        of_type(str, checked_log_url),
+        option("The URL of a traffic log that counts outcomes, such as `sqlite:///traffic.db`.", at_start=True),
     ]
     traffic_clients: Annotated[
-        bool, option("Whether the traffic log also counts clients, for `top`.", False, OF_LIMITER, AT_START)
+        bool, option("Whether the traffic log also counts clients, for `top`.", False, at_start=True)
     ]
+
+
+class HttpOptions(LimiterOptions, total=False):
+    """The settings that you can also pass to a middleware, as arguments."""
+
     trusted_proxies: Annotated[
-        Sequence[str],
-        option('Trusted proxies: IP addresses, networks or `"unix"`.', [], parse=each(checked_proxy)),
+        Sequence[str], each(checked_proxy), option('Trusted proxies: IP addresses, networks or `"unix"`.', [])
     ]
     forwarded_header: Annotated[
         str,
-        option(
-            "The header with the client IP. Your proxy appends to it, or overwrites it.",
-            "x-forwarded-for",
-            parse=forwarded_header,
-        ),
+        of_type(str, forwarded_header),
+        option("The header with the client IP. Your proxy appends to it, or overwrites it.", "x-forwarded-for"),
     ]
     ipv6_prefix: Annotated[int, option("Number of bits of an IPv6 address that identify a client.", 64, ge=1, le=128)]
     headers: Annotated[
-        Headers,
-        option("Families of headers to send. `Retry-After` is always sent.", ["x-ratelimit", "ratelimit"], parse=tuple),
+        Headers, option("Families of headers to send. `Retry-After` is always sent.", ["x-ratelimit", "ratelimit"])
     ]
     reset: Annotated[
         Literal["delta", "epoch"], option("Send the reset in seconds from now, or in seconds since 1970.", "delta")
     ]
     retry_jitter: Annotated[
-        Duration,
-        option(
-            "The longest random time that is added to the time to wait, in whole seconds.", 0, read=parse_whole_seconds
-        ),
+        str | float,
+        parse_whole_seconds,
+        option("The longest random time that is added to the time to wait, in whole seconds.", 0),
     ]
     email_field: Annotated[
         str,
-        option(
-            "The field of a body that holds `email`. `a.b` is `b` in `a`.",
-            "email",
-            parse=partial(field_name, family="json"),
-        ),
+        of_type(str, partial(field_name, family="json")),
+        option("The field of a body that holds `email`. `a.b` is `b` in `a`.", "email"),
     ]
     body_limit: Annotated[
         str | int,
-        option("The longest body that is read for a rule with a field of the body.", "64KiB", parse=parse_size),
+        of_type(str | int, parse_size),
+        option("The longest body that is read for a rule with a field of the body.", "64KiB"),
     ]
-    body_timeout: Annotated[
-        Duration, option("The longest time to wait for such a body, under ASGI.", "1s", read=parse_positive_duration)
-    ]
+    body_timeout: Annotated[PositiveDuration, option("The longest time to wait for such a body, under ASGI.", "1s")]
     region_database: Annotated[str, option("A MaxMind database for `region`, relative to the settings file.", "")]
     region_header: Annotated[
-        str, option("The header with the country for `region`. It needs `trusted_proxies`.", "", parse=field_name)
+        str,
+        of_type(str, field_name),
+        option("The header with the country for `region`. It needs `trusted_proxies`.", ""),
     ]
 
 
@@ -238,48 +221,43 @@ class SettingsDict(HttpOptions, total=False):
     """All settings, as in a settings file."""
 
     rules: Annotated[
-        Sequence[RuleSettings], option("The rules. All rules that match a request apply together.", [], read=as_given)
+        Sequence[RuleSettings], as_given, option("The rules. All rules that match a request apply together.", [])
     ]
     defaults: Annotated[
-        RuleDefaults, option("Options of the rules and decorators that do not set them.", {}, read=parse_defaults)
+        RuleDefaults, parse_defaults, option("Options of the rules and decorators that do not set them.", {})
     ]
-    priorities: Annotated[PriorityTable, option("The classes of requests.", {}, read=parse_priorities)]
+    priorities: Annotated[PriorityTable, parse_priorities, option("The classes of requests.", {})]
     on_store_error: Annotated[
-        OnStoreError, option("Without the store: allow, reject, or count by process.", "local", AT_START)
+        OnStoreError, option("Without the store: allow, reject, or count by process.", "local", at_start=True)
     ]
     store_timeout: Annotated[
-        Duration,
-        option(
-            "The longest time that a call may wait for a shared store.", "50ms", AT_START, read=parse_positive_duration
-        ),
+        PositiveDuration, option("The longest time that a call may wait for a shared store.", "50ms", at_start=True)
     ]
     fleet_size: Annotated[
-        Annotated[int, POSITIVE] | None,
-        option("The number of processes. Default: counted in the store.", None, AT_START),
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        option("The number of processes. Default: counted in the store.", at_start=True),
     ]
     fallback_keys: Annotated[
-        int, option("Maximum number of keys of a process without the store.", 100_000, AT_START, ge=1)
+        int, option("Maximum number of keys of a process without the store.", 100_000, at_start=True, ge=1)
     ]
     rejection_cache: Annotated[
-        Duration, option("The longest time that a process repeats a rejection.", "1s", AT_START, read=parse_duration)
+        Duration, option("The longest time that a process repeats a rejection.", "1s", at_start=True)
     ]
     reload_interval: Annotated[
-        Duration,
-        option(
-            "Time between checks for a changed settings file and for overrides. `0`: never.", "2s", read=parse_duration
-        ),
+        Duration, option("Time between checks for a changed settings file and for overrides. `0`: never.", "2s")
     ]
     exempt: Annotated[
         Sequence[str],
-        option("Patterns of paths that no rule limits. The deny list still applies.", [], parse=each(checked_pattern)),
+        each(checked_pattern),
+        option("Patterns of paths that no rule limits. The deny list still applies.", []),
     ]
     lists: Annotated[
-        ListSettings,
-        option("The allow list and the deny list, which take precedence over rules.", {}, read=checked_table),
+        ListSettings, checked_table, option("The allow list and the deny list, which take precedence over rules.", {})
     ]
     secret: Annotated[
         str | None,
-        option("The secret of the digests in the store, at least 16 characters.", None, AT_START, is_secret=True),
+        secret_text,
+        option("The secret of the digests in the store, at least 16 characters.", at_start=True),
     ]
     keyed: Annotated[
         Sequence[str] | None, option("Features to digest. It needs a secret. Default: `email`, `user`, `ip`.")
