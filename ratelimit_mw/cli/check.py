@@ -12,7 +12,6 @@ from ..http.functions import CheckedFunctions
 from ..http.warnings import NO_RULES, NOT_ENABLED
 from ..keys.ip import parse_network
 from ..keys.key import PERSONAL
-from ..keys.parts import feature_of
 from ..operations import Answer, Line, Table
 from ..operations.overview import describe_amendments, row_of
 from ..stores import open_store
@@ -113,7 +112,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     for name, users in required.items():
         hint = f". {HINTS[name]}pass it in features" if name in HINTS else ""
         yield f"the application must provide the feature {name}, for {', '.join(users)}{hint}"
-    counted = {feature_of(part) for rule in rules for parts in rule.source.entries for part in parts}
+    counted = {part.feature for rule in rules for parts in rule.source.entries for part in parts}
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):
         yield f"keyed lists {name}, but no key of these rules uses it"
     if any(rule.name is None for rule in settings.rules):

@@ -18,7 +18,6 @@ from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_of, error_path, suggestion
 from ..http.routes import Route
 from ..keys.features import INVALID, UNKNOWN_IP
-from ..keys.parts import feature_of
 from ..quota import Quota
 from ..rules.compiled import CompiledRule
 from ..rules.marks import Mark
@@ -242,7 +241,7 @@ def default_marks() -> list[RateMark]:
 def check_scopes(routes: Iterable[Route], rules: RuleSet) -> None:
     """Raise ``ConfigError`` for a throttle on a view without any rule of its scope, and for a key with the scope."""
     for rule in rules.rules:
-        if any(feature_of(part) == SCOPE for entry in rule.source.entries for part in entry):
+        if any(part.feature == SCOPE for entry in rule.source.entries for part in entry):
             raise rule.error("a scope is no part of a key. Write a rule for each scope", "key")
     for route in routes:
         for kind, scope in throttles_of(route.target):

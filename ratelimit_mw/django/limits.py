@@ -140,7 +140,7 @@ def rules_by_scope(rules: RuleSet) -> dict[str, list[str]]:
     """Return the names of the rules for throttles, by scope."""
     by_scope: dict[str, list[str]] = {}
     for rule in rules.rules:
-        for scope in map(str, dict(rule.source.matches.features).get(SCOPE, ())):
+        for scope in rule.source.matches.values_of(SCOPE):
             by_scope.setdefault(scope, []).append(rule.name)
     return by_scope
 

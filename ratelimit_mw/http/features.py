@@ -48,7 +48,7 @@ class FeatureReader:
 
     def __init__(
         self,
-        needs: Mapping[str, ErrorOf],
+        needs: Mapping[Part, ErrorOf],
         settings: Settings,
         functions: CheckedFunctions,
         adapter: Mapping[str, Read],
@@ -77,7 +77,7 @@ class FeatureReader:
         self._routes = routes
         self._body_feature = partial(body_feature, limit=settings.body_limit, email_field=settings.email_field)
         self._in_body: set[str] = set()
-        self._reads = {part_of(part).feature: self._find(part_of(part), error_of) for part, error_of in needs.items()}
+        self._reads = {part.feature: self._find(part, error_of) for part, error_of in needs.items()}
         for part in map(part_of, (*passed, *OF_LOAD)):
             with suppress(ConfigError):
                 self._reads.setdefault(part.feature, self._find(part))

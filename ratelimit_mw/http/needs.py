@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from ..errors import ConfigError
-from ..keys.parts import feature_of
+from ..keys.parts import Part
 from ..rules.compiled import CompiledRule
 from ..rules.priorities import PRIORITY
 from ..rules.ruleset import RuleSet
@@ -37,12 +37,12 @@ class RulesHere:
         decided = [rule for rule in all_rules if rule not in foreign and rule not in named]
         paths = {entry.part: f"lists.{entry.kind}.{entry.part}" for entry in self.rules.lists.entries}
         of_lists = [part for part in self.rules.lists.parts if knows is None or knows(part)]
-        self.needs: dict[str, ErrorOf] = {part: partial(ConfigError, path=paths.get(part, "bans")) for part in of_lists}
+        self.needs = {part: partial(ConfigError, path=paths.get(part, "bans")) for part in of_lists}
         """The parts to read, each with its error. The first rule counts. Views or paths provide the other parts."""
         for rule in decided:
             provided = () if has_routes else rule.captures.names
             for part, option in _options_of(rule).items():
-                if feature_of(part) not in provided:
+                if part.feature not in provided:
                     self.needs.setdefault(part, partial(rule.error, path=option))
         self.passed = [part for rule in named for part in rule.source.parts]
         """Parts that may have no function."""
@@ -65,14 +65,14 @@ class RulesHere:
             if "user" in rule.source.needs and not rule.source.matches.is_only_named:
                 yield f"the rule {rule.name!r} may {'never apply' if requires_user(rule) else 'count no user'}"
         for kind in ("deny", "allow"):
-            if "user" in map(feature_of, self.rules.lists.names(kind)):
+            if "user" in (part.feature for part in self.rules.lists.names(kind)):
                 yield f"the {kind} list by user may never apply"
 
 
 def requires_user(rule: CompiledRule) -> bool:
     """Return whether a rule never applies without a user. A key such as "user|ip" has another part instead of it."""
     matched = ((name,) for name, _ in rule.source.matches.features)
-    return any({"user"} == set(map(feature_of, parts)) for parts in (*rule.source.entries, *matched))
+    return any({"user"} == {part.feature for part in parts} for parts in (*rule.source.entries, *matched))
 
 
 def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
@@ -80,10 +80,10 @@ def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
     return not rule.source.matches.views and all(map(knows, rule.source.parts))
 
 
-def _options_of(rule: CompiledRule) -> Mapping[str, str]:
+def _options_of(rule: CompiledRule) -> Mapping[Part, str]:
     """Return the option that each part of a rule is in. The key comes before all others."""
     source = rule.source
-    options = dict.fromkeys(source.cost.parts if isinstance(source.cost, FeatureCost) else (), "cost")
+    options: dict[str, str] = dict.fromkeys(source.cost.parts if isinstance(source.cost, FeatureCost) else (), "cost")
     options |= {part: f"per.{part}" for part, _ in source.tables if part}
     options |= {part: f"match.{part}" for part, _ in source.matches.features}
     options |= {PRIORITY: "reserve"} if source.reserve else {}

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..keys.features import UNMATCHED
-from ..keys.parts import feature_of
 from ..rules.compiled import CompiledRule
 from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of, view_of
 from ..rules.match import METHODS, Match
@@ -121,7 +120,7 @@ class Route:
         missing = self.missing_parameters(rule)
         needed = list(rule.entries if rule.when_missing == "skip" else ())
         needed += [(part,) for part, _ in rule.matches.features]
-        return any(missing.issuperset(map(feature_of, parts)) for parts in needed)
+        return any(missing.issuperset(part.feature for part in parts) for parts in needed)
 
 
 _FITS: Final[Mapping[str, tuple[Callable[[str, Route], bool], Callable[[Route], str]]]] = {
@@ -199,7 +198,7 @@ def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]
 
 def _places(match: Match) -> dict[str, Collection[str]]:
     """Return the values of the fields that choose routes, without empty fields."""
-    endpoints = sorted(map(str, dict(match.features).get("endpoint", ())))
+    endpoints = sorted(match.values_of("endpoint"))
     places = {"view": list(filter(None, match.views)), "path": match.paths, "endpoint": endpoints}
     return {field: values for field, values in places.items() if values}
 

@@ -15,7 +15,7 @@ from ..decision import without_hash_tag
 from ..errors import ConfigError, parse_each
 from .features import INVALID, KEY_ALIASES, OF_ALL_CLIENTS, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
 from .ip import canonical_ip
-from .parts import EMPTY, LONGEST, Part, checked_part, inner, part_of
+from .parts import EMPTY, LONGEST, Part, inner, part_of
 
 PERSONAL: Final = ("email", "user", "ip")
 """The features that are digested when there is a secret and the settings name no others."""
@@ -81,7 +81,7 @@ def _unescaped(text: str) -> str:
     return text.replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
 
 
-def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
+def parse_key(key: object) -> tuple[tuple[Part, ...], ...]:
     """Parse a rule's ``key`` into its entries, each a tuple of alternatives.
 
     >>> parse_key(["endpoint", "user|ip"])
@@ -94,14 +94,14 @@ def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
     return parse_each(_parse_entry, entries)
 
 
-def _parse_entry(entry: object) -> tuple[str, ...]:
+def _parse_entry(entry: object) -> tuple[Part, ...]:
     if not isinstance(entry, str):
         hint = USE_FEATURES * callable(entry)
         raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}{hint}')
     names = "|".join(KEY_ALIASES.get(name.strip(), name) for name in entry.split("|"))
-    parts = tuple(map(checked_part, names.split("|")))
+    parts = tuple(map(part_of, names.split("|")))
     for part, other in pairwise(parts):
-        if (feature := part_of(part).feature) in ("endpoint", "view"):
+        if (feature := part.feature) in ("endpoint", "view"):
             raise ConfigError(f"{feature!r} is never missing, so {other!r} is never used. Write '{other}|{part}'")
     return parts
 
@@ -129,12 +129,12 @@ class KeyMaker:
 
     def __init__(
         self,
-        entries: Sequence[Sequence[str]],
+        entries: Sequence[tuple[Part, ...]],
         endpoint: str = UNMATCHED,
         secret: Secret = NO_SECRET,
         warn: Callable[[], None] = warn_of_unknown_ip,
     ) -> None:
-        self._parts = tuple(tuple(map(part_of, names)) for names in entries)
+        self._parts = tuple(entries)
         compiled = [_entry(parts, endpoint, secret) for parts in self._parts]
         self._fallbacks = [fallback for _, fallback in compiled]
         personal = [i for i, parts in enumerate(self._parts) if any(map(_is_personal, parts))]
@@ -240,9 +240,8 @@ class KeyMaker:
         """Return the parts of a key, each with its kind, ``=``, ``#`` (digest) or ``!`` (invalid), and its value."""
         read, text = [], without_hash_tag(key)
         try:
-            for parts, fallback, _, is_last in self._entries if text else ():
-                names = [part[0] for part in parts] + ([fallback[0]] if fallback else [])
-                name, *_ = (name for name in names if text.startswith((f"{name}=", f"{name}#", f"{name}!")))
+            for parts, _, _, is_last in self._entries if text else ():
+                name, *_ = (name for name, *_ in parts if text.startswith((f"{name}=", f"{name}#", f"{name}!")))
                 kind, text = text[len(name)], text[len(name) + 1 :]
                 if kind == "#":
                     value, text = text[:_DIGEST], text[_DIGEST:]

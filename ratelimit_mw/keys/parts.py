@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from decimal import MAX_PREC, Context, Decimal
 from enum import Enum
-from functools import cache, partial
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 from urllib.parse import unquote
@@ -46,26 +45,24 @@ _UNROUNDED: Final = Context(prec=MAX_PREC)
 """The context of the thread rounds to 28 digits, so that two long numbers would be one."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(str):
     """A part as it is written in a key: ``user``, ``user.id``, ``path:id as int``, ``ip/48``. See ``part_of``.
 
     >>> part_of("user.id").value({"user": {"id": 7}}), part_of("path:id as int").form("007")
     (7, '7')
     """
 
-    text: str
-    name: str = field(compare=False)
+    name: str
     """Its name in keys: the text without ``as``."""
-    feature: str = field(compare=False)
+    feature: str
     """The feature that it is read from."""
-    attribute: str = field(compare=False)
+    attribute: str
     """The name of an attribute or item; "" for the value itself."""
-    shape: str = field(compare=False)
+    shape: str
     """How a short text in ASCII is compared: "ip", "exact", "text" (in lower case, trimmed), or "" for others."""
-    exact: Callable[[Any], Any] = field(compare=False)
+    exact: Callable[[Any], Any]
     """Returns the text of a value as it is; ``INVALID`` for a value that cannot be parsed."""
-    form: Callable[[Any], Any] = field(compare=False)
+    form: Callable[[Any], Any]
     """Returns the text of a value for counts and deny lists, the same for all its spellings."""
 
     def value(self, features: Features) -> Any:
@@ -100,12 +97,29 @@ def inner(value: Any, feature: str, attribute: str) -> Any:
     raise FeatureTypeError(f'{problem}. Name another one in the key: "{feature}.NAME"')
 
 
-@cache
-def part_of(text: str) -> Part:
-    """Parse a part that ``checked_part`` has checked."""
-    name, kind = _split(text)
-    inside = _ATTRIBUTE.fullmatch(name)
-    feature, attribute = (inside[1], inside[2]) if inside else (name.partition("/")[0], "")
+def part_of(text: object, in_key: bool = True) -> Part:
+    """Parse a part. ``ConfigError`` for anything else, and for ``ip/48`` outside a key.
+
+    >>> part_of("post:id  as int"), part_of("user.id"), part_of("ip/48").feature
+    ('form:id as int', 'user.id', 'ip')
+    """
+    part = _parsed(text.strip() if isinstance(text, str) else checked_name(text))
+    if not in_key and part.name.startswith("ip/"):
+        raise ConfigError(f'expected "ip", whose values may be networks; got {text!r}')
+    return part
+
+
+@lru_cache(10_000)
+def _parsed(text: str) -> Part:
+    typed = _AS.fullmatch(text)
+    written, kind = (typed[1], typed[2]) if typed else (text, "")
+    if kind and kind != _RAW and kind not in CANONICAL:
+        raise ConfigError(f'expected "{written} as int", "{written} as uuid" or "{written} as raw"; got {text!r}')
+    name, feature, attribute = _place(written)
+    if kind and feature == "ip":
+        raise ConfigError(f"{name!r} is compared as an IP address. Leave out 'as {kind}'")
+    if kind in CANONICAL and name in _TEXT_ONLY:
+        raise ConfigError(f"{name!r} is never a number or a UUID. Leave out 'as {kind}'")
     exact: Callable[[str], Any] | None = None  # where it is not the text itself
     form: Callable[[str], Any] | None = None  # where it is not the exact text
     if feature == "ip":
@@ -116,63 +130,29 @@ def part_of(text: str) -> Part:
         exact = _NORMAL.get(feature)
         form = None if feature in _EXACT else _FORMS.get(feature.partition(":")[0], comparison_form)
     shape = "ip" if exact is _client else "exact" if exact is form is None else "text" * (form is comparison_form)
-    own = partial(text_of, name) if exact is None else partial(_formed, exact, name)
-    compared = own if form is None else partial(_formed, form, name)
-    return Part(text, name, feature, attribute, "" if attribute else shape, own, compared)
+    part = Part(f"{name} as {kind}" if kind else name)
+    part.name, part.feature, part.attribute, part.shape = name, feature, attribute, "" if attribute else shape
+    part.exact = partial(text_of, name) if exact is None else partial(_formed, exact, name)
+    part.form = part.exact if form is None else partial(_formed, form, name)
+    return part
 
 
-def checked_part(text: object, in_key: bool = True) -> str:
-    """Check a part and return its canonical text. ``ConfigError`` for anything else, and for ``ip/48`` outside a key.
-
-    >>> checked_part("post:id  as int"), checked_part("user.id"), checked_part("ip/48")
-    ('form:id as int', 'user.id', 'ip/48')
-    """
-    if not isinstance(text, str):
-        return checked_name(text)
-    name, kind = _split(text.strip())
-    if kind and kind != _RAW and kind not in CANONICAL:
-        raise ConfigError(f'expected "{name} as int", "{name} as uuid" or "{name} as raw"; got {text!r}')
-    if not in_key and name.startswith("ip/"):
-        raise ConfigError(f'expected "ip", whose values may be networks; got {text!r}')
-    name = _checked_place(name)
-    if not kind:
-        return name
-    if name.partition("/")[0] == "ip":
-        raise ConfigError(f"{name!r} is compared as an IP address. Leave out 'as {kind}'")
-    if name in _TEXT_ONLY and kind != _RAW:
-        raise ConfigError(f"{name!r} is never a number or a UUID. Leave out 'as {kind}'")
-    return f"{name} as {kind}"
-
-
-def _checked_place(name: str) -> str:
+def _place(name: str) -> tuple[str, str, str]:
+    """Return the canonical name of a part without ``as``, its feature, and the attribute."""
     if name.startswith("ip/"):
         ipv4, ipv6 = ip_prefixes(name) if _WIDE_IP.fullmatch(name) else (0, 0)
         if not (1 <= ipv4 <= 32 and 1 <= ipv6 <= 128):
             raise ConfigError(f'expected "ip/24" (IPv4), "ip/48" (IPv6) or "ip/24/48"; got {name!r}')
-        return name
+        return name, "ip", ""
     inside = _ATTRIBUTE.fullmatch(name)
     if inside is None:
-        return checked_name(name)
+        feature = checked_name(name)
+        return feature, feature, ""
     if inside[1] in _TEXT_ONLY:
         raise ConfigError(f"{inside[1]!r} is a text and has no attributes; got {name!r}")
-    return f"{checked_name(inside[1])}.{inside[2]}"
+    return name, checked_name(inside[1]), inside[2]
 
 
-def _split(text: str) -> tuple[str, str]:
-    match = _AS.fullmatch(text)
-    return (match[1], match[2]) if match else (text, "")
-
-
-def feature_of(part: str) -> str:
-    """Return the feature that a part of a key is read from.
-
-    >>> feature_of("ip/48"), feature_of("user.id"), feature_of("path:id as int")
-    ('ip', 'user', 'path:id')
-    """
-    return part_of(part).feature
-
-
-@cache
 def ip_prefixes(part: str) -> tuple[int, int]:
     """Return the bits of IPv4 and of IPv6 addresses that a part counts by. One number below 32 is that of IPv4.
 
@@ -207,9 +187,9 @@ def spellings(part: str, value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((value, form, *others)))
 
 
-def comparison_forms(part: str, values: frozenset[str] | Networks) -> frozenset[str] | Networks:
+def comparison_forms(part: Part, values: frozenset[str] | Networks) -> frozenset[str] | Networks:
     """Return the comparison forms of spellings from the settings. Networks find every form of an address."""
-    return values if isinstance(values, Networks) else frozenset(map(part_of(part).form, values))
+    return values if isinstance(values, Networks) else frozenset(map(part.form, values))
 
 
 def as_counted(features: Features, ipv6_prefix: int = 64, has_own_ip: bool = False) -> dict[str, Any]:

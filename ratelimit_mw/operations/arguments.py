@@ -12,7 +12,7 @@ from ..errors import ConfigError, error_path
 from ..http.request import group_values, only_value
 from ..keys.features import INVALID, checked_name, is_email
 from ..keys.forms import normalized_email
-from ..keys.parts import checked_part, part_of
+from ..keys.parts import part_of
 from ..quota import parse_duration
 from ..rules.declaration import check_names, check_type
 from .answer import Answer
@@ -188,7 +188,7 @@ def read_features(texts: Iterable[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"expected NAME=VALUE; got {text!r}")
-        name = checked_part(name, in_key=False)
+        name = part_of(name, in_key=False)
         if is_email(name) and (value := normalized_email(value)) is INVALID:
             raise ConfigError("email has more than 320 characters")
         given.append((name, value))

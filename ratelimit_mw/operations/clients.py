@@ -10,7 +10,6 @@ from ..clock import SECOND
 from ..decision import Decision, client_of, rule_of
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
-from ..keys.parts import part_of
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
@@ -81,12 +80,12 @@ def _key_of(rule: CompiledRule, features: Features) -> str:
 
 def missing_in_tables(rule: CompiledRule, features: Features) -> list[str]:
     """Return the missing features that choose the limits of a rule."""
-    return [by for by, _ in rule.source.tables if by and part_of(by).value(features) is None]
+    return [by for by, _ in rule.source.tables if by and by.value(features) is None]
 
 
 def secret_hint(limiter: Limiter, rules: Iterable[CompiledRule]) -> str:
     """Return a hint on the features whose digests are in the keys of some rules; "" without any."""
-    parts = [part_of(name) for rule in rules for names in rule.source.entries for name in names]
+    parts = [part for rule in rules for parts in rule.source.entries for part in parts]
     digested = dict.fromkeys(word_of(part) for part in parts if limiter.settings.secret.covers(part.feature))
     every = " and ".join(digested)
     return f"The keys have digests of {every}. The secret must be that of the application" if digested else ""

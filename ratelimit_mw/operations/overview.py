@@ -70,7 +70,7 @@ class Overview:
         """
         source, places = rule.source, filter(None, dict.fromkeys([*self._places[rule], *rule.lines]))
         tables, zone = {name: _texts_of(table) for name, table in source.tables}, source.options["timezone"]
-        per_key = tables.pop("", None)
+        per_key = tables.pop(None, None)
         return {
             "name": rule.name,
             "match": _match(source.matches),
@@ -130,8 +130,8 @@ class Overview:
             return f"host: not {_either(match.hosts)}"
         features = rule.captures.add(features)
         for part, values in match.missed(features):
-            value, expected = part.value(features), f"{'in ' * (part.text == 'ip')}{_either(_texts(values))}"
-            return f"feature: {part.text} is {'missing' if value is None else value}, not {expected}"
+            value, expected = part.value(features), f"{'in ' * (part == 'ip')}{_either(_texts(values))}"
+            return f"feature: {part} is {'missing' if value is None else value}, not {expected}"
         return ""
 
     def _source(self, rule: CompiledRule) -> str:

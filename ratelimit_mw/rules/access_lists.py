@@ -12,7 +12,7 @@ from ..clock import SECOND, Clock, now_us
 from ..decision import BannedVerdict, Verdict, decide_without_store
 from ..errors import ConfigError, error_path, path_of
 from ..keys.features import INVALID, Features
-from ..keys.parts import comparison_forms, feature_of, part_of
+from ..keys.parts import Part, comparison_forms, part_of
 from .declaration import decode, option
 from .marks import Destination
 from .match import FeatureValues, Values, each_of, parse_feature
@@ -21,7 +21,7 @@ from .paths import checked_pattern
 from .routed import Params, PathPatterns
 from .values import checked_table
 
-_PATH: Final = "path"
+_PATH: Final = part_of("path")
 _EXEMPT: Final = "exempt"
 
 
@@ -29,7 +29,7 @@ class _Entry(NamedTuple):
     """The values of one part in one list; networks when the part is ``ip``, patterns when it is ``path``."""
 
     kind: str
-    part: str
+    part: Part
     values: Values | tuple[str, ...]
 
 
@@ -83,7 +83,7 @@ class AccessLists:
             self.entries.append(_Entry(_EXEMPT, _PATH, tuple(exempt)))
         self.exempt = tuple(exempt)
         self.parts = tuple(dict.fromkeys(entry.part for entry in self.entries if entry.part != _PATH))
-        self.needs = tuple(dict.fromkeys(map(feature_of, self.parts)))
+        self.needs = tuple(dict.fromkeys(part.feature for part in self.parts))
         patterns = [(kind, str(path)) for kind, part, values in self.entries if part == _PATH for path in values]
         self._owners = [kind for kind, _ in patterns]
         self._patterns = PathPatterns(enumerate(pattern for _, pattern in patterns))
@@ -93,7 +93,7 @@ class AccessLists:
         self.bans: ClientBans | None = None
         """The clients that an operator has banned from all rules."""
 
-    def names(self, kind: str) -> list[str]:
+    def names(self, kind: str) -> list[Part]:
         """The features in the list "allow" or "deny"."""
         return [entry.part for entry in self.entries if entry.kind == kind]
 
@@ -102,7 +102,7 @@ class AccessLists:
         lists = copy(self)
         lists.bans = bans
         lists.parts = tuple(dict.fromkeys((*self.parts, *bans.parts)))
-        lists.needs = tuple(dict.fromkeys(map(feature_of, lists.parts)))
+        lists.needs = tuple(dict.fromkeys(part.feature for part in lists.parts))
         return lists
 
     def at(self, path: str, to: Destination, params: Params) -> "AccessLists":
@@ -130,11 +130,11 @@ class AccessLists:
         An invalid feature is on the deny list, so that a client cannot evade the list. The deny list matches all
         spellings of a value, the allow list only the one in the settings. Bans come next, and exempt paths come last.
         """
-        for kind, name, values in self.entries:
+        for kind, part, values in self.entries:
             if kind == _EXEMPT:
                 continue
-            part, denies = part_of(name), kind == "deny"
-            if name == _PATH:
+            denies = kind == "deny"
+            if part == _PATH:
                 found = kind in self.matched
             else:
                 text = part.compared(features) if denies else part.written(features)

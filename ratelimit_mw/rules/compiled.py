@@ -13,7 +13,7 @@ from ..decision import BanLimit, Hit, Limit, Tuning, make_hit
 from ..errors import ConfigError, join_path
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker, Secret
-from ..keys.parts import part_of
+from ..keys.parts import Part
 from ..quota import Quota, checked_cost
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
 from .named_rules import NamedRule
@@ -142,10 +142,10 @@ class CompiledRule:
         if self.missing_in_key(features) or (is_exact and features.keys() - self.used_features):
             raise self.no_key(features)
         given = self.captures.add(features)
-        for names in self.source.entries:
-            part = next(part for part in map(part_of, names) if part.value(given) is not None)
+        for parts in self.source.entries:
+            part = next(part for part in parts if part.value(given) is not None)
             if part.compared(given) is INVALID:
-                raise ConfigError(f"{part.text} of rule {self.name!r} cannot have this value")
+                raise ConfigError(f"{part} of rule {self.name!r} cannot have this value")
         return self.build_key(given) or ""
 
     def no_key(self, features: Features) -> ConfigError:
@@ -158,10 +158,10 @@ class CompiledRule:
             problem = f"the key of rule {self.name!r} needs {words_of_entries(self.missing_in_key(features))}"
         return ConfigError(problem)
 
-    def missing_in_key(self, features: Features) -> list[tuple[str, ...]]:
+    def missing_in_key(self, features: Features) -> list[tuple[Part, ...]]:
         """Return the entries of the key without a value, each with its alternatives."""
         given = self.captures.add(features)
-        return [names for names in self.source.entries if all(part_of(name).value(given) is None for name in names)]
+        return [parts for parts in self.source.entries if all(part.value(given) is None for part in parts)]
 
     @property
     def used_features(self) -> set[str]:
@@ -205,7 +205,7 @@ class CompiledRule:
 
     def _choosers(self) -> Iterator[Chooser]:
         for (by, _), table in zip(self.source.tables, self._tables, strict=True):
-            yield _by_value([by] if by else self.source.entries[0], table)
+            yield _by_value((by,) if by else self.source.entries[0], table)
         if self.source.schedule is not None:
             yield _by_time(self.source.schedule, self.ranges)
         limits = self.limits
@@ -293,9 +293,7 @@ def words_of_entries(entries: Iterable[Sequence[str]]) -> str:
     return " and ".join(map("|".join, entries))
 
 
-def _by_value(names: Iterable[str], table: Mapping[str, Limits]) -> Chooser:
-    parts = tuple(map(part_of, names))
-
+def _by_value(parts: Sequence[Part], table: Mapping[str, Limits]) -> Chooser:
     def choose(features: Features, *_: object) -> Limits | list[Limits] | None:
         text = next((text for part in parts if (text := part.written(features)) is not None), "")
         return list(table.values()) if text is INVALID else table.get(text)

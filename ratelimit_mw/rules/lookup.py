@@ -23,7 +23,7 @@ from ..clock import SECOND, Clock, monotonic
 from ..decision import Limit
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, Features
-from ..keys.parts import LONGEST, checked_part, feature_of
+from ..keys.parts import LONGEST, Part, part_of
 from ..stores.blocking import Call, PerLoop, is_on_event_loop, run_once
 from .declaration import checked_call
 
@@ -163,28 +163,29 @@ class LimitsCall:
 
 
 def function_of(
-    limits: object, entries: Sequence[Sequence[str]], parts: Iterable[str]
-) -> tuple[Callable[..., Any] | None, Sequence[Sequence[str]]]:
+    limits: object, entries: Sequence[tuple[Part, ...]], parts: Iterable[str]
+) -> tuple[Callable[..., Any] | None, Sequence[tuple[Part, ...]]]:
     """Return the function that limits come from, and the parts that it is passed. None for other limits.
 
     ``{part: function}`` names the part. A function without a table is passed the parts that its parameters name. If a
     name is neither a built-in feature nor a part of the rule, it is passed the entries of the key.
 
-    >>> function_of(lambda plan: "5/minute", [["ip"]], [])[1], function_of(lambda value: "5/minute", [["ip"]], [])[1]
-    ([['plan']], [['ip']])
+    >>> key = [(part_of("ip"),)]
+    >>> function_of(lambda plan: "5/minute", key, [])[1], function_of(lambda value: "5/minute", key, [])[1]
+    ([('plan',)], [('ip',)])
     """
     if isinstance(limits, Mapping):
         if len(limits) != 1:
             raise ConfigError('expected one feature and a function of its value, such as {"plan": limits_of_plan}')
         ((name, function),) = limits.items()
-        return checked_call(function, value_of([name])), [[checked_part(name, in_key=False)]]
+        return checked_call(function, value_of([name])), [(part_of(name, in_key=False),)]
     if not callable(limits):
         return None, []
-    known = {re.sub(r"\W", "_", feature_of(part)): part for part in (*BUILT_IN, *parts, *chain(*entries))}
+    known = {re.sub(r"\W", "_", part.feature): part for part in map(part_of, (*BUILT_IN, *parts, *chain(*entries)))}
     required, optional = _parameters(limits)
     if all(name in known for name in required):
         names = [*required, *takewhile(known.__contains__, optional)]
-        entries = [[known[name]] for name in names] or entries
+        entries = [(known[name],) for name in names] or entries
     return checked_call(limits, *map(value_of, entries)), entries
 
 

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..keys.features import INVALID, Features
 from ..keys.forms import normalize_host
 from ..keys.ip import Networks, parse_network
-from ..keys.parts import Part, checked_part, comparison_forms, part_of, spellings
+from ..keys.parts import Part, comparison_forms, part_of, spellings
 from .declaration import Parse, decode, option
 from .paths import checked_pattern
 
@@ -118,7 +118,7 @@ class Match:
     methods: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
-    features: tuple[tuple[str, Values], ...] = ()
+    features: tuple[tuple[Part, Values], ...] = ()
     """The values as written, by the part of a key that they are compared with."""
     forms: tuple[tuple[Part, Values], ...] = ()
     """The same values in their comparison form."""
@@ -126,11 +126,11 @@ class Match:
     @classmethod
     def parse(cls, match: object) -> Self:
         """Parse a table such as ``{"path": "/login", "methods": ["POST"], "region": ["DE"]}``."""
-        features: list[tuple[str, Values]] = []
+        features: list[tuple[Part, Values]] = []
         table = decode(MatchOptions, match, _EXPECTED, others=lambda *pair: features.append(parse_feature(*pair)))
         path, host, view, *methods = (table[name] or () for name in ("path", "host", "view", "methods", "method"))
         every = frozenset(form for name in chain(*methods) for form in spellings("method", name))
-        forms = tuple((part_of(name), comparison_forms(name, values)) for name, values in features)
+        forms = tuple((part, comparison_forms(part, values)) for part, values in features)
         return cls(path, every, host, view, tuple(features), forms)
 
     @property
@@ -147,6 +147,10 @@ class Match:
     def is_only_named(self) -> bool:
         """Whether no request matches: ``view = ""``. Such a rule is decided by its name."""
         return bool(self.views) and not any(self.views)
+
+    def values_of(self, part: str) -> list[str]:
+        """Return the values that match for a part of a key, in every form."""
+        return [str(value) for name, values in self.features if name == part for value in values]
 
     def takes_method(self, method: str, is_automatic: bool = False) -> bool:
         """Whether a method matches. ``is_automatic``: the framework responds to it automatically."""
@@ -179,9 +183,9 @@ class Match:
                 yield part, values
 
 
-def parse_feature(name: object, value: object) -> tuple[str, Values]:
+def parse_feature(name: object, value: object) -> tuple[Part, Values]:
     """Return a part of a key, and its values in every form in which a request may have them."""
-    part = checked_part(name, in_key=False)
+    part = part_of(name, in_key=False)
     items = each_of(value)
     if part == "ip":
         return part, Networks(map(parse_network, items))

@@ -17,7 +17,7 @@ from ..decision import Limit, without_hash_tag
 from ..errors import ConfigError
 from ..keys.features import INVALID, Features
 from ..keys.key import KeyMaker, Secret
-from ..keys.parts import checked_part, feature_of, part_of
+from ..keys.parts import Part, part_of
 
 _FORMAT: Final = b"ratelimit_mw overrides 1 "
 _NO_DATE: Final = 253_402_300_800 * SECOND
@@ -60,10 +60,10 @@ class ClientBans:
 
     def __init__(self, bans: Iterable[ClientOverride], secret: Secret, clock: Clock) -> None:
         self._clock = clock
-        by_parts: dict[tuple[str, ...], dict[str, ClientOverride]] = {}
+        by_parts: dict[tuple[Part, ...], dict[str, ClientOverride]] = {}
         for each in bans:
-            by_parts.setdefault(each.by, {})[each.key] = each
-        self._tables = [(list(map(feature_of, by)), _maker(by, secret), own) for by, own in by_parts.items()]
+            by_parts.setdefault(tuple(map(part_of, each.by)), {})[each.key] = each
+        self._tables = [([part.feature for part in by], _maker(by, secret), own) for by, own in by_parts.items()]
         self.parts = tuple(dict.fromkeys(part for by in by_parts for part in by))
 
     def find(self, features: Features) -> ClientOverride | None:
@@ -87,13 +87,13 @@ def ban_of(features: Features, known: Collection[str], secret: Secret, until_us:
         for name, value in features.items()
         for inner in (value if isinstance(value, dict) else [""])
     )
-    by = tuple(sorted(checked_part(name, in_key=False) for name in named))
-    if invalid := [part for part in by if part_of(part).compared(features) in (INVALID, None)]:
+    by = tuple(sorted(part_of(name, in_key=False) for name in named))
+    if invalid := [part for part in by if part.compared(features) in (INVALID, None)]:
         raise ConfigError(f"{invalid[0]} cannot have this value")
     return ClientOverride("", _maker(by, secret).build(features) or "", "", until_us, by)
 
 
-def _maker(by: Iterable[str], secret: Secret) -> KeyMaker:
+def _maker(by: Iterable[Part], secret: Secret) -> KeyMaker:
     return KeyMaker(tuple((part,) for part in by), secret=secret)
 
 

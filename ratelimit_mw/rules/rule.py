@@ -11,7 +11,7 @@ from ..algorithms import build_limit
 from ..decision import BanTerms
 from ..errors import ConfigError, error_of, error_path
 from ..keys.features import OF_ALL_CLIENTS
-from ..keys.parts import checked_part, feature_of, spellings
+from ..keys.parts import Part, part_of, spellings
 from ..quota import Quota, parse_quotas
 from .declaration import decode, defaults_of, document
 from .lookup import function_of
@@ -41,7 +41,8 @@ _NEEDED: Final = {"tune": 'tune = "demand", or "health"', "target": 'target = "2
 _NOT_TOGETHER: Final = (("ban", "wait"), ("ban", "target"), ("ban", "tune"), ("wait", "target"), ("wait", "tune"))
 
 
-Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
+Tables = tuple[tuple[Part | None, dict[str, tuple[Quota, ...]]], ...]
+_PRIORITY: Final = part_of(PRIORITY)
 
 
 @document(RuleOptions, limits=LIMITS_MEANING)
@@ -101,7 +102,7 @@ class Rule:
         self.when_missing: str = decoded["when_missing"]
         self.mode: str = decoded["mode"]
         self.on_store_error: str | None = decoded["on_store_error"]
-        self.entries: tuple[tuple[str, ...], ...] = decoded["key"]
+        self.entries: tuple[tuple[Part, ...], ...] = decoded["key"]
         self.matches: Match = decoded["match"]
         self.timezone: tzinfo = decoded["timezone"]
         self.limits_ttl_us: int = decoded["limits_ttl"]
@@ -116,12 +117,14 @@ class Rule:
 
     def _combine(self, decoded: Mapping[str, Any]) -> None:
         """Set what depends on several options."""
+        with error_path("per"):
+            per = [part_of(name, in_key=False) for name in decoded["per"]]
         with error_path("limits"):
-            matched = (name for name, _ in self.matches.features)
-            self.function, self.arguments = function_of(self.limits, self.entries, (*matched, *decoded["per"]))
+            matched = (part for part, _ in self.matches.features)
+            self.function, self.arguments = function_of(self.limits, self.entries, (*matched, *per))
             """The function of ``limits``, and the parts that it is passed, with their alternatives."""
             self.quotas = () if self.function else parse_limits(self, self.limits)
-        self.tables = self._tables(decoded["per_key"], decoded["per"])
+        self.tables = self._tables(decoded["per_key"], decoded["per"], per)
         scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):
             self.schedule = Schedule(scheduled, self.timezone) if scheduled else None
@@ -132,32 +135,28 @@ class Rule:
 
     def _name_parts(self) -> None:
         """Set the parts and the features that the rule reads, in a stable order."""
-        others = [name for name, _ in (*self.matches.features, *self.tables) if name]
-        read = [*itertools.chain(*self.entries, *self.arguments), *others, *([PRIORITY] if self.reserve else [])]
+        others = [part for part, _ in (*self.matches.features, *self.tables) if part]
+        read = [*itertools.chain(*self.entries, *self.arguments), *others, *([_PRIORITY] if self.reserve else [])]
         cost = self.cost.parts if isinstance(self.cost, FeatureCost) else ()
-        self.captures = Captures(self.matches.paths, map(feature_of, (*read, *cost)))
+        self.captures = Captures(self.matches.paths, [part.feature for part in (*read, *cost)])
         """The parameters of its path patterns that the rule counts or matches by."""
-        self.parts = tuple(dict.fromkeys((*read, *cost, *(["path"] if self.captures.names else []))))
+        self.parts = tuple(dict.fromkeys((*read, *cost, *([part_of("path")] if self.captures.names else []))))
         """The parts of the key, of ``match``, of ``per`` and of the cost."""
-        self.needs = tuple(dict.fromkeys(map(feature_of, self.parts)))
+        self.needs = tuple(dict.fromkeys(part.feature for part in self.parts))
         """The features that the rule uses besides method, path and host."""
-        looked_at = {"path", *map(feature_of, read)}
+        looked_at = {"path", *(part.feature for part in read)}
         self.needs_without_cost = tuple(name for name in self.needs if name in looked_at)
         """Those that it uses to look at its limits, which consumes nothing."""
 
-    def _tables(self, per_key: Any, per: Mapping[str, Any]) -> Tables:
-        """Limits by value for each feature; those of ``per_key`` come first, under the name ""."""
+    def _tables(self, per_key: Any, per: Mapping[str, Any], parts: Iterable[Part]) -> Tables:
+        """Limits by value for each part of ``per``; those of ``per_key`` come first, under None."""
         if per_key and len(self.entries) != 1:
             raise ConfigError("per_key needs a key of one part. Use per, or a rule of its own", "per_key")
-        names = [name for entry in self.entries for name in entry]
-        tables = [("", self._limits_by_value("per_key", per_key, *names))] if per_key else []
-        for name, limits in per.items():
-            with error_path("per"):
-                part = checked_part(name, in_key=False)
-            tables.append((part, self._limits_by_value(f"per.{name}", limits, part)))
-        return tuple(tables)
+        of_key = [(None, self._limits_by_value("per_key", per_key, *self.entries[0]))] if per_key else []
+        pairs = zip(parts, per.items(), strict=True)
+        return *of_key, *((part, self._limits_by_value(f"per.{name}", table, part)) for part, (name, table) in pairs)
 
-    def _limits_by_value(self, path: str, table: object, *parts: str) -> dict[str, tuple[Quota, ...]]:
+    def _limits_by_value(self, path: str, table: object, *parts: Part) -> dict[str, tuple[Quota, ...]]:
         """The quotas of each value, even under the forms that a request may have. A value as written has precedence."""
         limits: dict[str, tuple[Quota, ...]] = {}
         others: dict[str, tuple[Quota, ...]] = {}
@@ -186,7 +185,7 @@ class Rule:
 
     def _check_others(self) -> None:
         """Raise ``ConfigError`` for options that cannot be combined."""
-        if self.ban and not any(OF_ALL_CLIENTS.isdisjoint(map(feature_of, names)) for names in self.entries):
+        if self.ban and not any(OF_ALL_CLIENTS.isdisjoint(part.feature for part in parts) for parts in self.entries):
             key = list(map("|".join, self.entries))
             problem = f"key = {key} is the same for many clients, so one would ban the others"
             raise ConfigError(f'{problem}. Add a feature of the client, such as "ip"', "ban")

@@ -14,7 +14,7 @@ from ..clock import SECOND
 from ..decision import MOST_REJECTIONS, BanTerms
 from ..errors import ConfigError
 from ..keys.features import INVALID, Features
-from ..keys.parts import checked_part, part_of
+from ..keys.parts import part_of
 from ..quota import MAX_AMOUNT, checked_cost, parse_duration
 from .declaration import checked_call, decode, option
 
@@ -191,12 +191,11 @@ class FeatureCost:
             raise ConfigError(f"expected a cost as a whole number from 0 to {MAX_AMOUNT:,}; got {text!r}. {hint}")
         if not self.default:
             raise ConfigError(f"expected at least 1 for a request without {names[0]}; got {text!r}")
-        self.parts = tuple(map(checked_part, names))
-        self._parts = tuple(map(part_of, self.parts))
+        self.parts = tuple(map(part_of, names))
 
     def read(self, features: Features) -> int:
         """Return the cost of a request: a whole number from 1 to 10**12."""
-        for part in self._parts:
+        for part in self.parts:
             if (value := part.value(features)) is not None:
                 number = part.exact(value) if not isinstance(value, int | float | Decimal) else value
                 return MAX_AMOUNT if number is INVALID else number_of(number) or self.default

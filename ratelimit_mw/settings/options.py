@@ -16,7 +16,7 @@ import msgspec
 from ..errors import ConfigError, error_path, parse_each
 from ..keys.features import checked_name, field_name
 from ..keys.key import NO_SECRET, PERSONAL, Secret
-from ..keys.parts import checked_part, part_of
+from ..keys.parts import part_of
 from ..rules.access_lists import ListSettings
 from ..rules.declaration import Parse, as_given, check_type, checked_call, of_type, option
 from ..rules.match import FeatureValues, MatchOptions
@@ -128,7 +128,7 @@ def checked_observer(observer: Any) -> Callable[[Any], object]:
 
 def key_name(part: str) -> str:
     """The name of a part of a key, as it is in keys."""
-    return part_of(checked_part(part)).name
+    return part_of(part).name
 
 
 def each(parse: Callable[[str], Any]) -> Parse:

@@ -1,13 +1,14 @@
 """Parse the rules of settings: those of ``rules``, their defaults, and the rule of ``limits``."""
 
 import ipaddress
+import itertools
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 from ..errors import ConfigError, error_path
 from ..keys.ip import Networks, canonical_ip, parse_network
-from ..keys.parts import feature_of, ip_prefixes
+from ..keys.parts import Part, ip_prefixes
 from ..rules.access_lists import AccessLists
 from ..rules.declaration import check_names, decode, options_of
 from ..rules.named_rules import Amendment
@@ -113,20 +114,20 @@ def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
 
 def check_rule(rule: Rule, ipv6_prefix: int) -> None:
     """``ConfigError`` for a narrower network, and for limits of another address."""
-    for part in (part for parts in rule.entries for part in parts):
-        with error_path("key"):
+    with error_path("key"):
+        for part in itertools.chain(*rule.entries):
             _check_width(part, ipv6_prefix)
     with error_path("match.ip"):
         for _, values in rule.matches.features:
             _check_networks(values, ipv6_prefix)
-    for name, table in rule.tables:
-        part = next((part for part in ([name] if name else rule.entries[0]) if feature_of(part) == "ip"), "")
-        for value in table if part else ():
-            with error_path(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
-                _check_client(value, part, ipv6_prefix)
+    for by, table in rule.tables:
+        for part in [part for part in ([by] if by else rule.entries[0]) if part.feature == "ip"][:1]:
+            for value in table:
+                with error_path(f"per.{by}[{value!r}]" if by else f"per_key[{value!r}]"):
+                    _check_client(value, part, ipv6_prefix)
 
 
-def _check_width(part: str, ipv6_prefix: int) -> None:
+def _check_width(part: Part, ipv6_prefix: int) -> None:
     prefix = ip_prefixes(part)[1]
     if ipv6_prefix < prefix < 128:
         raise ConfigError(
@@ -141,7 +142,7 @@ def _check_networks(values: object, ipv6_prefix: int) -> None:
             raise ConfigError(f"{network} never matches: {_per_prefix(ipv6_prefix)}. Write {wider!r}")
 
 
-def _check_client(value: str, part: str, ipv6_prefix: int) -> None:
+def _check_client(value: str, part: Part, ipv6_prefix: int) -> None:
     """Check a value that is an IP address. Any other text may be the value of another feature."""
     text = canonical_ip(value)
     try:

@@ -15,7 +15,7 @@ from wsgi_calls import listing
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.http.body import Body, parse_multipart
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.keys.parts import checked_part
+from ratelimit_mw.keys.parts import part_of
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
@@ -386,7 +386,7 @@ def test_a_secret_digests_the_address() -> None:
 def test_other_names_are_errors(text: str) -> None:
     """A field needs the place where it is."""
     with pytest.raises(ConfigError, match="expected a feature"):
-        checked_part(text)
+        part_of(text)
 
 
 # -- cost of parsing ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.http.functions import CheckedFunctions
 from ratelimit_mw.http.headers import Memo
 from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.keys.parts import part_of
 from ratelimit_mw.operations.overview import Overview, row_of
 from ratelimit_mw.rules import ruleset
 from ratelimit_mw.rules.access_lists import AccessLists
@@ -119,7 +120,8 @@ def test_the_plan_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ruleset, "_MAX_CACHED", 100)
     monkeypatch.setattr(Memo, "most", 100)
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(8))
-    reader = FeatureReader({"ip": ConfigError}, Settings(), CheckedFunctions({}), {"user": lambda request: None})
+    needs, adapter = {part_of("ip"): ConfigError}, {"user": lambda request: None}
+    reader = FeatureReader(needs, Settings(), CheckedFunctions({}), adapter)
     request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
     plans: list[tuple[str, Plan]] = []
     for chosen in range(1 << 8):

@@ -85,7 +85,7 @@ def test_the_whole_file_loads(file: Path) -> None:
         count_when={"status": [401, "403"]},
     )
     assert (api.consistency, api.lease_percent, api.mode, api.unit) == ("exact", 0, "enforce", "requests")
-    assert [name for name, _ in api.tables] == ["", "plan"]
+    assert [part for part, _ in api.tables] == [None, "plan"]
     assert settings.defaults == {"key": ["user|ip"]}
 
 

@@ -9,7 +9,6 @@ from ...clock import SECOND
 from ...decision import Verdict
 from ...http.client_ip import ClientIP
 from ...keys.features import INVALID, UNKNOWN_IP
-from ...keys.parts import part_of
 from ...limiter.limiter import Limiter
 from ...operations.overview import describe_amendments
 from ...rules.compiled import CompiledRule
@@ -137,7 +136,7 @@ def _find_client(by_header: ClientIP, by_list: ClientIP, text: str | None, heade
 
 def _attributes_of(rules: Iterable[CompiledRule]) -> dict[str, list[str]]:
     """Return the features of which rules use attributes, each with the names of these: ``user`` with ``user.id``."""
-    parts = [part_of(text) for rule in rules for text in rule.source.parts]
+    parts = [part for rule in rules for part in rule.source.parts]
     return {part.feature: [each.name for each in parts if each.feature == part.feature and each.attribute]
             for part in parts if part.attribute}  # fmt: skip
 

@@ -14,7 +14,7 @@ from ...asgi.types import Message, Scope, Send
 from ...errors import ConfigError, error_path
 from ...http.needs import requires_user
 from ...http.warnings import warn
-from ...keys.parts import part_of
+from ...keys.parts import Part, part_of
 from ...rules.compiled import CompiledRule
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
@@ -196,7 +196,7 @@ def check_for_gateway(rules: RuleSet, settings: Settings, gateway: Gateway) -> N
         _check_sent(rules.own_lists.parts, gateway, "user" in rules.own_lists.needs)
 
 
-def _check_sent(parts: tuple[str, ...], gateway: Gateway, lacks_user: bool) -> None:
+def _check_sent(parts: tuple[Part, ...], gateway: Gateway, lacks_user: bool) -> None:
     if lacks_user:
         raise ConfigError(f"uses the feature 'user'. {_HEADER_OF_USER}")
     for part in parts:
