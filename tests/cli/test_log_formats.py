@@ -119,11 +119,12 @@ def test_a_client_cannot_choose_its_status(text: str) -> None:
 
 def test_two_addresses_are_a_host_and_a_client_by_name() -> None:
     """Apache without a ServerName writes its own address. Unnamed, either may be the client."""
-    text = f"127.0.1.1:80 {LINES['combined']}"
-    with pytest.raises(InvalidLineError, match="not in the common"):
-        parse(text)
-    entry = parse(text, "vhost_combined")
-    assert (entry.client, entry.target.host) == (CLIENT, "127.0.1.1")
+    for host in ("127.0.1.1", "[2001:db8::1]"):
+        text = f"{host}:80 {LINES['combined']}"
+        with pytest.raises(InvalidLineError, match="not in the common"):
+            parse(text)
+        entry = parse(text, "vhost_combined")
+        assert (entry.client, entry.target.host) == (CLIENT, host)
 
 
 def test_uvicorn_writes_no_time() -> None:
