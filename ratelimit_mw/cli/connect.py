@@ -57,7 +57,7 @@ def examine(source: Source) -> Iterator[Finding]:
 
 def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
     """Yield the findings on a store. If it does not reply, only its servers are examined."""
-    store, name = limiter.store, redacted_url(limiter.store)
+    store, name, fails = limiter.store, redacted_url(limiter.store), False
     if not limiter.waits:
         if (processes := max(stated_workers(), settings.fleet_size or 0)) > 1:
             text = f"store: {processes} processes with {name} allow up to {processes} times each limit"
@@ -68,6 +68,7 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
         probes = [_probe(limiter) for _ in range(_PROBES)] if takes_slots(store) else []
         store.ping()
     except RateLimitError as error:
+        fails = True
         effect = f"requests are decided by on_store_error = {settings.on_store_error!r}"
         fix = "Start the server, or correct the URL, the login or the rights of its user"
         yield PROBLEM, f"store: {name} failed ({error}): {effect}. {fix}"
@@ -76,8 +77,10 @@ def examine_store(limiter: Limiter, settings: Settings) -> Iterator[Finding]:
         if probes:
             yield _round_trip([seconds for seconds, _ in probes], settings.store_timeout / SECOND)
             yield _workers(probes[-1][1], settings)
-    for facts in store.facts():
-        yield from examine_part(facts)
+    parts = list(store.facts())
+    for facts in parts:
+        if not (fails and facts.problem and len(parts) == 1):  # the problem of the store
+            yield from examine_part(facts)
 
 
 def _probe(limiter: Limiter) -> tuple[float, Decision]:

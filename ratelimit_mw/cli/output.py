@@ -29,7 +29,7 @@ class _File(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if "://" in str(value):
             hint = "For a traffic log, run: ratelimit-mw traffic URL"
-            self.fail(f"expected a settings file; got a URL. {hint}", param, ctx)
+            self.fail(f"expected a file; got a URL. {hint}", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -307,7 +307,7 @@ def test_a_command_for_a_settings_file_names_that_of_a_log(command: str) -> None
         result = run(command, log)
         message = " ".join(result.output.split())
         assert (result.exit_code, "hidden" in message) == (2, False)
-        assert "expected a settings file; got a URL." in message
+        assert "expected a file; got a URL." in message
         assert "run: ratelimit-mw traffic URL" in message
 
 
