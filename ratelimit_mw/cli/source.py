@@ -117,19 +117,19 @@ class Source:
         return given if to.endpoint is None else {**given, "endpoint": to.endpoint, "view": to.function}
 
 
-def _source_of_map(title: str, views: Any, notes: Iterable[str]) -> Source:
+def _source_of_map(title: str, routes: Any, notes: Iterable[str]) -> Source:
     """Return the rules of an application whose routes are a map of Werkzeug."""
 
     def find(request: ASGIRequest) -> Features:
         # The default host is the server.
-        host = request.header("host") or views.server_name or "localhost"
+        host = request.header("host") or routes.server_name or "localhost"
         path = request.native["path"].encode().decode("latin-1")
         server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
         sent = {"REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
-        request.to, request.path_params = views.find({**server, **sent})
+        request.to, request.path_params = routes.find({**server, **sent})
         return {}
 
-    return Source.from_limiter(title, views.http_limiter, views.read(), find, notes)
+    return Source.from_limiter(title, routes.http_limiter, routes.read(), find, notes)
 
 
 def _source_of_asgi(title: str, middleware: asgi.RateLimitMiddleware, scope: dict[str, Any]) -> Source:
@@ -190,7 +190,7 @@ def _source_of(layer: Any, name: str, scope: dict[str, Any]) -> Source | None:
         return _source_of_map(name, layer.routes, notes)
     frameworks = {cls.__module__.partition(".")[0] for cls in type(layer).__mro__}
     if "flask" in frameworks and (hooks := layer.extensions.get(_EXTENSION)):
-        return _source_of_map(name, hooks.views, hooks.views.notes())
+        return _source_of_map(name, hooks.routes, hooks.notes())
     return importlib.import_module(_DJANGO).open_source(name) if "django" in frameworks else None
 
 

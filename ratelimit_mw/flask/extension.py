@@ -76,7 +76,7 @@ class RateLimiter:
         Raises:
             ConfigError: A decorator cannot work, or a setting names a rule that no decorator gives.
         """
-        hooks_of(app).views.read()
+        hooks_of(app).routes.read()
 
     @property
     def limiter(self) -> Limiter:

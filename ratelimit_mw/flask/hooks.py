@@ -2,8 +2,9 @@
 
 import io
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
+from types import MethodType
 from typing import Any, Final
 
 import flask
@@ -12,17 +13,17 @@ from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, default_exceptions
 
 from ..decision import RateLimitExceeded, Verdict
-from ..http.admission import ADMISSION, undecided
 from ..http.body import Body
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request
-from ..rules.marks import NO_ROUTE, set_current
+from ..http.warnings import warn, warn_at_start, warnings_of_user
+from ..rules.marks import NO_ROUTE, Destination, set_current
 from ..rules.plan import Plan
 from ..wsgi.body import read_body
-from ..wsgi.exchange import Exchange, WSGIAdmission, WSGIRequest, remote_user
+from ..wsgi.exchange import Exchange, WSGIAdmission, WSGIRequest, decide_request, remote_user
 from ..wsgi.url_map import rule_of_path
-from .views import FlaskViews
+from .routes import FlaskRoutes
 
 try:
     from flask_login import current_user
@@ -34,6 +35,10 @@ _EXCHANGE: Final = "ratelimit_mw.flask.exchange"
 """The key in the environ for the call of the application."""
 _SENT_PARAMS: Final = "ratelimit_mw.flask.params"
 """The key in the environ for the parameters of the path before any function of the application changed them."""
+_NO_LOGIN: Final = (
+    "the application has no LoginManager of Flask-Login, and most servers set no REMOTE_USER. Add one before the first"
+    " request"
+)
 _FIRST_SHORT: Final = 300
 """From this status on, responses hold no slots while they are sent."""
 
@@ -152,18 +157,23 @@ class FlaskAdmission(WSGIAdmission):
         return current_app.make_response(response)
 
 
+def keep_parameters(_endpoint: str | None, values: dict[str, Any] | None) -> None:
+    """Run when the route is found, before functions that remove a language or a tenant from its parameters."""
+    flask.request.environ[_SENT_PARAMS] = dict(values or {})
+
+
 class FlaskHooks:
-    """Decides the requests to one application, and responds to rejections. Its views are read at the first request."""
+    """Decides the requests to one application, and responds to rejections. Its routes are read at the first request."""
 
     def __init__(self, app: Flask, http_limiter: HttpLimiter) -> None:
         self._app = app
         self.app = app.wsgi_app
         self.http_limiter = http_limiter
         self.limiter = http_limiter.limiter
-        self.views = FlaskViews(app, http_limiter, self)
+        self.routes = FlaskRoutes(http_limiter, app, keep_parameters)
         app.wsgi_app = self.run  # type: ignore[method-assign]
         app.handle_exception = partial(self.handle_exception, app.handle_exception)  # type: ignore[method-assign]
-        app.url_value_preprocessors[None].insert(0, self.keep_parameters)
+        app.url_value_preprocessors[None].insert(0, keep_parameters)
         app.before_request(self.decide)
         app.after_request_funcs[None].insert(0, self.note_stream)  # Flask calls the first one last
         app.error_handler_spec[None][None].setdefault(RateLimitExceeded, self.respond)  # that of the application stays
@@ -177,23 +187,19 @@ class FlaskHooks:
         finally:
             environ[_EXCHANGE] = outer
 
-    def keep_parameters(self, _endpoint: str | None, values: dict[str, Any] | None) -> None:
-        """Run when the route is found, before functions that remove a language or a tenant from its parameters."""
-        flask.request.environ[_SENT_PARAMS] = dict(values or {})
+    def notes(self) -> Iterator[str]:
+        """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""
+        app = self._app
+        is_outermost = app.wsgi_app == self.run and self.app == MethodType(Flask.wsgi_app, app)
+        if is_outermost and not hasattr(app, "login_manager"):
+            yield from warnings_of_user(self.http_limiter, _NO_LOGIN)
 
     def decide(self) -> Any:
         """Run before the request. None lets it continue."""
         request = self._request()
-        environ = request.native
-        limits = self.http_limiter.in_force
-        if limits.watch is not None:
-            limits = self.http_limiter.latest()
-        plan = limits.plan(request)
-        if ADMISSION in environ:
-            plan = undecided(plan, limits, environ)
-        verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
+        limits, plan, verdict = decide_request(self.http_limiter, request)
         admission = self._admit(limits, request, plan, verdict)
-        if environ.get(_EXCHANGE):  # a test may make a context without a call, which has no end
+        if request.native.get(_EXCHANGE):  # a test may make a context without a call, which has no end
             set_current(admission)
         if not verdict.allowed:
             if self._may_handle_errors() and not limits.reject:
@@ -246,11 +252,20 @@ class FlaskHooks:
 
     def _request(self) -> FlaskRequest:
         """Return the current request, with the route that it goes to."""
-        request, views = FlaskRequest(flask.request._get_current_object()), self.views  # type: ignore[attr-defined]
-        asked = request.framework_request
-        method = None if asked.url_rule is None else asked.method
-        request.to = views.destinations.get((id(request.rule), method)) or views.destination(request.rule, method)
+        request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
+        sent, rule = request.framework_request, request.rule
+        method = None if sent.url_rule is None else sent.method
+        request.to = self.routes.destinations.get((id(rule), method)) or self._find(rule, method)
         return request
+
+    def _find(self, rule: Any, method: str | None) -> Destination:
+        """Return where a request with an unusual method goes, or one to a route that is not read yet."""
+        if (id(rule), None) not in self.routes.destinations:
+            self.routes.read()
+            warn_at_start(self.http_limiter)
+            for text in self.notes():
+                warn(text, "no-user")
+        return self.routes.destination(rule, method)
 
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native

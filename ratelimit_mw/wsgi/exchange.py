@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from ..decision import RateLimitExceeded
-from ..http.admission import Admission
+from ..decision import RateLimitExceeded, Verdict
+from ..http.admission import ADMISSION, Admission, undecided
 from ..http.headers import TextHeader
+from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
 from ..rules.marks import get_current, set_current
+from ..rules.plan import Plan
 from .body import read_body
 
 if TYPE_CHECKING:
@@ -87,6 +89,17 @@ class WSGIRequest(Request):
 def remote_user(request: Request) -> str | None:
     """Return the user that the server has authenticated."""
     return request.native.get("REMOTE_USER") or None
+
+
+def decide_request(http_limiter: HttpLimiter, request: WSGIRequest) -> tuple[HttpLimits, Plan, Verdict]:
+    """Decide a request that arrives. Return the limits that it keeps, its plan, and the verdict."""
+    limits, environ = http_limiter.in_force, request.native
+    if limits.watch is not None:
+        limits = http_limiter.latest()
+    plan = limits.plan(request)
+    if ADMISSION in environ or limits.before_user:
+        plan = undecided(plan, limits, environ, limits.before_user)
+    return limits, plan, limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
 
 
 class WSGIAdmission(Admission):

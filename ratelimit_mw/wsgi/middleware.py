@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.admission import ADMISSION, undecided
 from ..http.functions import FeatureFunctions
 from ..http.limits import HttpLimiter
 from ..http.warnings import warn_at_start, warn_of_user
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsSource
-from .exchange import Exchange, WSGIAdmission, WSGIRequest, remote_user
+from .exchange import Exchange, WSGIAdmission, WSGIRequest, decide_request, remote_user
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from werkzeug.routing import Map
 
-    from .url_map import MapViews
+    from .url_map import MapRoutes
 
 NO_REMOTE_USER: Final = (
     "under WSGI the user is REMOTE_USER, which most servers do not set."
@@ -71,13 +70,13 @@ class RateLimitMiddleware:
         arguments = settings, limiter, features or {}, rejection, {"user": remote_user}, options
         self.http_limiter = http_limiter = HttpLimiter(*arguments, url_map is not None, before_user)
         self.limiter, self.before_user = http_limiter.limiter, before_user
-        self.routes: MapViews | None = None
+        self.routes: MapRoutes | None = None
         if url_map is None:
             http_limiter.adopt_no_routes()
         else:
-            from .url_map import MapViews  # Werkzeug is installed where its map is
+            from .url_map import MapRoutes  # Werkzeug is installed where its map is
 
-            self.routes = MapViews(http_limiter, url_map)
+            self.routes = MapRoutes(http_limiter, url_map)
             self.routes.read()
         if http_limiter.functions.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
@@ -88,13 +87,7 @@ class RateLimitMiddleware:
         request = WSGIRequest(environ)
         if self.routes is not None:
             request.to, request.path_params = self.routes.find(environ)
-        limits = self.http_limiter.in_force
-        if limits.watch is not None:
-            limits = self.http_limiter.latest()
-        plan = limits.plan(request)
-        if ADMISSION in environ or limits.before_user:
-            plan = undecided(plan, limits, environ, limits.before_user)
-        verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
+        limits, plan, verdict = decide_request(self.http_limiter, request)
         admission = WSGIAdmission(limits, request, plan, verdict, environ, environ)
         exchange = Exchange(start_response)
         if not verdict.allowed:

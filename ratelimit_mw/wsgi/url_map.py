@@ -1,10 +1,8 @@
-"""The routes of a Werkzeug ``Map``: their templates, their views, and the route of each request."""
+"""The routes of a Werkzeug ``Map``: their templates, the marks on their views, and the route of each request."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, MapAdapter, Rule
@@ -16,18 +14,11 @@ from ..rules.marks import NO_ROUTE, Destination, ViewMarks
 from ..rules.match import METHODS
 from ..rules.paths import deepen
 
-# As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
-_PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
 
-
-@lru_cache(10_000)
-def route_template(rule: str) -> str:
-    """Return the template of a URL rule, without converters.
-
-    >>> route_template("/items/<int:id>/<any(small, large):size>")
-    '/items/{id}/{size}'
-    """
-    return _PARAMETER.sub(r"{\1}", rule)
+def template_of(rule: Rule) -> str:
+    """Return the template of a rule that a map has: "/items/{id}" for "/items/<int:id>"."""
+    parts = rule._trace[rule._trace.index((False, "|")) + 1 :]  # those before are of the host
+    return "".join(f"{{{text}}}" if is_parameter else text for is_parameter, text in parts)
 
 
 def rule_of_path(urls: MapAdapter, error: MethodNotAllowed) -> tuple[Rule | None, Mapping[str, Any]]:
@@ -37,8 +28,8 @@ def rule_of_path(urls: MapAdapter, error: MethodNotAllowed) -> tuple[Rule | None
     return None, {}
 
 
-class MapViews:
-    """The views of a map, and where requests go. They are read again when a rule of the map is not known."""
+class MapRoutes:
+    """The routes of a map. They are read again when a rule of the map is not known."""
 
     server_name: str | None = None
     """The name that subdomains are in front of, where the application has one."""
@@ -50,9 +41,6 @@ class MapViews:
         self.destinations: dict[tuple[int, str | None], Destination] = {}
         """Where requests go, by the identity of the rule and the method: "" for unusual ones. See ``destination``."""
 
-    def bind(self, environ: dict[str, Any]) -> MapAdapter:
-        return self._map.bind_to_environ(environ)
-
     def read(self) -> list[Route]:
         """Add the limits of all views, and return all routes. Raises ``ConfigError`` for limits that cannot apply."""
         rules = list(self._map.iter_rules())
@@ -60,28 +48,12 @@ class MapViews:
             if rule.subdomain:  # it would never be found
                 fix = "Leave url_map out, and name paths and hosts in your rules"
                 raise ConfigError(f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. {fix}", "url_map")
-        views = {endpoint: self._read_view(endpoint) for endpoint in {rule.endpoint: None for rule in rules}}
-        by_rule = {id(rule): self._route(rule, views[rule.endpoint]) for rule in rules}
-        routes = list(by_rule.values())
+        routes = [self._read_route(rule) for rule in rules]
         self.http_limiter.adopt(routes)
-        by_rule[id(None)] = Route(NO_ROUTE)
+        by_rule = zip((*rules, None), (*routes, Route(NO_ROUTE)), strict=True)
         methods = (None, "", *METHODS)
-        self.destinations = {
-            (rule, each): route.destination(each) for rule, route in by_rule.items() for each in methods
-        }
+        self.destinations = {(id(rule), each): route.destination(each) for rule, route in by_rule for each in methods}
         return routes
-
-    def find(self, environ: dict[str, Any]) -> tuple[Destination, Mapping[str, Any]]:
-        """Return where a request goes, and the parameters in its path."""
-        with suppress(HTTPException):  # no route, or a redirect
-            urls = self.bind(environ)
-            try:
-                rule, params = urls.match(return_rule=True)
-                return self.destination(rule, environ["REQUEST_METHOD"]), params
-            except MethodNotAllowed as error:
-                there, params = rule_of_path(urls, error)
-                return self.destination(there, None), params
-        return self.destination(None, None), {}
 
     def destination(self, rule: Rule | None, method: str | None) -> Destination:
         """Return where a request to a rule goes. The method is None where the rule does not take it.
@@ -90,28 +62,46 @@ class MapViews:
         """
         key = id(rule), method if method is None or method in METHODS else ""  # clients choose others
         if key not in self.destinations:
-            self.read_again()
+            self.read()
         return self.destinations[key]
 
-    def read_again(self) -> None:
-        """Read the views during a request."""
-        self.read()
+    def find(self, environ: dict[str, Any]) -> tuple[Destination, Mapping[str, Any]]:
+        """Return where a request goes, and the parameters in its path."""
+        rule: Rule | None = None
+        params: Mapping[str, Any] = {}
+        method: str | None = environ["REQUEST_METHOD"].upper()
+        with suppress(HTTPException):  # no route, or a redirect
+            urls = self._bind(environ)
+            try:
+                rule, params = urls.match(return_rule=True)
+            except MethodNotAllowed as error:
+                rule, params = rule_of_path(urls, error)
+                method = None
+        return self.destination(rule, method), params
 
-    def _route(self, rule: Rule, view: dict[str, ViewMarks]) -> Route:
-        template, methods = route_template(rule.rule), sorted(rule.methods or METHODS)
+    def _bind(self, environ: dict[str, Any]) -> MapAdapter:
+        return self._map.bind_to_environ(environ)
+
+    def _read_route(self, rule: Rule) -> Route:
+        template = template_of(rule)
         deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
-        pattern, to = deepen(template, deep), Destination(template, _name_of(rule.endpoint))
-        automatic = getattr(rule, "provide_automatic_options", False)  # of Flask
-        parameters = None if self._adds_parameters() else rule.arguments
-        return Route(to, view, methods, parameters, pattern, rule.endpoint, automatic)
+        return Route(
+            Destination(template, _name_of(rule.endpoint)),
+            self._read_view(rule.endpoint),
+            sorted(rule.methods or METHODS),
+            self._parameters_of(rule),
+            deepen(template, deep),
+            rule.endpoint,
+            getattr(rule, "provide_automatic_options", False),  # of Flask
+        )
 
     def _read_view(self, endpoint: Any) -> dict[str, ViewMarks]:
         """Return the marks of the view of an endpoint, which may be the view itself."""
         return marks_by_method(endpoint)
 
-    def _adds_parameters(self) -> bool:
-        """Return whether functions of the application may add parameters to a route."""
-        return False
+    def _parameters_of(self, rule: Rule) -> Collection[str] | None:
+        """Return the names of the parameters of a rule; None where functions of the application may add others."""
+        return rule.arguments
 
 
 def _name_of(endpoint: Any) -> str:
