@@ -126,9 +126,9 @@ class RateLimitMiddleware:
                     await asyncio.sleep(verdict.delay)
                 await self.app(admission.native, receive, admission.send)
             else:
-                await admission.reject(receive, send)
+                await admission.reject(receive)
         except BaseException as error:
-            if admission is None or not await admission.handle(error, receive, send):
+            if admission is None or not await admission.handle(error, receive):
                 raise
         finally:
             if request.ahead is not None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.admission import Admission
-from ..http.headers import Header, with_headers
+from ..http.headers import with_headers
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
@@ -18,7 +18,7 @@ from ..rules.plan import Plan
 from .body import ReadAhead
 from .rejections import http_error, respond
 from .router import path_below
-from .types import ASGIApp, Message, Receive, Scope, Send
+from .types import Message, Receive, Scope, Send
 
 BODY: Final = "ratelimit_mw.body"
 """The key of the scope that holds the body, once it was read."""
@@ -165,7 +165,7 @@ class ASGIAdmission(Admission):
                 message = with_headers(message, added, names)
         return self.server_send(message)
 
-    async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
+    async def handle(self, error: BaseException, receive: Receive) -> bool:
         """End the admission after an error. Return whether a rejection was sent for it."""
         self.note_error(error)
         if rejection := rejection_of(error):
@@ -173,7 +173,7 @@ class ASGIAdmission(Admission):
             try:
                 if not has_started:
                     self.verdict = rejection.verdict
-                    await self.reject(receive, send)
+                    await self.reject(receive)
             finally:
                 await self.aend(self.status or ERROR)
             return not has_started
@@ -183,42 +183,28 @@ class ASGIAdmission(Admission):
             await self.aend((self.status or ERROR) if isinstance(error, Exception) else None)
         return False
 
-    async def reject(self, receive: Receive, send: Send, app: Any = None) -> None:
+    async def reject(self, receive: Receive, send: Send | None = None, app: Any = None) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's.
 
-        The handlers of ``app`` take precedence over those of the application that the middleware serves.
+        Code of the application sends it by its own ``send``. The handlers of ``app`` then take precedence over those of
+        the application that the middleware serves.
         """
         index, custom = self.request.index, None
         if self.limits.reject is not None or app is not None or (index is not None and index.handling is not None):
             custom = await self._custom_response(receive, app)
         if not custom:
-            prepared = self.rejection()
+            prepared, send = self.rejection(), send or self.server_send
             response = prepared.response
             headers = prepared.lines + self.headers(response.status)
+        elif isinstance(custom, Rejection):
+            response, send = custom, send or self.send
+            headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in custom.headers]
         else:
-            added = self.headers(self.verdict.status)
-            if not isinstance(custom, Rejection):
-                await self._run(custom, receive, send, added)
-                return
-            response, names = custom, {name for name, _ in added}
-            self.status = response.status
-            lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-            headers = [line for line in lines if line[0] not in names] + added
+            await custom(self.native, receive, send or self.send)
+            return
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         body = b"" if self.request.native["method"].upper() == "HEAD" else response.body
         await send({"type": "http.response.body", "body": body})
-
-    async def _run(self, app: ASGIApp, receive: Receive, send: Send, added: list[Header]) -> None:
-        """Send the response of an application to a rejection."""
-        names = {name for name, _ in added}
-
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            if message["type"] not in _STARTS:
-                return send(message)
-            self.status = message["status"]
-            return send(with_headers(message, added, names))
-
-        await app(self.native, receive, send_with_headers)
 
     async def _custom_response(self, receive: Receive, app: Any) -> Any:
         """Return the response of your function, else that of an error handler; None where none of them responds."""

@@ -33,17 +33,17 @@ class WebSocketAdmission(ASGIAdmission):
         self._plan = rules.plan_of(self._message_marks, request.method, request.host, marks, self.lists)
         return self._receive_allowed
 
-    async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
+    async def handle(self, error: BaseException, receive: Receive) -> bool:
         """End the admission after an error. A rejection closes a connection that is open."""
         if self.status is None or rejection_of(error) is None:
-            return await super().handle(error, receive, send)
+            return await super().handle(error, receive)
         try:
             await self._close()
         finally:
             await self.aend(self.status)
         return True
 
-    async def reject(self, receive: Receive, send: Send, app: Any = None) -> None:
+    async def reject(self, receive: Receive, send: Send | None = None, app: Any = None) -> None:
         """Reject the handshake: with a whole response where the server can send one, else by closing (403)."""
         if not self._has_received:
             await self._receive()
@@ -106,4 +106,4 @@ class WebSocketAdmission(ASGIAdmission):
 
     async def _deny(self, message: Message) -> None:
         kind: str = message["type"]
-        await self.server_send(message if kind.startswith("websocket.") else {**message, "type": f"websocket.{kind}"})
+        await self.send(message if kind.startswith("websocket.") else {**message, "type": f"websocket.{kind}"})
