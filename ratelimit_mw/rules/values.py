@@ -3,9 +3,10 @@
 # Annotations are evaluated here, because msgspec reads them.
 
 import inspect
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypedDict
 
@@ -222,12 +223,7 @@ def number_of(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     try:
-        number = Decimal(value)
-    except ArithmeticError:  # no number, or an exponent that no decimal can have
-        try:
-            number = Decimal(float(value))
-        except ValueError:
-            return None
-    if number.is_nan() or number < 0:
+        number = value if isinstance(value, int) else float(value)
+    except ValueError:
         return None
-    return MAX_AMOUNT if number > MAX_AMOUNT else int(number.to_integral_value(ROUND_CEILING))
+    return math.ceil(min(number, MAX_AMOUNT)) if number >= 0 else None  # NaN is not
