@@ -22,7 +22,7 @@ from ..rules.rule import Rule
 from ..stores import Store
 from .files import Identities, Origin, read, with_names, with_variables
 from .options import HttpOptions, LimiterOptions, SettingsDict, database_file, schema, secret_of
-from .rules import DEFAULT_RULE, check_lists, parse_rules, with_files, with_limits
+from .rules import LIMITS, check_lists, parse_rules, with_files, with_limits
 
 __all__ = ["SETTING", "HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
@@ -46,8 +46,6 @@ class Settings:
     """
 
     rules: tuple[Rule, ...]
-    has_limits: bool
-    """Whether the rule named ``default`` is that of the setting ``limits``."""
     amendments: Mapping[str, Amendment]
     """The rules that change a decorator's rule, by the name of that rule."""
     defaults: RuleDefaults
@@ -216,10 +214,9 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         options["region_database"] = database_file(folder, options["region_database"])
     check_lists(options["lists"], options["ipv6_prefix"])
     rules, options["amendments"] = parse_rules(options["rules"], options, source)
-    limits = options.pop("limits")
-    options["rules"] = with_limits(rules, limits, options["defaults"], source)
+    options["rules"] = with_limits(rules, options.pop("limits"), options["defaults"], source)
     options["secret"] = secret_of(options["secret"], options.pop("keyed"))
-    return _built({**options, "has_limits": limits is not None, "source": source})
+    return _built({**options, "source": source})
 
 
 def _built(values: dict[str, Any]) -> Settings:
@@ -239,8 +236,8 @@ def with_options(source: SettingsSource | None, options: HttpOptions) -> Setting
     loaded = load_settings(cast(SettingsDict, given))
     changed = {name: getattr(loaded, name) for name in given if name != "limits"}
     for argument in loaded.rules:
-        rules = [rule for rule in settings.rules if not settings.has_limits or rule.name != DEFAULT_RULE]
-        changed |= {"rules": with_limits(tuple(rules), argument.limits, settings.defaults), "has_limits": True}
+        rules = tuple(rule for rule in settings.rules if rule.place.path != LIMITS)
+        changed["rules"] = with_limits(rules, argument.limits, settings.defaults)
     if (origin := settings.origin) is not None:
         changed["origin"] = origin._replace(
             load=lambda files: with_options(origin.load(files), options), arguments=(*origin.arguments, *given)

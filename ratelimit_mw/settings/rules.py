@@ -19,20 +19,22 @@ from ..rules.rule import Rule, build_rule, check_options
 from ..rules.ruleset import RuleSet
 from .files import Identities, read, with_variables
 
-DEFAULT_RULE: Final = "default"
+_DEFAULT_RULE: Final = "default"
+LIMITS: Final = "limits"
+"""The setting with the limits of all requests."""
 
 
 def with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults, source: str = "") -> tuple[Rule, ...]:
     """The rules, and the rule of the setting ``limits``, which is in the file ``source``."""
     if limits is None:
         return rules
-    with error_path("limits"):
-        if any(rule.name == DEFAULT_RULE for rule in rules):
-            raise ConfigError(f"they have the name {DEFAULT_RULE!r}, as one of your rules. Give that one another name")
+    with error_path(LIMITS):
+        if any(rule.name == _DEFAULT_RULE for rule in rules):
+            raise ConfigError(f"they have the name {_DEFAULT_RULE!r}, as one of your rules. Give that one another name")
         try:
-            return *rules, build_rule({"name": DEFAULT_RULE, "limits": limits}, defaults, Location(source, "limits"))
+            return *rules, build_rule({"name": _DEFAULT_RULE, "limits": limits}, defaults, Location(source, LIMITS))
         except ConfigError as error:
-            raise ConfigError(error.message, error.path.removeprefix("limits")) from None
+            raise ConfigError(error.message, error.path.removeprefix(LIMITS)) from None
 
 
 def parse_defaults(table: Any) -> RuleDefaults:
@@ -90,7 +92,7 @@ def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[
             check_rule(rule, settings["ipv6_prefix"])
             with error_path("reserve"):
                 settings["priorities"].held(rule.reserve)
-    RuleSet(rules, amendments=amendments, priorities=settings["priorities"])
+    RuleSet(rules, priorities=settings["priorities"])
     return tuple(rules), amendments
 
 
