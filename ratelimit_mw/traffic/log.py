@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ..clock import Clock, now_us
 from ..errors import ConfigError, StoreError
 from ..stores.url import redacted_url
 from .counts import Curve, EventCounts, TopClients, merged
-from .retention import Retention
 from .store import open_counts, parse_log_url, without_retention
 from .writer import CountWriter, name_of
 
@@ -87,13 +86,11 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        if by is not None:
-            client = name_of("by", by)
-            return sum(each.count_of(client) for each in self._clients(event, start, end))
-        event, runs = name_of("event", event), self._runs(self._retention, start, end)
-        return sum(sum(self._store.totals(run, [event])[event].values()) for run in runs)
+        event, client = name_of("event", event), None if by is None else name_of("by", by)
+        runs = self._runs(start, end, by is not None)
+        return sum(sum(self._counts(run, [event], client)[event].values()) for run in runs)
 
-    def curve(self, event: str, start: float, end: float, points: int = 300) -> Curve:
+    def curve(self, event: str, start: float, end: float, points: int = 300, by: str | None = None) -> Curve:
         """Return the counts of an event in a time range, in equal steps.
 
         The steps are the finest that the log still keeps for the start of the range. They are longer if there would be
@@ -104,6 +101,7 @@ class TrafficLog(CountWriter):
             start: The start of the range, in seconds since 1970. A curve never starts before the oldest bucket.
             end: The end of the range, in seconds since 1970.
             points: The maximum number of counts, at least 2.
+            by: The client. Default: all clients, and records without one.
 
         Returns:
             The curve. Steps without a record have the count 0.
@@ -112,9 +110,11 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, ``points`` is too small, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        return self.curves([event], start, end, points)[event]
+        return self.curves([event], start, end, points, by)[event]
 
-    def curves(self, events: Iterable[str], start: float, end: float, points: int = 300) -> dict[str, Curve]:
+    def curves(
+        self, events: Iterable[str], start: float, end: float, points: int = 300, by: str | None = None
+    ) -> dict[str, Curve]:
         """Return the counts of several events in a time range, in the same equal steps. This is one query.
 
         Args:
@@ -122,6 +122,7 @@ class TrafficLog(CountWriter):
             start: The start of the range, as for ``curve``.
             end: The end of the range, in seconds since 1970.
             points: The maximum number of counts of each event, at least 2.
+            by: The client. Default: all clients, and records without one.
 
         Returns:
             The curve of each event. An event without a record has the counts 0.
@@ -141,8 +142,10 @@ class TrafficLog(CountWriter):
         if type(points) is not int or points < 2:
             raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
         names = {event: name_of("event", event) for event in events}
-        step, run = self._retention.curve(*self._range(start, end), points)
-        found = self._store.totals(range(run.start, run.stop, step), sorted(set(names.values()))) if names else {}
+        client = None if by is None else name_of("by", by)
+        retention = self._retention if client is None else self._of_clients
+        step, run = retention.curve(*self._range(start, end), points)
+        found = self._counts(range(run.start, run.stop, step), sorted(set(names.values())), client) if names else {}
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
 
     def top(self, event: str, start: float, end: float, k: int = 10) -> TopClients:
@@ -166,7 +169,7 @@ class TrafficLog(CountWriter):
         """
         if type(k) is not int or k < 1:
             raise ConfigError(f"expected a whole number of at least 1; got {k!r}", "k")
-        return merged(self._clients(event, start, end)).top(k)
+        return self._clients(event, start, end).top(k)
 
     def distinct(self, event: str, start: float, end: float) -> int:
         """Return the number of different clients of an event in a time range, which is widened to whole buckets.
@@ -186,7 +189,7 @@ class TrafficLog(CountWriter):
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        return merged(self._clients(event, start, end)).distinct()
+        return self._clients(event, start, end).distinct()
 
     def events(self, start: float, end: float) -> dict[str, int]:
         """Return the count of each event in a time range, which is widened to whole buckets.
@@ -203,15 +206,23 @@ class TrafficLog(CountWriter):
             StoreError: The store is unreachable, or the file is damaged.
         """
         counts = Counter[str]()
-        for run in self._runs(self._retention, start, end):
+        for run in self._runs(start, end):
             counts.update(self._store.events(run))
         return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
-    def _clients(self, event: str, start: float, end: float) -> Iterator[EventCounts]:
-        """Yield the clients of an event in each bucket of a time range."""
+    def _counts(self, run: range, events: Sequence[str], client: str | None) -> dict[str, dict[int, int]]:
+        """Return the counts of each event, or of a client of each, by the start of the bucket."""
+        if client is None:
+            return self._store.totals(run, events)
+        return {
+            event: {start: each.count_of(client) for start, each in self._store.clients(run, event).items()}
+            for event in events
+        }
+
+    def _clients(self, event: str, start: float, end: float) -> EventCounts:
+        """Return the clients of an event in a time range, without its total."""
         name = name_of("event", event)
-        for run in self._runs(self._of_clients, start, end):
-            yield from self._store.clients(run, name).values()
+        return merged(each for run in self._runs(start, end, True) for each in self._store.clients(run, name).values())
 
     def _range(self, start: float, end: float) -> tuple[int, int, int]:
         """Return a range in whole seconds, and the time. Write the pending records first."""
@@ -224,8 +235,8 @@ class TrafficLog(CountWriter):
         self._require_same_log()
         return int(start), math.ceil(end), self._now()
 
-    def _runs(self, retention: Retention, start: float, end: float) -> list[range]:
-        return retention.runs(*self._range(start, end))
+    def _runs(self, start: float, end: float, of_clients: bool = False) -> list[range]:
+        return (self._of_clients if of_clients else self._retention).runs(*self._range(start, end))
 
 
 def _add_up(found: Mapping[int, int], run: range) -> list[int]:

@@ -60,7 +60,10 @@ def test_counts_agree_with_a_brute_force_count(log: TrafficLog) -> None:
 
 
 def test_the_curves_of_several_events_have_the_same_steps(log: TrafficLog) -> None:
-    """They agree with the curve of each event, also of one without a record, and of one with a long name."""
+    """They agree with the curve of each event, also of one without a record, and of one with a long name.
+
+    The curve of a client has its records alone.
+    """
     events = ["a", "b" * 300, "'--", "absent"]
     for i, event in enumerate(events[:3], start=1):
         log.record(event, n=i)
@@ -69,6 +72,8 @@ def test_the_curves_of_several_events_have_the_same_steps(log: TrafficLog) -> No
     assert curves == {event: log.curve(event, NOW - DAY, NOW) for event in events}
     assert [sum(curve.counts) for curve in curves.values()] == [2, 4, 6, 0]
     assert log.curves([], NOW - DAY, NOW) == {}
+    log.record("a", "x", 2)
+    assert sum(log.curve("a", NOW, NOW, by="x").counts) == 2
 
 
 def test_late_records_belong_to_their_bucket(log: TrafficLog, clock: ManualClock) -> None:
