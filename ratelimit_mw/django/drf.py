@@ -6,7 +6,7 @@ A throttle decides the rules of its scope: those of the settings with ``match = 
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -43,10 +43,6 @@ _NEVER_CALLED: Final = (
 )
 _DECIDED: Final = "_ratelimit_mw_throttles"
 """The attribute of REST framework's request with the verdicts for the throttles that it has not asked yet."""
-
-
-_Scoped = tuple[type["Throttle"], str]
-"""A throttle and its scope."""
 
 
 class RateMark(Mark):
@@ -169,49 +165,37 @@ class ScopedRateThrottle(Throttle):
 _DEFAULT_KEYS: Final = {Throttle.get_cache_key, AnonRateThrottle.get_cache_key}
 
 
-def _decide(group: Sequence[Throttle], request: Any, view: Any) -> dict[type, Verdict]:
+def _decide(group: Iterable[Throttle], request: Any, view: Any) -> dict[type, Verdict]:
     """Return the verdict for each throttle of a group, which is one for all: a rejected request consumes nothing."""
     admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
-    limiting, keys = _limiting(group, request, view)
+    marks: list[RateMark] = []
+    scopes: set[str] = set()
+    given: dict[str, Any] = {}
+    for each in group:
+        kind, scope = type(each), _scope_of(each, view)
+        if scope is None or (key := each.get_cache_key(request, view)) is None:
+            continue
+        scopes.add(scope)
+        marks += _marks_of(kind, scope, admission.limits.rules, type(view))
+        own = _own_key(kind, scope)
+        if own and given.setdefault(own, str(key)) != str(key):
+            problem = "two throttles of the view have one scope and get_cache_key, but other keys"
+            raise ConfigError(f"{problem}. Give each its own scope", "scope", name_of(kind) or "")
     verdict = Verdict()
-    if limiting:
-        scopes = {scope for _, scope in limiting}
+    if scopes:
         # An invalid feature matches: of several scopes, each rule of the plan has one.
-        given = {**keys, SCOPE: scopes.pop() if len(scopes) == 1 else INVALID}
-        plan = _plan_of(limiting, view, admission)
+        given[SCOPE] = min(scopes) if len(scopes) == 1 else INVALID
         admission.request.may_await = False  # from here on, the user is that of REST framework
-        verdict = admission.decide(plan, given)
+        verdict = admission.decide(_plan_of(scopes, marks, admission), given)
     return dict.fromkeys(map(type, group), verdict)
 
 
-def _limiting(group: Iterable[Throttle], request: Any, view: Any) -> tuple[list[_Scoped], dict[str, str]]:
-    """Return the throttles that limit a request, with their scopes, and the keys of ``get_cache_key`` by feature."""
-    limiting: list[_Scoped] = []
-    keys: dict[str, str] = {}
-    for each in group:
-        scope = _scope_of(each, view)
-        if scope is None or (key := each.get_cache_key(request, view)) is None:
-            continue
-        limiting.append((type(each), scope))
-        own = _own_key(type(each), scope)
-        if own and keys.setdefault(own, str(key)) != str(key):
-            problem = "two throttles of the view have one scope and get_cache_key, but other keys"
-            raise ConfigError(f"{problem}. Give each its own scope", "scope", name_of(type(each)) or "")
-    return limiting, keys
-
-
-def _plan_of(limiting: Iterable[_Scoped], view: Any, admission: DjangoAdmission) -> Plan:
-    """Return the plan of the rates of throttles, and of those rules of their scopes that apply to the request."""
+def _plan_of(scopes: Iterable[str], marks: Iterable[RateMark], admission: DjangoAdmission) -> Plan:
+    """Return the plan of these rates, and of those rules of the scopes that apply to the request."""
     limits, request = admission.limits, admission.request
-    rules, by_scope = limits.rules, rules_by_scope(limits.rules)
-    marks = [mark for kind, scope in limiting for mark in _marks_of(kind, scope, rules, type(view))]
-    for mark in marks:
-        if mark not in rules.marks:  # only ``get_throttles`` of the view has named the throttle
-            fix = f"Name the throttle in throttle_classes of a view, or set the rate of its scope in {_RATES}"
-            raise ConfigError(f"the rate is not known at the start. {fix}", "rate", mark.view)
-    names = {name for _, scope in limiting for name in by_scope.get(scope, ())}
-    plan = limits.plan(request)
-    rates = rules.plan_of(marks, request.method, request.host, request.to.marks, admission.lists)
+    plan, by_scope = limits.plan(request), rules_by_scope(limits.rules)
+    names = {name for scope in scopes for name in by_scope.get(scope, ())}
+    rates = limits.rules.plan_of(marks, request.method, request.host, request.to.marks, admission.lists)
     of_scopes = [rule for rule in plan.rules if rule.name in names]
     return _plan(plan, (*of_scopes, *rates.rules))
 
@@ -249,13 +233,18 @@ def check_scopes(routes: Iterable[Route], rules: RuleSet) -> None:
 
 
 def _marks_of(kind: type[Throttle], scope: str, rules: RuleSet, view: type | None) -> list[RateMark]:
-    """Return the rate of a throttle. Raises ``ConfigError`` where its scope has neither a rate nor a rule."""
+    """Return the rate of a throttle. Raises ``ConfigError`` where its scope has no rate and no rule, or a late rate."""
     rates, by_scope = _rates(), rules_by_scope(rules)
     if kind.rate is None and scope not in rates and scope not in by_scope:
         where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
         problem = f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}, and {_RATES} has no such scope"
         raise ConfigError(f"{problem}{suggestion(scope, [*rates, *by_scope])}", of=where)
-    return rates_of(kind, scope)
+    marks = rates_of(kind, scope)
+    for mark in marks:
+        if mark not in rules.marks:  # only ``get_throttles`` of the view has named the throttle
+            fix = f"Name the throttle in throttle_classes of a view, or set the rate of its scope in {_RATES}"
+            raise ConfigError(f"the rate is not known at the start. {fix}", "rate", mark.view)
+    return marks
 
 
 def throttles_of(callback: Any) -> Iterator[tuple[type[Throttle], str]]:
