@@ -68,9 +68,6 @@ class _Embedding(NamedTuple):
     mask: int = 0  # the bits of the IPv4 address that are inverted
     has_private: bool = False
 
-    def ipv4(self, address: IPv6Address) -> IPv4Address:
-        return IPv4Address(int(address) >> 96 - self.start & 0xFFFFFFFF ^ self.mask)
-
 
 _EMBEDDINGS: Final = (
     _Embedding(IPv6Network("::ffff:0:0/96"), 96, has_private=True),
@@ -111,10 +108,17 @@ def embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
     >>> embedded_ipv4(IPv6Address("2002:c000:207::1")), embedded_ipv4(IPv6Address("2001:db8::1"))
     (IPv4Address('192.0.2.7'), None)
     """
-    for embedding in _EMBEDDINGS:
-        if address in embedding.network:
-            ipv4 = embedding.ipv4(address)
-            return ipv4 if embedding.has_private or str(ipv4) not in _PRIVATE else None
+    ipv4 = _embedded(address, 128)
+    return None if ipv4 is None else ipv4.network_address
+
+
+def _embedded(address: IPv6Address, length: int) -> IPv4Network | None:
+    """Return the IPv4 network in an IPv6 network, whose ``length`` is its bits; None where there is none."""
+    for network, start, mask, has_private in _EMBEDDINGS:
+        if length >= network.prefixlen and address in network:
+            bits = min(max(length - start, 0), 32)
+            ipv4 = IPv4Network((int(address) >> 96 - start & 0xFFFFFFFF ^ mask, bits), strict=False)
+            return ipv4 if has_private or (bits and str(ipv4) not in _PRIVATE) else None
     return None
 
 
@@ -154,16 +158,7 @@ def _network(text: str) -> Network:
     if isinstance(network, IPv4Network):
         return network
     address, length = network.network_address, network.prefixlen
-    for embedding in _EMBEDDINGS:
-        if length < embedding.network.prefixlen or address not in embedding.network:
-            continue
-        bits = min(max(length - embedding.start, 0), 32)
-        ipv4 = IPv4Network((int(embedding.ipv4(address)), bits), strict=False)
-        if embedding.has_private:
-            return ipv4
-        if bits and str(ipv4) not in _PRIVATE:
-            return ipv4
-    return IPv6Network((int(address), length))
+    return _embedded(address, length) or IPv6Network((int(address), length))
 
 
 def _is_whole_tunnel(network: Network) -> bool:
