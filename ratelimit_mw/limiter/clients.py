@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ..algorithms.fixed_window import FixedWindow
@@ -31,7 +30,7 @@ from ..errors import ConfigError, StateError, StoreError, error_path
 from ..keys.features import Features
 from ..quota import Quota, parse_duration
 from ..rules.compiled import CompiledRule
-from ..rules.lookup import UNLIMITED, find_limits
+from ..rules.lookup import UNLIMITED
 from ..rules.overrides import ClientOverride, ban_of
 from ..rules.rule import parse_limits
 from ..stores import Store
@@ -131,8 +130,9 @@ class Clients:
             return await self._list(call, rule, cursor, rejected, only)
         if rule is None:
             raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
-        find = partial(self._reloads.rules.hits, rule, self._reloads.as_counted(features))
-        hits = await find_limits(call, find, self._clocks.time)
+        compiled, counted = self._reloads.rules.named(rule), self._reloads.as_counted(features)
+        key, limits = await compiled.limits_of_client(call, counted, self._clocks.time)
+        hits = [Hit(limit, limit.prefix + key, 0) for limit in limits or ()]
         return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
 
     inspect, ainspect = twins(_inspect)

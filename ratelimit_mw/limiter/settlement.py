@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any
 
 from ..decision import REFUND, PendingCorrection, Receipt, Verdict, prefix_of, settle_now, state_cost
@@ -16,7 +15,6 @@ from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.compiled import CompiledRule
-from ..rules.lookup import find_limits
 from ..rules.ruleset import RuleSet
 from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
 from .clocks import Clocks
@@ -127,8 +125,12 @@ class Settlement:
 
     async def _keys(self, call: Call, rule: str, features: Features, rules: RuleSet) -> list[str]:
         """Return all keys that a rule may count features under."""
-        keys = await find_limits(call, partial(rules.keys, rule, features), self._clocks.time)
-        return [key + self._clocks.key_suffix() for key in keys]
+        compiled = rules.named(rule)
+        key, own = await compiled.limits_of_client(call, features, self._clocks.time)
+        limits = compiled.all_limits()  # those of functions are known now, with their periods, which the keys have
+        if own is None and not limits:
+            raise ConfigError(f"the limits of rule {rule!r} are not known, because their function failed")
+        return list(dict.fromkeys(limit.prefix + key + self._clocks.key_suffix() for limit in limits))
 
     async def reset(self, call: Call, rule: str, features: Features) -> None:
         """Reset the counts of one client under a rule, and lift its ban.

@@ -5,17 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from ..algorithms import build_limit
-from ..clock import SECOND
+from ..clock import SECOND, Clock
 from ..decision import BanLimit, Hit, Limit, Tuning, make_hit
 from ..errors import ConfigError, join_path
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker, Secret
 from ..keys.parts import Part
 from ..quota import Quota, checked_cost
-from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup
+from ..stores.blocking import Call
+from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup, find_limits
 from .named_rules import NamedRule
 from .overrides import OverrideTable
 from .places import DEFAULTS, place_of, steps_of
@@ -132,6 +134,16 @@ class CompiledRule:
     def key_of(self, features: Features) -> str | None:
         """Return the key of a client by its features; None without one."""
         return self.build_key(self.captures.add(features))
+
+    async def limits_of_client(self, call: Call, features: Features, clock: Clock) -> tuple[str, Limits | None]:
+        """Return the key of a client, and its limits; None where their function failed.
+
+        ``ConfigError`` for features that make no key.
+        """
+        key = self.key_of(features)
+        if key is None:
+            raise self.no_key(features)
+        return key, await find_limits(call, partial(self.limits_of, self.captures.add(features), key), clock)
 
     def client_key(self, features: Features, is_exact: bool = False) -> str:
         """Return the part of the keys of this rule that names a client with these features.

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..clock import Clock
-from ..decision import Hit
 from ..errors import ConfigError, suggestion
 from ..keys.features import Features
 from ..keys.forms import normalize_host
@@ -16,7 +15,6 @@ from ..keys.key import NO_SECRET, Secret, warn_of_unknown_ip
 from ..keys.parts import part_of
 from .access_lists import AccessLists
 from .compiled import CompiledRule
-from .lookup import Found, LimitsCall
 from .marks import NOWHERE, Destination, Mark, ViewMarks
 from .match import Match
 from .named_rules import Amendment, NamedRule, check_unique, checked_rules, first_marks, named_rules
@@ -131,40 +129,12 @@ class RuleSet:
             return self.plan(get("method") or "", get("path") or "", get("host") or "")
         return self._by_request.get(method := get("method") or "") or self.plan(method, "")
 
-    def keys(self, name: str, features: Features, found: Found) -> list[str] | LimitsCall:
-        """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
-        rule, key, features = self._keyed(name, features)
-        known = rule.limits_of(features, key, found) if rule.lookup else None
-        if isinstance(known, LimitsCall):
-            return known
-        limits = rule.all_limits()  # those of functions are known now, with their periods, which the keys have
-        if limits or known is not None:
-            return list(dict.fromkeys(limit.prefix + key for limit in limits))
-        raise ConfigError(f"the limits of rule {name!r} are not known, because their function failed")
-
-    def hits(self, name: str, features: Features, found: Found) -> list[Hit] | LimitsCall:
-        """Return the hits, without a cost, of these features on one rule; ``ConfigError`` when it has no key."""
-        rule, key, features = self._keyed(name, features)
-        limits = rule.limits_of(features, key, found)
-        if isinstance(limits, LimitsCall):
-            return limits
-        return [Hit(limit, limit.prefix + key, 0) for limit in limits or ()]
-
     def named(self, name: str) -> CompiledRule:
         """Return the rule of a name; ``ConfigError`` for an unknown one."""
         rule = self.by_name.get(printable(name))
         if rule is None:
             raise ConfigError(f"unknown rule {name!r}{suggestion(name, self.by_name)}")
         return rule
-
-    def _keyed(self, name: str, features: Features) -> tuple[CompiledRule, str, Features]:
-        """Return a rule, its key with these features, and the features with their captures."""
-        rule = self.named(name)
-        features = rule.captures.add(features)
-        key = rule.build_key(features)
-        if key is None:
-            raise rule.no_key(features)
-        return rule, key, features
 
     @property
     def names_of_clients(self) -> list[str]:
