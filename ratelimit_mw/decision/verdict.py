@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -14,22 +14,6 @@ from .limit import SHED, UNAVAILABLE, Decision
 from .receipt import REFUND, Receipt, open_receipt
 
 
-class Settler(Protocol):
-    """Settles a verdict: a limiter, or a middleware by its limiter."""
-
-    @property
-    def settles_at_end(self) -> bool:
-        """Whether stated costs wait for the end of the response."""
-
-    @property
-    def rules(self) -> Any:
-        """The rules, by their names in ``by_name``."""
-
-    @property
-    def settlement(self) -> Any:
-        """The ``Settlement`` of the limiter."""
-
-
 class Verdict(msgspec.Struct, eq=False):
     """The result of one request. It is true when the request is allowed. ``verdict["login"]`` is the part of one rule.
 
@@ -37,8 +21,9 @@ class Verdict(msgspec.Struct, eq=False):
         decisions: One ``Decision`` for each limit that applied.
         allowed: Whether the request may continue; ``bool(verdict)`` is the same.
         open_receipt: The record of the consumed cost, once it is needed. Internal; see ``receipt``.
-        settler: Settles the verdict. Internal; the limiter or the middleware sets it.
+        settlement: Settles the verdict, None for a peek. Internal; the limiter or the middleware sets it.
         running: The running request at its adaptive limits. Internal.
+        settles_at_end: Whether stated costs wait for the end of the response. Internal.
 
     Example:
         >>> verdict = Verdict()
@@ -49,8 +34,9 @@ class Verdict(msgspec.Struct, eq=False):
     decisions: Sequence[Decision] = ()
     allowed: bool = True
     open_receipt: Receipt | None = None
-    settler: Settler | None = None
+    settlement: Any = None
     running: Any = None
+    settles_at_end: bool = False
 
     __iter__: ClassVar[None] = None
 
@@ -88,7 +74,7 @@ class Verdict(msgspec.Struct, eq=False):
             ConfigError: The limiter has no rule of this name.
         """
         if rule not in self:
-            known = {name for part in self.parts if part.settler is not None for name in part.settler.rules.by_name}
+            known = {name for part in self.parts if part.settlement for name in part.settlement.rules.by_name}
             if known and rule not in known:
                 raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, known)}")
         return RuleVerdict(self.parts, rule)
@@ -206,7 +192,7 @@ class BannedVerdict(Verdict):
         return False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ((), False, None, None, None, self.left)
+        return type(self), ((), False, None, None, None, False, self.left)
 
 
 class CombinedVerdict(Verdict):
@@ -271,8 +257,8 @@ class RuleVerdict:
     def reset(self) -> None:
         """Set all counts under the key of this rule to zero, this request included. It takes effect at once."""
         for verdict in self._verdicts:
-            if verdict.settler is not None:
-                verdict.settler.settlement.forget(verdict, self._rule)
+            if verdict.settlement is not None:
+                verdict.settlement.forget(verdict, self._rule)
 
     def _settle(self) -> None:
         for verdict in self._verdicts:
@@ -281,8 +267,8 @@ class RuleVerdict:
 
 def settle_now(verdict: Verdict) -> None:
     """Apply the stated costs of a verdict, unless a middleware does so at the end of the response."""
-    if verdict.settler is not None and not verdict.settler.settles_at_end:
-        verdict.settler.settlement.settle_stated(verdict)
+    if verdict.settlement is not None and not verdict.settles_at_end:
+        verdict.settlement.settle_stated(verdict)
 
 
 def state_cost(parts: Sequence[Verdict], rule: str, cost: int) -> None:
@@ -294,8 +280,7 @@ def state_cost(parts: Sequence[Verdict], rule: str, cost: int) -> None:
     seen = set[tuple[object, str]]()
     for part in reversed(parts):
         if rule in part:
-            settlement = part.settler and part.settler.settlement
-            keys = {(settlement, decision.key) for decision in part.decisions if decision.rule == rule}
+            keys = {(part.settlement, decision.key) for decision in part.decisions if decision.rule == rule}
             if seen.isdisjoint(keys):
                 part.receipt.stated[rule] = cost
             else:

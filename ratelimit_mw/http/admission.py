@@ -98,7 +98,7 @@ class Admission:
             self._join(self.first, plan, verdict)
         elif verdict.allowed:
             self.verdicts = [verdict]
-            verdict.settler = limits
+            verdict.settlement, verdict.settles_at_end = limits.settlement, True
             if plan.needs_settlement:
                 self._hold(plan, verdict, limits)
         else:
@@ -127,7 +127,7 @@ class Admission:
         first.added = first.added or combine_verdicts(first.verdicts)  # an end at the same time now takes the lock
         with lock:  # a request may check in several threads, and end in another one
             is_kept = not first.has_ended and (first.status is None or plan.has_slots)
-            verdict.settler = self.limits if is_kept else self.limits.limiter
+            verdict.settlement, verdict.settles_at_end = self.limits.settlement, is_kept
             if is_kept:
                 first.verdicts.append(verdict)
                 if plan.needs_settlement:
@@ -170,7 +170,7 @@ class Admission:
                 time.sleep(verdict.delay)
             else:
                 await asyncio.sleep(verdict.delay)
-        if verdict.settler is self.limits.limiter:
+        if verdict.settlement is not None and not verdict.settles_at_end:
             if plan.needs_settlement:
                 status = None if self.is_open else (self.first or self).status  # an open WebSocket has no outcome yet
                 await call(self.limits.limiter, "conclude", verdict, status)
@@ -283,7 +283,7 @@ class Admission:
             return ()
         if not (self.needs_settlement or self.is_streamed or self._settled):
             for verdict in self.verdicts:  # nearly always one, without a receipt
-                verdict.settler = self.limits.limiter
+                verdict.settles_at_end = False
             self.has_ended = True
             if self.added is None and (not self.verdicts or self.verdicts[0].open_receipt is None):
                 self._settled = len(self.verdicts)
@@ -292,7 +292,7 @@ class Admission:
             self.has_ended |= not self.is_streamed
             due, self._settled = self.verdicts[self._settled :], len(self.verdicts)
         for verdict in due:  # before its receipt is read: no cost that another thread states is lost
-            verdict.settler = self.limits.limiter
+            verdict.settles_at_end = False
         return [verdict for verdict in due if self.needs_settlement or verdict.open_receipt is not None]
 
     def skip_event(self) -> None:

@@ -46,8 +46,6 @@ class HttpLimits:
     A request keeps those that it began with. Raises ``ConfigError`` for rules and lists that cannot be decided here.
     """
 
-    settles_at_end = True
-
     def __init__(self, http_limiter: HttpLimiter, every: RuleSet, settings: Settings, has_routes: bool) -> None:
         self.limiter = http_limiter.limiter
         self.settlement = self.limiter.settlement

@@ -73,8 +73,6 @@ class Limiter:
         waits: Whether a decision may wait for I/O. Then an event loop must use the async methods.
     """
 
-    settles_at_end = False
-
     def __init__(
         self,
         rules: Iterable[Rule] | None = None,
@@ -237,7 +235,7 @@ class Limiter:
         if ip is not None and (type(ip) is not str or ":" in ip):  # as ``_with_network`` asks, without its call
             features = self._with_network(features)
         verdict = self.decide(plan, features, cost)
-        verdict.settler = self
+        verdict.settlement = self.settlement
         if self.is_observed:
             self.observers.report_one(verdict)
         return verdict
@@ -249,7 +247,7 @@ class Limiter:
         if ip is not None and (type(ip) is not str or ":" in ip):  # as in ``hit``
             features = self._with_network(features)
         verdict = await self.adecide(plan, features, cost)
-        verdict.settler = self
+        verdict.settlement = self.settlement
         if self.is_observed:
             self.observers.report_one(verdict)
         return verdict

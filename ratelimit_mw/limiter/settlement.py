@@ -33,6 +33,11 @@ class Settlement:
     def __init__(self, counts: Counts, clocks: Clocks, tasks: Tasks, slots: Slots, reloads: Reloads) -> None:
         self._counts, self._clocks, self._tasks, self._slots, self._reloads = counts, clocks, tasks, slots, reloads
 
+    @property
+    def rules(self) -> RuleSet:
+        """The rules of the limiter."""
+        return self._reloads.rules
+
     async def refund(self, call: Call, verdict: Verdict) -> None:
         """Refund all of the cost that a verdict consumed. A second call changes nothing.
 
@@ -63,7 +68,7 @@ class Settlement:
             ConfigError: ``cost`` is out of range, there is no such rule, or several rules applied.
         """
         checked_cost(cost)
-        names = self._reloads.rules.by_name
+        names = self.rules.by_name
         if rule is None:
             rules = list(dict.fromkeys(d.rule for d in verdict.decisions if not d.quota.concurrent))
             if len(rules) > 1:
@@ -106,7 +111,7 @@ class Settlement:
         A key with an invalid feature stays: many clients share it, so one of them could reset the counts of the others.
         On an event loop, a task does it.
         """
-        work = self._forgetting(verdict, rule, verdict.receipt.keys(rule), self._reloads.rules.by_name.get(rule))
+        work = self._forgetting(verdict, rule, verdict.receipt.keys(rule), self.rules.by_name.get(rule))
 
         def forget_here() -> None:
             run_blocking(work(blocking_call))
@@ -143,7 +148,7 @@ class Settlement:
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        keys = await self._keys(call, rule, self._reloads.as_counted(features), self._reloads.rules)
+        keys = await self._keys(call, rule, self._reloads.as_counted(features), self.rules)
         await call(self._counts, "forget", keys)
 
     def _forgetting(
@@ -182,8 +187,7 @@ class Settlement:
         """Record the corrections of a verdict, for each part that has any. Other limiters settle their parts."""
         recorded: _Corrections = []
         for part in verdict.parts:
-            settler = part.settler
-            if part is not verdict and settler is not None and settler.settlement is not self:
+            if part is not verdict and part.settlement not in (None, self):
                 settle_now(part)
             elif pending := part.receipt.corrections(part.receipt.due):
                 recorded.append((part.receipt, pending))
