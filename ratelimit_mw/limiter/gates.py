@@ -13,6 +13,7 @@ from ..clock import SECOND, Clock, now_us, wall_us
 from ..decision import SHED, Decision, Hit, Limit, Tuning, Verdict, build_verdict, rule_of
 from ..forksafe import CHANCE, create_lock
 from ..keys.features import Features
+from ..rules.plan import Plan
 from ..rules.priorities import REQUEST_START
 from .adaptive import Aimd, start
 
@@ -156,7 +157,16 @@ class Gates:
             waited += queued if 0 < queued < _LONGEST_QUEUE else 0
         return waited
 
-    def note(self, verdict: Verdict, running: RunningRequest) -> None:
+    def join(self, plan: Plan, held: Verdict, verdict: Verdict) -> Verdict:
+        """Add the decisions of an allowed request to the verdict of the store, so that those of a rule are together."""
+        if held.running is not None:
+            self._note(verdict, held.running)
+        order = [rule.name for rule in plan.rules]
+        every = [*held.decisions, *verdict.decisions]
+        verdict.decisions = sorted(every, key=lambda decision: order.index(decision.hit[0].rule))
+        return verdict
+
+    def _note(self, verdict: Verdict, running: RunningRequest) -> None:
         """Note a verdict of the store on a request, for the rates that follow the load. A delay is no sign of it."""
         now = self._clock()
         with self._lock:

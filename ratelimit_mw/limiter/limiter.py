@@ -6,7 +6,8 @@ Each method that may wait for the store has an async twin, whose name starts wit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from ..clock import Clock, monotonic
@@ -334,19 +335,19 @@ class Limiter:
         ):
             return build_verdict(known)
         hits = list(map(make_hit, hits))
+        held = None
         if plan.adapts:
-            return await self._pass_gates(call, plan, hits, features, consume)
-        return await self._ask(call, plan, hits, consume)
+            held, hits = self.gates.enter(hits, features) if consume else self.gates.look(hits, is_here=True)
+            if not held.allowed:
+                return held
+        if plan.waits and consume:
+            verdict = await self.slots.queues.decide(call, plan, hits, partial(self._ask, call, plan))
+        else:
+            verdict = await self._ask(call, plan, hits, consume)
+        return verdict if held is None else self.gates.join(plan, held, verdict)
 
-    async def _ask(self, call: Call, plan: Plan, hits: list[Hit], consume: bool, is_in_turn: bool = False) -> Verdict:
-        """Ask the store, after those hits that it decides beside them. A request may wait for its turn before."""
-        if plan.waits and consume and not is_in_turn:
-
-            def ask(consume: bool) -> Awaitable[Verdict]:
-                asked = hits if consume else [hit._replace(cost=0) for hit in hits]
-                return self._ask(call, plan, asked, consume, is_in_turn=True)
-
-            return await self.slots.queues.decide(call, plan, hits, ask)
+    async def _ask(self, call: Call, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
+        """Ask the store, after those hits that it decides beside them."""
         if consume and plan.has_slots and self.waits:
             hits = name_slots(hits)
         if plan.adds_hits:
@@ -359,19 +360,6 @@ class Limiter:
         else:
             decisions = await self._counts.aapply(hits, now, consume)
         return build_verdict(decisions, consume, plan.adds_hits)
-
-    async def _pass_gates(self, call: Call, plan: Plan, hits: list[Hit], features: Features, consume: bool) -> Verdict:
-        """Decide the limits that follow the load of this process, and then ask the store about the others."""
-        held, others = self.gates.enter(hits, features) if consume else self.gates.look(hits, is_here=True)
-        if not held.allowed:
-            return held
-        verdict = await self._ask(call, plan, others, consume)
-        if consume:
-            self.gates.note(verdict, held.running)
-        order = {hit.limit.rule: number for number, hit in enumerate(hits)}  # the decisions of a rule follow each other
-        every = [*held.decisions, *verdict.decisions]
-        verdict.decisions = sorted(every, key=lambda decision: order[decision.hit[0].rule])
-        return verdict
 
     def _with_network(self, features: Features) -> Features:
         """Return the features of a request with ``ip`` in the form that ``ban`` has. Other text stays as it is."""

@@ -33,8 +33,8 @@ _MAX_UNRETURNED: Final = 10_000
 _ASK_EVERY: Final = 0.1
 """The seconds between two calls for a slot, because other processes return slots, too."""
 
-Ask = Callable[[bool], Awaitable[Verdict]]
-"""Asks the store about a request that waits. The call consumes if the argument is True."""
+Ask = Callable[[Sequence[Hit], bool], Awaitable[Verdict]]
+"""Asks the store about the hits of a request that waits. The call consumes if the other argument is True."""
 
 
 class Slots:
@@ -171,40 +171,43 @@ class SlotQueues:
                     if queue := self._queues.get(correction.key):
                         queue[0].wake()
 
-    async def decide(self, call: Call, plan: Plan, hits: Iterable[Hit], ask: Ask) -> Verdict:
+    async def decide(self, call: Call, plan: Plan, hits: Sequence[Hit], ask: Ask) -> Verdict:
         """Decide a request, and wait for a slot where one of its rules has ``wait``.
 
         A blocking call on an event loop does not wait. A request that is cancelled leaves its queue.
         """
+        if call is blocking_call and is_on_event_loop():
+            return await ask(hits, True)
         waiting = {rule.name: rule.source for rule in plan.rules if rule.source.wait_us}
         names = {hit.key: hit.limit.rule for hit in hits if hit.limit.quota.concurrent}
         rules = {key: waiting[name] for key, name in names.items() if name in waiting}
-        may_wait, passed = call is not blocking_call or not is_on_event_loop(), self._stopwatch()
-        key = next((key for key in rules if key in self._queues), "")  # a new request does not overtake
-        if not (key and may_wait):
-            verdict = await ask(True)
-            key = next(iter(_blocking(verdict, rules)), "")
-            if not (key and may_wait):
-                return verdict
+        began, began_us = monotonic(), self._now()
+
+        def left(key: str) -> float:
+            """Return the seconds that are left, by the real time or by the limiter's own clock."""
+            now = self._now()
+            by_clock = 0.0 if now is None or began_us is None else (now - began_us) / SECOND
+            return rules[key].wait_us / SECOND - max(monotonic() - began, by_clock)
+
         waiter = Waiter()
-        if not self._join(key, waiter, rules[key]):
-            return _reject(await ask(False), key)
+        key = next((key for key in rules if key in self._queues), "")  # a new request does not overtake
+        if key and not self._join(key, waiter, rules[key]):
+            return _reject(await ask([hit._replace(cost=0) for hit in hits], False), key)
         try:
             while True:
-                is_first, seconds = self._queues[key][0] is waiter, rules[key].wait_us / SECOND
-                if is_first or passed() >= seconds:
+                is_first = not key or self._queues[key][0] is waiter
+                if is_first or left(key) <= 0:
                     waiter.clear()
-                    verdict = await ask(True)
+                    verdict = await ask(hits, True)
                     blocking = _blocking(verdict, rules)
-                    if not blocking or passed() >= min(rules[each].wait_us for each in blocking) / SECOND:
+                    if not blocking or min(map(left, blocking)) <= 0:
                         return verdict
                     if key not in blocking:
                         self._leave(key, waiter)
                         if not self._join(key := blocking[0], waiter, rules[key]):
                             return verdict
                         continue  # a slot may have been returned since
-                left = seconds - passed()
-                await waiter.sleep(call, min(left, _ASK_EVERY) if is_first else left)
+                await waiter.sleep(call, min(left(key), _ASK_EVERY) if is_first else left(key))
         finally:
             self._leave(key, waiter)
 
@@ -229,17 +232,6 @@ class SlotQueues:
                 del self._queues[key]
             elif was_first:
                 queue[0].wake()
-
-    def _stopwatch(self) -> Callable[[], float]:
-        """Return a function that returns the seconds since now, by the real time or by the limiter's own clock."""
-        began, began_us = monotonic(), self._now()
-
-        def passed() -> float:
-            now = self._now()
-            by_clock = 0.0 if now is None or began_us is None else (now - began_us) / SECOND
-            return max(monotonic() - began, by_clock)
-
-        return passed
 
 
 def _blocking(verdict: Verdict, rules: Mapping[str, Rule]) -> list[str]:
