@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -81,6 +82,7 @@ def places_in(source: str) -> Callable[[str], str]:
     return find
 
 
+@lru_cache(1)  # each rule of a file asks for its lines
 def _toml_lines(text: str) -> dict[Steps, int]:
     """The line of every table and key. Strings and comments are blanked, and text in brackets is skipped."""
     plain = _STRING_OR_COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
@@ -111,6 +113,7 @@ def _split_key(key: str) -> Steps:
     return tuple(part.strip() for part in key.split("."))
 
 
+@lru_cache(1)
 def yaml_lines(text: str | bytes) -> dict[Steps, int]:
     """The line of every key and item in YAML, or JSON, which is YAML. ``ConfigError`` for a key that occurs twice."""
     try:
