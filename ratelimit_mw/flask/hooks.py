@@ -12,7 +12,7 @@ from flask import Flask, Response, current_app, g, has_request_context
 from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, default_exceptions
 
-from ..decision import RateLimitExceeded, Verdict
+from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.body import Body
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
@@ -239,16 +239,16 @@ class FlaskHooks:
 
         ``make_error`` is Flask's own method, which makes a 500 of it. The error is the last argument.
         """
-        if not isinstance(context[-1], RateLimitExceeded):
+        if (rejection := rejection_of(context[-1])) is None:
             if admission := _admission():
                 admission.note_error(context[-1])
             return make_error(*context)
-        finish: Callable[..., Response] = self._app.finalize_request
+        app: Any = self._app
         try:
-            rejection = self._app.handle_user_exception(*context)
+            response = app.handle_user_exception(*context[:-1], rejection)
         except Exception as failure:  # of an error handler
             return make_error(*context[:-1], failure)
-        return finish(*context[:-1], rejection, from_error_handler=True)
+        return app.finalize_request(*context[:-1], response, from_error_handler=True)  # type: ignore[no-any-return]
 
     def _request(self) -> FlaskRequest:
         """Return the current request, with the route that it goes to."""

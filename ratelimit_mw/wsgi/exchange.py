@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from ..decision import RateLimitExceeded, Verdict
+from ..decision import Verdict, rejection_of
 from ..http.admission import ADMISSION, Admission, undecided
 from ..http.headers import TextHeader
 from ..http.limits import HttpLimiter, HttpLimits
@@ -195,8 +195,8 @@ class Exchange:
     def _fail(self, admission: WSGIAdmission, error: BaseException) -> Iterable[bytes]:
         """Respond to a rejection that the application has raised before its response. Raise other errors again."""
         admission.note_error(error)
-        if isinstance(error, RateLimitExceeded) and admission.status is None:
-            admission.verdict = error.verdict
+        if (rejection := rejection_of(error)) and admission.status is None:
+            admission.verdict = rejection.verdict
             return self.reject(admission)
         # Where the server stops, the outcome is not known.
         admission.close((admission.status or _ERROR) if isinstance(error, Exception) else None)
@@ -223,8 +223,8 @@ class ResponseBody:
         try:
             part = self._run(self._next)
         except Exception as error:
-            if self._start and isinstance(error, RateLimitExceeded) and self._admission.status is None:
-                self._admission.verdict = error.verdict
+            if self._start and self._admission.status is None and (rejection := rejection_of(error)):
+                self._admission.verdict = rejection.verdict
                 self._close_body()
                 self._body = self._admission.respond(self._start)
                 self._next, self._closed = iter(self._body).__next__, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
 from typing import Any
@@ -114,6 +115,11 @@ def after_this() -> str:
     return "hello"
 
 
+async def in_a_task() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.to_thread(raise_own))
+
+
 @each("testing", [True, False])
 @each(
     ("register", "view"),
@@ -124,10 +130,11 @@ def after_this() -> str:
         (lambda app: app.register_error_handler(ValueError, raise_own), lambda: int("x")),
         (lambda app: app.after_request(raise_own), lambda: "hello"),
         (lambda app: None, after_this),
+        (lambda app: None, in_a_task),
     ],
 )
 def test_a_rejection_outside_of_a_view_is_a_429(register: Any, view: Any, testing: bool) -> None:
-    """Functions before the extension, functions after the request, and error handlers."""
+    """Functions before the extension, functions after the request, error handlers, and groups of tasks."""
     app = Flask("app")
     app.testing = testing
     register(app)
