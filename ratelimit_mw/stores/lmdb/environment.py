@@ -23,7 +23,7 @@ from typing import Any, Final
 import lmdb
 
 from ...clock import Clock, machine
-from ...errors import ConfigError, StoreError, url_of
+from ...errors import StoreError, url_of
 from ..blocking import PerLoop
 from ..budget import ThreadClock
 from .lock import FileLock, LockQueue
@@ -46,7 +46,6 @@ class Environment:
 
     def __init__(self, path: str, size: int) -> None:
         self.size = size
-        self.is_closed = False
         self._name = f"lmdb://{path}"
         self._folder = Path(path)
         self.lock = FileLock(self._folder / _LOCK_FILE, self._forget_parent)
@@ -73,7 +72,6 @@ class Environment:
 
         When a stopped worker holds the lock, everything stays open, for the next use of the path.
         """
-        self.is_closed = True
         if self.lock.fd < 0:
             return
         with suppress(StoreError):
@@ -112,7 +110,6 @@ class Environment:
 
     def _open(self) -> Transactions:
         self._discard()  # An attempt that failed may have left it open.
-        self.is_closed = False
         boot = Path(BOOT_ID).read_bytes().strip()
         if self._read_mark() not in (b"", boot):
             self._set_aside()
@@ -199,16 +196,10 @@ _environments: Final[dict[str, Environment]] = {}
 
 
 def environment_at(path: str, size: int) -> Environment:
-    """Return the environment of a path; ``ConfigError`` if this process uses the path with another size."""
+    """Return the environment of a path. Of several sizes, the largest counts when it is opened."""
     path = os.path.realpath(path)
     environment = _environments.setdefault(path, Environment(path, size))
-    if environment.is_closed:
-        environment.size, environment.is_closed = size, False
-    if environment.size != size:
-        raise ConfigError(
-            f"lmdb://{path}: this process already uses the path with size {environment.size}."
-            " Use the same size in every store URL of one path"
-        )
+    environment.size = max(environment.size, size)
     return environment
 
 

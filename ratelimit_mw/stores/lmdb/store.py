@@ -25,12 +25,12 @@ class LmdbStore(ByteStore):
 
     Args:
         path: The directory of the environment. It is created at first use.
-        size: The largest size of the file, in bytes.
+        size: The largest size of the file, in bytes. Of the stores of one path in a process, the largest one counts.
         timeout_us: The time budget of a call in microseconds. A call that takes longer raises ``StoreError``.
         clock: Returns the time in microseconds. By default all processes of the machine share one clock.
 
     Raises:
-        ConfigError: The size is too small, this process uses the path with another size, or this is not Linux.
+        ConfigError: The size is too small, or this is not Linux.
 
     Example:
         ``limiter = Limiter(rules, store=LmdbStore("/var/lib/app/ratelimit"))``
