@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ..clock import SECOND
 from ..decision import Correction, Decision, Hit, SlotCost, decide_all, reject_uncounted
@@ -47,8 +47,8 @@ class Write(NamedTuple):
 class ByteCall:
     """One call on a store of bytes. Its methods are the operations of a store, as coroutines."""
 
-    title: ClassVar[str] = "the store"
-    is_atomic: ClassVar[bool] = True
+    title = "the store"
+    is_atomic = True
     """Whether a swap writes all or none. Otherwise the writes that were not lost are undone."""
     left: Sequence[Correction] = ()
     """The corrections that were not made, and may be made later."""

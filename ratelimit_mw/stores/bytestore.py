@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..algorithms.window_log import SlidingWindowLog, TieredWindow
 from ..clock import Clock, wall_us
@@ -15,13 +15,13 @@ from .timedcall import TimedCall
 from .ways import Way
 
 
-class _StoreCall(TimedCall):
-    """A call on a store of your own."""
+class StoreCall(TimedCall):
+    """A call on a store of bytes, which calls the methods of a store of your own."""
 
-    def __init__(self, store: ByteStore, way: Way, seconds: float) -> None:
+    def __init__(self, store: Any, way: Way, seconds: float) -> None:
         super().__init__(way, seconds)
-        self.title, self.is_atomic = str(store), store.is_atomic  # type: ignore[misc]
         self._store = store
+        self.title, self.is_atomic = store._title or str(store), store.is_atomic
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
         loaded = await self.way.run(self.due, self._store.load, keys)
@@ -49,6 +49,7 @@ class ByteStore(CallStore):
     """
 
     is_atomic: ClassVar[bool] = True
+    _call: ClassVar[type[StoreCall]] = StoreCall
     _most_entries: ClassVar[Mapping[str, int]] = {}
     """The most entries of a window, by the name of its algorithm: each hit writes all of them."""
 
@@ -88,5 +89,5 @@ class ByteStore(CallStore):
             keeps = f"{algorithm.name} keeps at most {most:,} entries per key on {self._title}"
             raise ConfigError(f"{keeps}; got '{limit.quota}'. {advice}")
 
-    def _begin(self, way: Way, seconds: float) -> TimedCall:
-        return _StoreCall(self, way, seconds)
+    def _begin(self, way: Way, seconds: float) -> StoreCall:
+        return self._call(self, way, seconds)

@@ -13,9 +13,8 @@ from ...quota import Quota, parse_duration
 from ..base import Facts
 from ..blocking import run_blocking
 from ..bytecall import Write
-from ..bytestore import ByteStore
+from ..bytestore import ByteStore, StoreCall
 from ..servers import tls_context
-from ..timedcall import TimedCall
 from ..url import parse_url_of, redacted_url
 from ..ways import Way
 from ..wire import ReplyError
@@ -31,15 +30,11 @@ _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.([^|]*)\|([^|]
 """The prefix of a key: format, rule, algorithm with its precision, period."""
 
 
-class MemcachedCall(TimedCall):
+class MemcachedCall(StoreCall):
     """One call. Its values are not written in one step, so those that were not lost are undone."""
 
-    title = "Memcached"
-    is_atomic = False
-
     def __init__(self, store: MemcachedStore, way: Way, seconds: float) -> None:
-        super().__init__(way, seconds)
-        self._store = store
+        super().__init__(store, way, seconds)
         self._names = store.names
         self._tokens: dict[str, bytes] = {}
         self._stored: dict[str, StoredValue | None] = {}
@@ -129,7 +124,6 @@ class MemcachedCall(TimedCall):
         """Decide. The cost of a tiered window is counted when it is read, and refunded if it must not count."""
         windows: dict[str, tuple[Limit, Window]] = {}
         for limit, key, cost in hits:
-            self._store.check(limit)
             if _is_tiered(limit):
                 self._at = self._time_of(now)
                 if key not in windows:
@@ -216,7 +210,9 @@ class MemcachedStore(ByteStore):
         ConfigError: The URL or an option cannot be used.
     """
 
-    _title = MemcachedCall.title
+    is_atomic = False
+    _title = "Memcached"
+    _call = MemcachedCall
     _most_entries: ClassVar = {SlidingWindowLog.name: 1_000}  # of 16 bytes
 
     def __init__(self, url: str | MemcachedAddress, timeout_us: int = 50_000) -> None:
@@ -241,9 +237,6 @@ class MemcachedStore(ByteStore):
                 yield Facts("memcached", str(server), values)
             except Exception as error:
                 yield Facts("memcached", str(server), {}, str(self._as_error(error)), False)
-
-    def _begin(self, way: Way, seconds: float) -> MemcachedCall:
-        return MemcachedCall(self, way, seconds)
 
     def _connect(self, way: Way) -> MemcachedConnections:
         return self._opens(way)

@@ -22,8 +22,7 @@ from ...forksafe import CHANCE
 from ..base import LOOKED_AT, Facts, KeyPage
 from ..blocking import forms, run_blocking
 from ..bytecall import DAY, Write
-from ..bytestore import ByteStore
-from ..timedcall import TimedCall
+from ..bytestore import ByteStore, StoreCall
 from ..url import parse_url_of, redacted_url
 from ..ways import Channel, Way
 from ..wire import ReplyError
@@ -64,14 +63,11 @@ def _name_of(key: str) -> bytes:
     return name if 0 < len(name) <= _LONGEST_NAME else _HASHED + blake2b(name, digest_size=32).digest()
 
 
-class PostgresCall(TimedCall):
+class PostgresCall(StoreCall):
     """One call."""
 
-    title = "PostgreSQL"
-
     def __init__(self, store: PostgresStore, way: Way, seconds: float) -> None:
-        super().__init__(way, seconds)
-        self._store = store
+        super().__init__(store, way, seconds)
         self._versions: dict[str, int] = {}
         self._at = 0  # the time of the server
 
@@ -143,7 +139,8 @@ class PostgresStore(ByteStore):
         ``limiter = Limiter(rules, store=PostgresStore("postgresql://app@db/shop"))``
     """
 
-    _title = PostgresCall.title
+    _title = "PostgreSQL"
+    _call = PostgresCall
     _most_entries: ClassVar = {SlidingWindowLog.name: 5_000, TieredWindow.name: 5_000}  # of 16 bytes
 
     def __init__(self, url: str | PostgresAddress, timeout_us: int = 50_000) -> None:
@@ -160,13 +157,10 @@ class PostgresStore(ByteStore):
 
     def facts(self) -> Iterator[Facts]:
         try:
-            ((values,),) = run_blocking(self._begin(self._threads, _FACTS_SECONDS).ask(b"facts")) or []
+            ((values,),) = run_blocking(PostgresCall(self, self._threads, _FACTS_SECONDS).ask(b"facts")) or []
             yield Facts("postgresql", self.name, msgspec.json.decode(values or b""))
         except Exception as error:
             yield Facts("postgresql", self.name, {}, str(self._as_error(error)), isinstance(error, ReplyError))
-
-    def _begin(self, way: Way, seconds: float) -> PostgresCall:
-        return PostgresCall(self, way, seconds)
 
     def _connect(self, way: Way) -> Channel:
         return way.channel(partial(open_connection, way, self._open_one))
