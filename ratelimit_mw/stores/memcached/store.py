@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -159,21 +160,24 @@ class MemcachedCall(StoreCall):
         return [at if change in tiered else next(times) for change in changes]
 
     async def _window_commands(self, changes: Sequence[Correction], at: int) -> list[KeyCommands]:
-        """Return the commands of corrections. A refund takes at most what its block has."""
+        """Return the commands of corrections. A refund takes at most what each of its blocks has.
+
+        A reset has deleted at least one of them.
+        """
         windows = [self._window(change.limit.algorithm, change.key, at) for change in changes]  # type: ignore[arg-type]
-        fine = [
-            window.fine_name(c.consumed.at_us if c.consumed else at) for window, c in zip(windows, changes, strict=True)
+        names = [
+            window.names_at(c.consumed.at_us if c.consumed else at) for window, c in zip(windows, changes, strict=True)
         ]
-        reads = [self._commands(c.key, (), [name]) for c, name in zip(changes, fine, strict=True) if c.consumed]
+        reads = [self._commands(c.key, (), own) for c, own in zip(changes, names, strict=True) if c.consumed]
         _, values = await self._exchange(reads)
-        counts = {name: int(stored.value) for name, stored in values.items()}
+        counts = Counter({name: int(stored.value) for name, stored in values.items()})
         requests = []
-        for change, window, name in zip(changes, windows, fine, strict=True):
+        for change, window, own in zip(changes, windows, names, strict=True):
             if change.consumed is None:
-                counts[name] = counts.get(name, 0) + change.cost
+                counts.update(dict.fromkeys(own, change.cost))
                 requests.append(self._commands(change.key, window.add(change.cost, self.now is not None)))
-            elif back := min(change.cost, counts.get(name, 0)):
-                counts[name] -= back
+            elif back := min(change.cost, *(counts[name] for name in own)):
+                counts.subtract(dict.fromkeys(own, back))
                 requests.append(self._commands(change.key, window.refund(back, change.consumed.at_us)))
         return requests
 

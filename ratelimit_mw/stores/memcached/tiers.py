@@ -34,7 +34,7 @@ class Window:
         self._precision, self._period = algorithm.precision, algorithm.period
         self._names, self._token = names, token
         self._sizes = tiers(algorithm.span)
-        self._bucket = now // algorithm.precision
+        self._now, self._bucket = now, now // algorithm.precision
         self._groups = cover(self._sizes, algorithm.span, self._bucket)
         self.cost = cost
         self.is_counted = self.is_kept = False
@@ -52,23 +52,22 @@ class Window:
         parts = [TierBlock(tier, first + i) for tier, first in newest for i in range(_FACTOR)]
         return [*self.names(), *map(self._name, parts)]
 
-    def fine_name(self, at: int) -> bytes:
-        """Return the name of the smallest block at a time."""
-        return self._name(TierBlock(0, at // self._precision))
+    def names_at(self, at: int) -> list[bytes]:
+        """Return the names of the blocks at a time, one of each tier."""
+        bucket = at // self._precision
+        return [self._name(TierBlock(tier, bucket // size)) for tier, size in enumerate(self._sizes)]
 
     def add(self, cost: int, is_explicit: bool) -> list[bytes]:
         """Return the commands that count a cost. A block may last for its whole size, and matters a period longer."""
         commands = []
-        for tier, size in enumerate(self._sizes):
-            name, lasts = self._name(TierBlock(tier, self._bucket // size)), self._period + size * self._precision
+        for name, size in zip(self.names_at(self._now), self._sizes, strict=True):
+            lasts = self._period + size * self._precision
             commands += [write(b"add", name, b"0", expiry(max(lasts, DAY * is_explicit))), command(b"incr", name, cost)]
         return commands
 
     def refund(self, cost: int, at: int | None = None) -> list[bytes]:
         """Return the commands that refund a cost that was counted at a time, by default the time of this window."""
-        bucket = self._bucket if at is None else at // self._precision
-        blocks = [TierBlock(tier, bucket // size) for tier, size in enumerate(self._sizes)]
-        return [command(b"decr", self._name(block), cost) for block in blocks]
+        return [command(b"decr", name, cost) for name in self.names_at(self._now if at is None else at)]
 
     def state(self, values: Mapping[bytes, StoredValue]) -> Series | None:
         """Return the state without the own cost. Blocks ahead of now count as now."""

@@ -15,6 +15,7 @@ from memcached_handles import (
     names_in,
     rule_of,
     time_of,
+    undo,
     value_of,
 )
 from memcached_meddling import Meddling
@@ -86,6 +87,19 @@ def test_a_reset_leaves_no_part_of_a_block(store: MemcachedStore) -> None:
     store.forget([hit(limit).key])
     for later in range(0, 24 * 3600, 97):
         assert store.apply([hit(limit, 0)], reset_at + later * SECOND)[0].remaining == 9, later
+
+
+def test_a_refund_of_a_cost_before_a_reset_changes_nothing(store: MemcachedStore) -> None:
+    """Its smallest block may still be in the server, and a larger one may count hits after the reset."""
+    limit = limit_of("9/day", {"name": "tiered-window", "precision": "1s"})
+    began = NOW - NOW % (1728 * SECOND)
+    reset_at = began + 20 * MINUTE
+    (decision,) = store.apply([hit(limit, 5)], began)
+    store.apply([hit(limit, 0)], reset_at)
+    store.forget([hit(limit).key])
+    assert store.apply([hit(limit, 9)], reset_at + SECOND)[0].allowed
+    store.correct([undo(hit(limit, 5), decision)], reset_at + 2 * SECOND)
+    assert store.apply([hit(limit, 0)], reset_at + 2 * SECOND)[0].remaining == 0
 
 
 def test_clocks_that_differ_by_less_than_a_bucket_allow_no_more(store: MemcachedStore) -> None:
