@@ -29,8 +29,11 @@ def open_source(title: str) -> Source | None:
     routes = project.routes()  # they add rules to the limiter
     if not (routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)):
         return None
-    # A note is about a limit that applies in another way.
-    notes, problems = (_messages(is_problem) for is_problem in (False, True))
+    # Without a user, a key such as "user|ip" counts by IP address: a note, for the limit applies in another way.
+    needs_user = any(map(requires_user, project.http_limiter.in_force.rules.rules))
+    found = check_project()
+    problems = [each.msg for each in found if needs_user or each.id != _NO_USER]
+    notes = [each.msg for each in found if each.msg not in problems]
     return Source.from_limiter(title, project.http_limiter, routes.all, partial(_find, routes), notes, problems)
 
 
@@ -42,14 +45,3 @@ def _find(routes: Any, request: ASGIRequest) -> Features:
     drf, request.to, request.path_params = throttling(), route.destination(request.method), params
     scopes = [scope for _, scope in drf.throttles_of(route.target)] if drf else []
     return {"path": request.to.without_suffix(path, params), **({SCOPE: scopes[0]} if scopes else {})}
-
-
-def _messages(is_problem: bool) -> list[str]:
-    """Return the messages of the system checks that are problems, or the others."""
-    return [message.msg for message in check_project() if _is_problem(message) is is_problem]
-
-
-def _is_problem(message: Any) -> bool:
-    # Without a user, a key such as "user|ip" counts by IP address.
-    rules = project_limits().http_limiter.in_force.rules.rules
-    return message.id != _NO_USER or any(map(requires_user, rules))

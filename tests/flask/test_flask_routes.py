@@ -46,13 +46,9 @@ def test_a_405_has_no_rule_outside_its_context() -> None:
 # -- the commands ----------------------------------------------------------------------------------------------
 
 
-def run(app: Flask, *words: str) -> Any:
-    return run_with(app, *words)
-
-
 def test_explain_shows_the_route_of_a_405() -> None:
     app = app_of(one_rule(key=["endpoint"]), {"/items/<int:number>": hello})
-    result = json.loads(run(app, "explain", "DELETE", "/items/7", "--json").stdout)
+    result = json.loads(run_with(app, "explain", "DELETE", "/items/7", "--json").stdout)
     assert (result["features"]["endpoint"], result["rules"][0]["applies"]) == ("/items/{number}", True)
 
 
@@ -150,7 +146,7 @@ def test_the_commands_name_static_files() -> None:
     """The list of rules shows the exemption, and ``explain`` the reason."""
     app = Flask("static", static_folder=".", static_url_path="/static")
     RateLimiter(app, EVERY)
-    listed = run(app, "check").output
+    listed = run_with(app, "check").output
     assert "exempt: /static/{filename} from every rule without match.path and match.view" in listed
-    explained = run(app, "explain", "GET", "/static/a").output
+    explained = run_with(app, "explain", "GET", "/static/a").output
     assert "the route takes only rules with match.path or match.view" in explained
