@@ -177,9 +177,13 @@ def positions_of(middleware: str | type) -> list[int]:
 
 
 def is_before_user(project: ProjectLimits) -> bool:
-    """Return whether a rule counts by user, and the last position of the middleware is before the user is known."""
+    """Return whether a rule counts by user, and the last position of the middleware is before the user is known.
+
+    It is known to throttles, and to views that name a rule.
+    """
     rules, throttled = project.http_limiter.in_force.rules, rules_of_throttles(project.http_limiter.in_force.rules)
-    needs = [need for rule in rules.rules if rule.name not in throttled for need in rule.source.needs]
+    decided = [rule.source for rule in rules.rules if rule.name not in throttled]
+    needs = [need for rule in decided if not rule.matches.is_only_named for need in rule.needs]
     if "user" not in (*rules.lists.needs, *needs) or project.http_limiter.gives_user:
         return False
     position, authentication = (max(positions_of(one), default=-1) for one in (RateLimitMiddleware, _AUTHENTICATION))

@@ -59,6 +59,7 @@ NOT_THERE = path("", exempt("missing")(hello))
         ({"rules": [{"limits": "5/minute", "match": {"view": ""}}]}, [], NO_MIDDLEWARE, []),
         ({**BY_USER, "features": {"user": "django_calls.anyone"}}, [], MIDDLEWARE, []),
         (BY_THROTTLE, [], MIDDLEWARE, []),
+        ({"rules": [{"limits": "5/minute", "key": ["user"], "match": {"view": ""}}]}, [], MIDDLEWARE, []),
         ({}, TRANSLATED, [*MIDDLEWARE, LOCALE], ["ratelimit_mw.W004"]),
         ({}, TRANSLATED, [LOCALE, *MIDDLEWARE], []),
         ({}, TRANSLATED, MIDDLEWARE, []),
