@@ -29,8 +29,8 @@ _DAY: Final = 24
 _WEEK: Final = 7 * _DAY
 _PERIODS: Final = 3
 """A series has at least three periods: two to forecast from, and one to compare with."""
-_SPANS: Final = (182, 90, 28, 7, 4)
-"""The days that are tried: a log keeps hours for some of them. A series has at most the first, half a year."""
+_LONGEST: Final = 26 * _WEEK
+"""The hours of a series at most: half a year."""
 _PER_MINUTE_FROM: Final = 600
 
 
@@ -104,23 +104,21 @@ def count_hours(url: str, events: Sequence[str]) -> tuple[int, list[int]]:
     """
     end = now_us() // SECOND // HOUR * HOUR
     with closing(open_log(url)) as log:
-        for days in _SPANS:
-            start = end - (_DAY * days - 1) * HOUR  # within the retention, also later in this hour
-            curves = list(log.curves(events, start, end, points=_DAY * _SPANS[0] + 2).values())
-            if HOUR % curves[0].step == 0:
-                break
-        else:
-            message = "the log keeps no hours of the last three days. Give it a retention such as 1h:90d"
-            raise Failure(f"{redacted_url(url)}: {message}")
+        kept = [each.kept // HOUR for each in log.retention.resolutions if HOUR % each.step == 0]
+        if not kept:
+            raise Failure(f"{redacted_url(url)}: the log keeps no hours. Give it a retention such as 1h:90d")
+        hours = min(max(kept), _LONGEST)
+        start = end - (hours - 1) * HOUR  # within the retention, also later in this hour
+        curves = list(log.curves(events, start, end, points=_LONGEST + 2).values())
     steps = [sum(step) for step in zip(*(curve.counts for curve in curves), strict=True)]
     size = HOUR // curves[0].step
-    hours = [sum(steps[i : i + size]) for i in range(0, len(steps), size)]
-    found = [i for i, number in enumerate(hours) if number]
+    counts = [sum(steps[i : i + size]) for i in range(0, len(steps), size)]
+    found = [i for i, number in enumerate(counts) if number]
     if not found:
-        message = f"no record of {', '.join(events)} by the hour in the last {_SPANS[0]} days"
+        message = f"no record of {', '.join(events)} by the hour in the last {hours // _DAY} days"
         raise Failure(f"{redacted_url(url)}: {message}")
     first, last = found[0] + 1, found[-1]
-    return curves[0].start + first * HOUR, hours[first:last]
+    return curves[0].start + first * HOUR, counts[first:last]
 
 
 class Forecast(NamedTuple):

@@ -143,7 +143,7 @@ class TrafficLog(CountWriter):
             raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
         names = {event: name_of("event", event) for event in events}
         client = None if by is None else name_of("by", by)
-        retention = self._retention if client is None else self._of_clients
+        retention = self.retention if client is None else self._of_clients
         step, run = retention.curve(*self._range(start, end), points)
         found = self._counts(range(run.start, run.stop, step), sorted(set(names.values())), client) if names else {}
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
@@ -236,7 +236,7 @@ class TrafficLog(CountWriter):
         return int(start), math.ceil(end), self._now()
 
     def _runs(self, start: float, end: float, of_clients: bool = False) -> list[range]:
-        return (self._of_clients if of_clients else self._retention).runs(*self._range(start, end))
+        return (self._of_clients if of_clients else self.retention).runs(*self._range(start, end))
 
 
 def _add_up(found: Mapping[int, int], run: range) -> list[int]:

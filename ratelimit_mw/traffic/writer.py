@@ -39,7 +39,7 @@ class CountWriter:
     def __init__(self, url: str, retention: str | None = None, clock: Clock = now_us) -> None:
         address = parse_log_url(url, retention)
         self.name = redacted_url(url)
-        self._retention, self._of_clients = address.retention, address.retention.of_clients()
+        self.retention, self._of_clients = address.retention, address.retention.of_clients()
         self._clock = checked_clock(clock)
         self._fast_clock, self._edge = fast_clock(clock)
         # Before a fork, locks are taken in the order of their creation, which is that of their use.
@@ -166,7 +166,7 @@ class CountWriter:
     def _add(self, event: str | tuple[str, ...], by: str | None, number: int, time: int) -> None:
         """Count a number for a time in microseconds. The next ``record`` for its bucket is one step."""
         check_process()
-        key, step = (event, by), self._retention.finest.step * SECOND
+        key, step = (event, by), self.retention.finest.step * SECOND
         with self._lock:
             if self._size >= _MOST_NEW:
                 self._shrink(self._now())
@@ -179,7 +179,7 @@ class CountWriter:
 
     def _shrink(self, now: int) -> None:
         """Add the counts to the batch, which has at most about ``_MOST`` counts."""
-        add_records(self._batch, self._records, self._retention, self._of_clients, now, self._is_full())
+        add_records(self._batch, self._records, self.retention, self._of_clients, now, self._is_full())
         self._start_records()
         drop_expired(self._batch, now)
         most = MOST_CLIENTS
@@ -197,7 +197,7 @@ class CountWriter:
 
         The clock of the caller may be ahead of that of the log, such as after a pause of the machine.
         """
-        oldest, latest = self._now() - self._retention.longest.kept, self._now() + DAY
+        oldest, latest = self._now() - self.retention.longest.kept, self._now() + DAY
         if not isinstance(at, int | float) or type(at) is bool or not oldest < at <= latest:
             raise ConfigError(f"expected a time from {oldest} to {latest}, in seconds since 1970; got {at!r}", "at")
         return int(at * SECOND)
@@ -209,7 +209,7 @@ class CountWriter:
                 batch, records = self._batch, self._records
                 self._batch = {}
                 self._start_records()
-            add_records(batch, records, self._retention, self._of_clients, self._now())  # takes long
+            add_records(batch, records, self.retention, self._of_clients, self._now())  # takes long
             if batch:
                 self._unwritten = batch, f"{CHANCE.getrandbits(64):x}"
         return self._unwritten
@@ -222,8 +222,8 @@ class CountWriter:
             self._is_same_log = found is not None
 
     def _require_same(self, found: str | None) -> None:
-        if found not in (None, str(self._retention)):
-            message = f'{self.name} has the retention "{found}"; got "{self._retention}"'
+        if found not in (None, str(self.retention)):
+            message = f'{self.name} has the retention "{found}"; got "{self.retention}"'
             raise ConfigError(f"{message}. Use that of the log, or start a new log")
 
     def _flush_due(self) -> None:

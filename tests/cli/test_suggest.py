@@ -291,7 +291,7 @@ def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pyte
     of_rule = json.loads(run("forecast", url, "--rule", "api", "--json").stdout)
     assert of_rule == result
     few = run("forecast", url, "other")
-    assert (few.exit_code, "no record of other by the hour in the last 182 days" in few.stderr) == (1, True)
+    assert (few.exit_code, "no record of other by the hour in the last 90 days" in few.stderr) == (1, True)
 
 
 @pytest.mark.thorough
