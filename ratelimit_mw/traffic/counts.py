@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
 import msgspec
 
+from ..errors import ConfigError
 from .retention import Resolution, Retention
 from .sketches import Dropped
 
@@ -17,6 +19,8 @@ OTHER: Final = "other"
 MOST_EVENTS: Final = 10_000
 MOST_CLIENTS: Final = 1_000
 """The clients that an event keeps when it has more than twice as many."""
+_LONGEST, _DIGEST = 128, 16
+"""The maximum length of a name, and the bytes of the digest that replaces the rest of a longer one."""
 _decode: Final = msgspec.msgpack.Decoder(tuple[dict[str, int], bytes | None]).decode
 
 
@@ -218,3 +222,14 @@ def _events_of(counts: Mapping[Key, int], has_clients: bool) -> Events:
                 events[event] = EventCounts()
             events[event].add(number, client if has_clients else None)
     return events
+
+
+def name_of(argument: str, text: object, longest: int = _LONGEST) -> str:
+    """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest."""
+    if not isinstance(text, str) or not (text or argument == "by"):
+        raise ConfigError(f"expected text; got {text!r}", argument)
+    data = text.encode("utf-8", "surrogatepass")
+    if len(text) <= longest and data.decode("utf-8", "replace") == text:
+        return text
+    start = text[: longest - 1 - 2 * _DIGEST].encode("utf-8", "replace").decode()
+    return f"{start}\N{HORIZONTAL ELLIPSIS}{blake2b(data, digest_size=_DIGEST).hexdigest()}"

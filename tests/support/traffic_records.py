@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 import pytest
 
-from ratelimit_mw.traffic import TrafficLog, counts, redis, sqlite, writer
+from ratelimit_mw.traffic import TrafficLog, counts, redis, sqlite
+from ratelimit_mw.traffic import log as traffic_log
 
 NOW = 1_767_268_820
 
 
 def limit_to(patch: pytest.MonkeyPatch, *, clients: int = 1_000, events: int = 10_000) -> None:
     """Give the buckets of logs room for few events, and for twice as many clients of an event."""
-    for module in (counts, writer):
+    for module in (counts, traffic_log):
         patch.setattr(module, "MOST_CLIENTS", clients)
     for module in (counts, redis, sqlite):
         patch.setattr(module, "MOST_EVENTS", events)

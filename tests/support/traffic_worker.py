@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 
-from ratelimit_mw.traffic import TrafficLog, writer
+from ratelimit_mw.traffic import TrafficLog
+from ratelimit_mw.traffic import log as traffic_log
 
 
 def main(url: str, ending: str, count: str) -> None:
-    writer.INTERVAL = 0.05  # type: ignore[misc] # many writes at the same time
+    traffic_log.INTERVAL = 0.05  # type: ignore[misc] # many writes at the same time
     log = TrafficLog(url)
     log.record("parent", "x")
     child = os.fork()

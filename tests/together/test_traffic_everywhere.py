@@ -20,7 +20,7 @@ from tables import each
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog, writer
+from ratelimit_mw.traffic import TrafficLog
 
 NOW = 1_000_000_000.0
 RULES = (Rule(name="api", limits="2/minute"), Rule(name="next", limits="1/minute", mode="shadow"))
@@ -86,7 +86,7 @@ def test_closing_a_limiter_writes_the_counts(tmp_path: Path, is_async: bool, cap
 @pytest.mark.slow
 def test_the_thread_of_a_log_ends_with_its_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An application that is garbage leaves no thread once its counts are written."""
-    monkeypatch.setattr(writer, "INTERVAL", 0.05)
+    monkeypatch.setattr("ratelimit_mw.traffic.log.INTERVAL", 0.05)
     others = set(threading.enumerate())
     limiter, log = logged(RULES[0], url=f"sqlite:///{tmp_path}/traffic.db")
     app = RateLimitMiddleware(Starlette(routes=[Route("/x", lambda _: PlainTextResponse(""))]), limiter=limiter)

@@ -11,7 +11,8 @@ from servers import Server
 from traffic_records import NOW, limit_to
 
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog, writer
+from ratelimit_mw.traffic import TrafficLog
+from ratelimit_mw.traffic import log as traffic_log
 from ratelimit_mw.traffic.store import CountStore, LogAddress
 
 
@@ -40,13 +41,13 @@ def log(url: str, clock: ManualClock) -> Iterator[TrafficLog]:
 def stores(monkeypatch: pytest.MonkeyPatch) -> list[CountStore]:
     """The stores that logs open from now on."""
     found: list[CountStore] = []
-    open_counts = writer.open_counts
+    open_counts = traffic_log.open_counts
 
     def noting(place: LogAddress) -> CountStore:
         found.append(open_counts(place))
         return found[-1]
 
-    monkeypatch.setattr(writer, "open_counts", noting)
+    monkeypatch.setattr("ratelimit_mw.traffic.log.open_counts", noting)
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 from traffic_records import NOW, limit_to
 
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog, writer
+from ratelimit_mw.traffic import TrafficLog
 from ratelimit_mw.traffic.counts import Batch
 from ratelimit_mw.traffic.sketches import STANDARD_ERROR
 from ratelimit_mw.traffic.store import CountStore
@@ -43,7 +43,7 @@ def test_random_counts_stay_within_the_bounds(
     url: str, clock: ManualClock, few: int, waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three workers add random counts to the same bucket, with room for few clients in the log, or in a process."""
-    monkeypatch.setattr(writer, "_MOST_NEW", waiting)
+    monkeypatch.setattr("ratelimit_mw.traffic.log._MOST_NEW", waiting)
     chance, exact = random.Random(waiting), {event: Counter[str]() for event in "ab"}
     logs = workers(url, clock, 3)
     for _ in range(8):
@@ -107,8 +107,8 @@ def test_the_counts_of_a_long_outage_are_bounded(
     url: str, clock: ManualClock, stores: list[CountStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients go first, then new events count as others. Totals stay exact."""
-    monkeypatch.setattr(writer, "_MOST_NEW", 10)
-    monkeypatch.setattr(writer, "_MOST", 3_000)
+    monkeypatch.setattr("ratelimit_mw.traffic.log._MOST_NEW", 10)
+    monkeypatch.setattr("ratelimit_mw.traffic.log._MOST", 3_000)
     log, sizes = TrafficLog(url, "1m:1h,1h:7d", clock), list[int]()
     write = stores[0].write
 

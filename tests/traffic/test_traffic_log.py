@@ -20,7 +20,7 @@ from traffic_records import NOW, BruteForce, ranges, record_all, records
 from ratelimit_mw import ConfigError, StoreError, forksafe
 from ratelimit_mw import clock as machine_clock
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.traffic import TrafficLog, counts, writer
+from ratelimit_mw.traffic import TrafficLog, counts
 from ratelimit_mw.traffic.retention import DEFAULT, Retention
 from ratelimit_mw.traffic.store import CountStore
 
@@ -245,7 +245,7 @@ def test_the_thread_writes_and_logs_an_outage_once(
     url: str, clock: ManualClock, stores: list[CountStore], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """The counts of an outage are written afterwards, and the thread ends when nothing is left."""
-    monkeypatch.setattr(writer, "INTERVAL", 0.01)
+    monkeypatch.setattr("ratelimit_mw.traffic.log.INTERVAL", 0.01)
     log, others = TrafficLog(url, clock=clock), {*threading.enumerate()}
     written: list[counts.Batch] = []
     fails = [StoreError("down"), StoreError("down"), None]

@@ -7,7 +7,7 @@ from itertools import repeat, starmap
 from typing import Final
 
 from ...traffic import TrafficLog
-from ...traffic.writer import name_of
+from ...traffic.counts import name_of
 from .events import Event, RequestOutcomes, clients_in
 
 _LONGEST: Final = 100
