@@ -39,7 +39,7 @@ class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc
     key: str
     limits: str
     until_us: Annotated[int, msgspec.Meta(lt=_NO_DATE)] | None = None
-    by: tuple[str, ...] = ()
+    by: tuple[Part, ...] = ()
 
     @property
     def client(self) -> str:
@@ -62,7 +62,7 @@ class ClientBans:
         self._clock = clock
         by_parts: dict[tuple[Part, ...], dict[str, ClientOverride]] = {}
         for each in bans:
-            by_parts.setdefault(tuple(map(part_of, each.by)), {})[each.key] = each
+            by_parts.setdefault(each.by, {})[each.key] = each
         self._tables = [([part.feature for part in by], _maker(by, secret), own) for by, own in by_parts.items()]
         self.parts = tuple(dict.fromkeys(part for by in by_parts for part in by))
 
@@ -111,7 +111,7 @@ def load_overrides(data: bytes | None) -> tuple[ClientOverride, ...]:
     head, _, body = data.partition(b"\n")
     if head == _FORMAT + _digest(body):
         with suppress(ValueError, RecursionError, msgspec.ValidationError):
-            return msgspec.convert(json.loads(body), tuple[ClientOverride, ...])
+            return msgspec.convert(json.loads(body), tuple[ClientOverride, ...], dec_hook=lambda _, text: part_of(text))
     raise ValueError("the record of overrides is damaged, or of another version")
 
 

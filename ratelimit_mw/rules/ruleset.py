@@ -12,7 +12,6 @@ from ..errors import ConfigError, suggestion
 from ..keys.features import Features
 from ..keys.forms import normalize_host
 from ..keys.key import NO_SECRET, Secret, warn_of_unknown_ip
-from ..keys.parts import part_of
 from .access_lists import AccessLists
 from .compiled import CompiledRule
 from .marks import NOWHERE, Destination, Mark, ViewMarks
@@ -151,7 +150,7 @@ class RuleSet:
         for each in overrides:
             by_rule.setdefault(each.rule, []).append(each)
         bans, names = by_rule.pop("", []), self.names_of_clients
-        unknown = {part for each in bans for part in each.by if part_of(part).feature not in names}
+        unknown = {part for each in bans for part in each.by if part.feature not in names}
         problems = {(BANNED, f"no rule uses {part}") for part in unknown}
         bans = [each for each in bans if unknown.isdisjoint(each.by)]
         self.lists = self.own_lists.with_bans(ClientBans(bans, self.secret, clock)) if bans else self.own_lists

@@ -134,6 +134,7 @@ def test_two_processes_agree_on_the_record() -> None:
 
 BAD_BODIES = {
     "a field of a later version": b'[{"rule":"api","key":"{user=acme}","limits":"7/minute","note":"x"}]',
+    "a part of a later version": b'[{"rule":"","key":"","limits":"","by":["ip in hex"]}]',
     "lists in lists": b"[" * 100_000 + b"]" * 100_000,
     "tables in tables": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
     "no UTF-8": b"\xff\xfe",
