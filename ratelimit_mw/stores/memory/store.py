@@ -35,6 +35,7 @@ _SHARED_STATES: Final = 1 << 16
 _FAR: Final = 86_400 * SECOND
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
+_NEVER: Final = 1 << 63
 _INTERVAL: Final = 60.0  # seconds between two writes of the snapshot
 
 
@@ -77,7 +78,7 @@ class MemoryStore(Store):
         self._secret = secrets.token_bytes(16)
         self._by_limit: dict[Limit, Generations] = {}
         self._by_prefix: dict[str, Generations] = {}
-        self._rotates_at = 1 << 63
+        self._rotates_at = _NEVER
         self._dropped: list[Table] = []
         self._keys = 0
         self._documents: dict[str, bytes] = {}
@@ -325,7 +326,7 @@ class MemoryStore(Store):
                     generations.rotates_at = now + generations.span
                 if now >= generations.rotates_at:
                     self._dropped += generations.rotate(now)
-            self._rotates_at = min(generations.rotates_at for generations in self._by_prefix.values())
+            self._rotates_at = min((each.rotates_at for each in self._by_prefix.values()), default=_NEVER)
         freed = 0
         while self._dropped and freed < _FREED_AT_ONCE:
             table = self._dropped.pop()

@@ -61,6 +61,12 @@ def test_unused_counts_stay_in_the_file(tmp_path: Path) -> None:
     assert not limiter(MemoryStore(snapshot=path)).hit({"ip": "192.0.2.7"})
 
 
+def test_a_snapshot_without_counts_is_read(tmp_path: Path) -> None:
+    """A process that had no request has written it."""
+    MemoryStore(snapshot=tmp_path / "limits").close()
+    assert limiter(MemoryStore(snapshot=tmp_path / "limits")).hit({"ip": "192.0.2.7"}, cost=3)
+
+
 SITES = [Rule(name=name, limits="3/hour", match={"path": f"/{name}"}) for name in "ab"]
 
 
