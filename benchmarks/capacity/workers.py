@@ -39,10 +39,7 @@ class SimulatedRequest:
 
 
 class SimulatedCalls:
-    """The calls of a worker to a server: one for each operation of a thread, or batches of an event loop.
-
-    The batches are those of ``Batcher``, and of ``NodeBatcher`` for a cluster.
-    """
+    """The calls of a worker to a server: one for each operation of a thread, or the batches of ``Batcher``."""
 
     def __init__(self, worker: SimulatedWorker, node: Process) -> None:
         self._worker = worker

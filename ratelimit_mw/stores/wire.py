@@ -200,11 +200,12 @@ class Flight:
     is_over: bool = False
 
 
-def _resolve(future: asyncio.Future[list[Any]], replies: list[Any], error: Exception | None) -> None:
+def resolve(future: asyncio.Future[_Result], result: _Result, error: Exception | None) -> None:
+    """End a future, unless its request has left."""
     if future.done():
-        return  # the request has left
+        return
     if error is None:
-        future.set_result(replies)
+        future.set_result(result)
     else:
         future.set_exception(error)
         future.exception()  # the request may leave yet: asyncio would log the error
@@ -229,7 +230,7 @@ class LoopConnection(asyncio.Protocol):
 
     def send(self, frame: bytes, replies: int, deadline: float) -> asyncio.Future[list[Any]]:
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self.post(frame, Flight(replies, deadline, partial(_resolve, future)))
+        self.post(frame, Flight(replies, deadline, partial(resolve, future)))
         return future
 
     def post(self, frame: bytes, flight: Flight) -> None:

@@ -47,9 +47,10 @@ class Refund(request.Operation):
 
     made = 0
 
-    def read(self, reply: Any, start: int) -> Any:
-        Refund.made += len(self.items) * (self.kind == request.CORRECT)
-        return super().read(reply, start)
+    def take(self, reply: Any, position: int) -> int:
+        end = super().take(reply, position)
+        Refund.made += len(self.items) * (self.kind == request.CORRECT and isinstance(self.result, list))
+        return end
 
 
 def work(url: str, ready: Any, stop: Any, done: Any, latest: Any) -> None:

@@ -180,7 +180,7 @@ def application_router(client: Any, aclient: Any, way: Way, loops: Iterable[asyn
         channel = ThreadPoolChannel(pool := _pool_of(client, redis.Redis, "client"), way)
     server = Server(_name(pool), 0)
     router = Router(Address((server,)), way)
-    router.channels[server] = channel
+    router.add(server, channel)
     return router
 
 

@@ -1,199 +1,168 @@
-"""Share calls to a server on an event loop: operations that arrive while calls are out leave with the next call.
+"""Send calls to one server. Each call has the reply then, or the error that the server replied, as its result.
 
-No timer delays a call. An operation that finds no call out leaves at once, or with all that arrive in the same turn of
-the loop if the last call had several. A call that fails fails only its own operations.
+Calls of threads leave at once. On an event loop, calls that arrive while others are out leave with the next ones. No
+timer delays a call. One that finds none out leaves at once; if the last ones left together, with all that arrive in
+the same turn of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..servers import Server
-from ..wire import Flight, LoopConnection
-from .call import Call, calls_of
+from ..blocking import run_blocking
+from ..budget import LoopClock
+from ..wire import Flight, resolve
+from .call import Call, commands_of, frame_of, receive
 from .errors import NotRunError, timed_out
-from .router import Calls, Router, frame_of
 
-_MOST: Final = 256  # operations of a call: about a millisecond of the server's time
-_WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
-_MOST_CALLS: Final = 4
+_MOST: Final = 256  # requests in a flight: about a millisecond of the server's time
+_WORTHWHILE: Final = 32  # this many waiting requests get a flight of their own while others are out
+_MOST_FLIGHTS: Final = 4
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
+_Commands = Sequence[Sequence[Call]]
+_Request = tuple[Sequence[Call], float, asyncio.Future[None]]
+"""The calls of a request to the server, their deadline, and a future that is done when they have their results."""
 
-class Batches:
-    """The calls of one event loop: a queue for each server. It replaces the methods of a router that ask."""
 
-    def __init__(self, router: Router) -> None:
-        self.router = router
-        self._loop = asyncio.get_running_loop()
-        self._owners = router.map.owners
-        self._queues: dict[Server | None, _Queue] = {}
+class Sender:
+    """Sends the calls of threads to one server, over a channel."""
 
-    def ask(self, call: Call, deadline: float) -> Awaitable[Any]:
-        """Return the result of a call, to be awaited. Raises ``StoreError``."""
-        call.future, call.deadline, call.pending = self._loop.create_future(), deadline, None
-        queue = self._queues.get(self._owners[call.slot]) or self._queue_of(call)
-        queue.waiting.append(call)
-        queue.start()
-        return call.future
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
 
-    def ask_each(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
-        """Give the calls of one request their results, or errors."""
-        future, pending = self._loop.create_future(), [None] * len(calls)
-        queues: dict[_Queue, None] = {}
-        for each in calls:
-            each.future, each.deadline, each.pending = future, deadline, pending
-            queue = self._queue_of(each)
-            queue.waiting.append(each)
-            queues[queue] = None
-        for queue in queues:
-            queue.start()
-        return future
+    async def ask(self, call: Call, deadline: float) -> None:
+        """Send a call and wait for its result. It may raise the error of the connection."""
+        (reply,) = await (await self.channel.send(frame_of((call,)), 1, deadline))
+        receive((call,), reply)
+
+    def send(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
+        """Send calls, and let the caller wait for their results. Both may raise the error of the connection."""
+        commands = commands_of(calls)
+        frame = b"".join(map(frame_of, commands))
+        return _receive(commands, run_blocking(self.channel.send(frame, len(commands), deadline)))
 
     def close(self) -> None:
-        self.router.close()
-
-    def _queue_of(self, call: Call) -> _Queue:
-        location = self._owners[call.slot]
-        if (queue := self._queues.get(location)) is None:
-            queue = self._queues[location] = _Queue(self.router, location)
-        return queue
+        self.channel.close()
 
 
-class _Queue:
-    """The calls to one server. A call is out from its flush until all of its replies are there."""
+class Batcher:
+    """Sends the calls of an event loop. A flight is out until all of its replies are there."""
 
-    def __init__(self, router: Router, location: Server | None) -> None:
-        self.router = router
-        self.location = location
+    def __init__(self, channel: Any, clock: LoopClock, is_cluster: bool) -> None:
+        self.channel = channel
+        self._clock = clock
+        self._is_cluster = is_cluster
         self._loop = asyncio.get_running_loop()
-        self._is_cluster = len(router.map.owners) > 1
-        self.waiting: list[Call] = []
-        self._connection: LoopConnection | None = None
+        self._waiting: list[_Request] = []
         self._out = 0
         self._is_flushing = False
         self._last_was_lone = True
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self) -> None:
-        """Send the operations that wait, unless a call is out that they can wait for."""
-        if self._out:
-            if len(self.waiting) >= _WORTHWHILE and self._out < _MOST_CALLS:
-                self._flush_soon()
-        elif self._last_was_lone and len(self.waiting) == 1:  # as a rule
-            taken, self.waiting = self.waiting, []
-            self.send(taken)
-        elif self._last_was_lone:
-            self._flush()
-        else:
+    def ask(self, call: Call, deadline: float) -> Awaitable[None]:
+        """Send a call, and let the caller wait for its result."""
+        return self.send((call,), deadline)
+
+    def send(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
+        """Send calls now, or with those of other requests, and let the caller wait for their results."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        request = calls, deadline, future
+        if not self._out and self._last_was_lone and not self._waiting:  # as a rule
+            self._post([request])
+            return future
+        self._waiting.append(request)
+        if not self._out or (len(self._waiting) >= _WORTHWHILE and self._out < _MOST_FLIGHTS):
             self._flush_soon()
+        return future
+
+    def close(self) -> None:
+        """Send all that waits, and close the connection after the replies."""
+        while self._waiting:
+            self._flush()
+        self.channel.close()
 
     def _flush_soon(self) -> None:
-        """Flush after all that is ready now, so that operations of one turn of the loop share a call."""
+        """Flush after all that is ready now, so that requests of one turn of the loop share a flight."""
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._is_flushing = False
-        while self.waiting:
+        while self._waiting:
             if taken := self._take():
                 self._last_was_lone = len(taken) == 1
-                self.send(taken)
+                self._post(taken)
                 return
 
-    def _take(self) -> list[Call]:
-        """Take a share of the waiting operations. They share a deadline.
+    def _take(self) -> list[_Request]:
+        """Take a share of the waiting requests. They share a deadline.
 
-        Those whose request was left, or whose deadline has passed, consume nothing.
+        Those that were left, or whose deadline has passed, consume nothing.
         """
-        waiting, now, count, taken = self.waiting, self.router.clock.now, 0, []
-        until = waiting[0].deadline + _SAME_TIME
+        waiting, now, count, taken = self._waiting, self._clock.now, 0, []
+        until = waiting[0][1] + _SAME_TIME
         # Without a cluster, half of them, so that server and process work at one time. Requests over several servers
-        # come back together, and larger calls save a tenth of the processor time.
+        # come back together, and larger flights save a tenth of the processor time.
         share = len(waiting) if self._is_cluster else max(_WORTHWHILE, (len(waiting) + 1) // 2)
-        for each in waiting[: min(_MOST, share)]:
-            if each.deadline > until:
+        for request in waiting[: min(_MOST, share)]:
+            _, deadline, future = request
+            if deadline > until:
                 break
             count += 1
-            if each.deadline <= now:
-                each.fail(timed_out(NotRunError))
-                _deliver(each)
-            elif not each.future.done():
-                taken.append(each)
+            if deadline <= now:
+                resolve(future, None, timed_out(NotRunError))
+            elif not future.done():
+                taken.append(request)
         del waiting[:count]
         return taken
 
-    def send(self, taken: list[Call]) -> None:
-        """Send to the open connection in this turn of the loop. Only a task can connect, and read the map, first."""
+    def _post(self, taken: Sequence[_Request]) -> None:
+        """Send to the open connection in this turn of the loop. Only a task can connect first."""
+        calls, deadline, _ = taken[-1]
+        if len(taken) > 1:
+            calls = [call for request in taken for call in request[0]]
+        commands = (calls,) if len(calls) == 1 else commands_of(calls)
+        flight = Flight(len(commands), deadline, partial(self._end, taken, commands))
         self._out += 1
-        connection = self._connection
-        if connection is None or not connection.is_usable or self.router.map.is_stale:
-            connection = self._connection = self.router.connection(self.location)
-        if connection is None:
-            self._run(self.router.ask_each(taken, taken[-1].deadline), taken)
-            return
-        calls = calls_of(taken) if len(taken) > 1 else taken
         try:
-            frame = calls[0].frame if len(calls) == 1 else frame_of(calls)
-            connection.post(frame, Flight(len(calls), taken[-1].deadline, partial(self._end, taken, calls)))
+            frame = frame_of(calls) if len(calls) == 1 else b"".join(map(frame_of, commands))
+            if (connection := self.channel.connection) is not None:
+                connection.post(frame, flight)
+                return
         except Exception as error:  # an argument that cannot be packed, or a connection that has just failed
-            self._fail(taken, error)
-
-    def _run(self, work: Coroutine[Any, Any, None], taken: list[Call]) -> None:
-        async def run() -> None:
-            try:
-                await work
-            except Exception as error:
-                self._fail(taken, error)
-            else:
-                self.finish(taken)
-
-        task = self._loop.create_task(run())
+            flight.end([], error)
+            return
+        task = self._loop.create_task(self._connect_and_send(frame, flight))
         self._tasks.add(task)  # an eager task may have ended already
         task.add_done_callback(self._tasks.discard)
 
-    def _end(self, taken: list[Call], calls: Sequence[Call], replies: Sequence[Any], error: Exception | None) -> None:
-        """Give calls their replies, in the turn of the loop that reads them. Send those again that a server redirects.
-
-        Or give them the error of their server.
-        """
-        assert self.location is not None
-        if error is not None:
-            self.router.fail(taken, error, self.location)
-            self._loop.call_soon(self.finish, taken)  # when the connection has taken note, too
-            return
-        left: Calls = {}
-        self.router.receive(calls, replies, self.location, left)
-        if left:
-            self._run(self.router.follow(left, taken[-1].deadline), taken)
+    async def _connect_and_send(self, frame: bytes, flight: Flight) -> None:
+        try:
+            replies = await (await self.channel.send(frame, flight.expected, flight.deadline))
+        except Exception as error:
+            flight.end([], error)
         else:
-            self.finish(taken)
+            flight.end(replies, None)
 
-    def _fail(self, taken: list[Call], error: Exception) -> None:
-        for each in taken:
-            each.fail(error)
-        self.finish(taken)
-
-    def finish(self, taken: list[Call]) -> None:
-        """Wake up the requests of calls that have their results, and send what has come meanwhile."""
+    def _end(
+        self, taken: Sequence[_Request], commands: _Commands, replies: Sequence[Any], error: Exception | None
+    ) -> None:
+        """Give calls their replies in the turn of the loop that reads them, and send what has come meanwhile."""
         self._out -= 1
-        for each in taken:
-            _deliver(each)
-        if self.waiting:
-            self._flush_soon() if self._is_cluster else self._flush()
+        if error is None:
+            for calls, reply in zip(commands, replies, strict=True):
+                receive(calls, reply)
+        for _, _, future in taken:
+            resolve(future, None, error)
+        if self._waiting:
+            self._flush_soon() if self._is_cluster or error is not None else self._flush()
 
 
-def _deliver(call: Call) -> None:
-    """Wake up the request of an operation that has its result, unless it waits for the results of others."""
-    result, pending, future = call.result, call.pending, call.future
-    if pending is not None:
-        pending.pop()
-        if pending:
-            return
-        result = None
-    if not future.done():
-        (future.set_exception if isinstance(result, Exception) else future.set_result)(result)
+async def _receive(commands: _Commands, flight: Awaitable[Sequence[Any]]) -> None:
+    for calls, reply in zip(commands, await flight, strict=True):
+        receive(calls, reply)

@@ -5,10 +5,9 @@ Several ``Operation`` objects can share a call of ``shell.lua``. This file opens
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from hiredis import pack_command
@@ -16,13 +15,10 @@ from redis import ResponseError
 
 from ...clock import wall_us
 from ...decision import Decision, Hit, SlotCost
-from ...errors import StateError, StoreError
+from ...errors import StateError
 from ..base import RECORDS
 from .errors import Command, as_store_error, error_code
 from .script import PACKED, LuaAlgorithm, Script, build_script, read_script
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Kind(NamedTuple):
@@ -48,13 +44,11 @@ _limit_and_cost: Final = itemgetter(0, 2)
 class Call:
     """A command or a script, ``verb``, to the server of a slot, 0 without a cluster. ``names`` are those in Redis."""
 
-    __slots__ = ("arguments", "deadline", "future", "has_text", "items", "names", "pending", "result", "slot", "verb")
-    future: asyncio.Future[Any]
-    """Done when ``pending`` is empty: a list that the calls of one request share. A lone call has none."""
-    pending: list[None] | None
-    deadline: float
+    __slots__ = ("arguments", "has_text", "is_alone", "items", "names", "result", "slot", "verb")
     result: Any
-    """The reply, or what is read from it, or a ``StoreError``."""
+    """The reply, or what is read from it, or an error: in the end a ``StoreError``."""
+    is_alone: bool
+    """Whether it shares its command with no other. Only a part of its slot may be at the server."""
     has_text: bool
     """Whether the command carries the script, for a server that lacks it, or names the script by its hash."""
 
@@ -66,44 +60,22 @@ class Call:
         self.names = names
         self.slot = slot
         self.arguments = arguments
-        self.has_text = False
+        self.has_text, self.is_alone = False, True
 
-    @property
-    def frame(self) -> bytes:
-        """``command`` as it is sent."""
-        return cast("bytes", pack_command(self.command))
-
-    @property
-    def command(self) -> Command:
-        verb, *arguments = self.pack()
-        if isinstance(verb, bytes):
-            return (verb, *self.names, *arguments)
-        script = (b"EVAL", verb.text) if self.has_text else (b"EVALSHA", verb.sha)
-        return (*script, len(self.names), *self.names, *arguments)
-
-    def pack(self) -> tuple[Any, ...]:
-        """Return the command or the script, and the arguments."""
-        return (self.verb, *self.arguments)
-
-    def receive(self, reply: Any) -> None:
-        """Set the result."""
+    def take(self, reply: Any, position: int) -> int:
+        """Set the result from a place of the reply on, or an error reply. Return the place after it."""
         self.result = reply
+        return position
 
     def fail(self, error: Exception) -> None:
-        """Set an error as the result."""
-        if isinstance(error, ResponseError) and (code := error_code(error)) in ("WRONGTYPE", "STATE"):
-            number = int(str(error).rpartition(" ")[2]) if code == "STATE" else 1
-            error = undecodable(str(self.items[number - 1]))
+        """Set an error as the result. STATE has the number of a key that holds something else."""
+        if isinstance(error, ResponseError) and error_code(error) == "STATE":
+            error = undecodable(self.key(int(str(error)[6:])))
         self.result = as_store_error(error)
 
-    def split(self) -> list[Self]:
-        """Return a call for each key."""
-        parts = []
-        for i in range(len(self.items)):
-            part = copy.copy(self)
-            part.items, part.names = [self.items[i]], [self.names[i]]
-            parts.append(part)
-        return parts
+    def key(self, number: int) -> str:
+        """Return a key. They are numbered from 1, as in Lua."""
+        return str(self.items[number - 1])
 
 
 class Operation(Call):
@@ -120,40 +92,30 @@ class Operation(Call):
         self.items = items
         self.names = names
         self.slot = slot
-        self.has_text = False
+        self.has_text = self.is_alone = False
         self.now = now
 
-    def pack(self) -> tuple[Script, bytes]:
-        return pack_operations((self,))
-
-    @property
-    def frame(self) -> bytes:
-        if self.has_text or (ends := _ends_of(self)) is None:
-            return super().frame
-        names = [b"$%d\r\n%b\r\n" % (len(name), name) for name in self.names]
-        return b"".join((ends[0], *names, ends[1]))
-
-    def receive(self, reply: Sequence[Any]) -> None:
-        self.take(reply, 0)
-
-    def take(self, reply: Sequence[Any], position: int) -> int:
-        """Set the result, or the error of this operation. Return the place after them in the reply."""
-        head = reply[position]
-        if not isinstance(head, bytes):
-            return self.read(reply, position + 1)
-        if head.startswith(b"STATE "):
-            self.fail(undecodable(str(self.items[int(head[6:]) - 1][1])))
-        else:
-            self.fail(StoreError(f"Redis: {head.decode('utf-8', 'replace')}"))
-        return position + 1
+    def split(self) -> list[Operation]:
+        """Return an operation for each key."""
+        parts = zip(self.items, self.names, strict=True)
+        return [Operation(self.kind, [item], [name], self.slot, self.now) for item, name in parts]
 
     def fail(self, error: Exception) -> None:
-        self.result, self.stops = as_store_error(error), True
+        super().fail(error)
+        self.stops = True
 
-    def read(self, reply: Sequence[Any], start: int) -> int:
-        """Set the result, and return the place after its values. The time is before them."""
+    def key(self, number: int) -> str:
+        return str(self.items[number - 1][1])
+
+    def take(self, reply: Any, position: int) -> int:
+        if isinstance(reply, ResponseError):
+            return super().take(reply, position)
+        head, start = reply[position], position + 1
+        if isinstance(head, bytes):
+            self.fail(ResponseError(head.decode("utf-8", "replace")))
+            return start
         if self.kind == CORRECT:
-            self.result, self.stops = [reply[start - 1]] * len(self.items), False
+            self.result, self.stops = [head] * len(self.items), False
             return start
         self.result, self.stops = (decisions := []), False
         for hit in self.items:
@@ -168,40 +130,44 @@ class Operation(Call):
         return start
 
 
-class SharedCall(Call):
-    """The call that decides several operations of one slot, one after another."""
-
-    __slots__ = ()
-    items: Sequence[Operation]
-
-    def __init__(self, operations: Sequence[Operation]) -> None:
-        super().__init__(b"", operations, [name for each in operations for name in each.names], operations[0].slot)
-
-    def pack(self) -> tuple[Script, bytes]:
-        return pack_operations(self.items)
-
-    def receive(self, reply: Sequence[Any]) -> None:
-        position = 0
-        for each in self.items:
-            position = each.take(reply, position)
-
-    def fail(self, error: Exception) -> None:
-        for each in self.items:
-            each.fail(error)
+# -- commands ------------------------------------------------------------------------------------------------------
 
 
-def calls_of(calls: Sequence[Call]) -> Sequence[Call]:
-    """Return these calls, with one for all operations of a slot."""
-    if len(calls) == 1 or len({each.slot for each in calls}) == len(calls):
-        return calls
-    shared: dict[int, list[Operation]] = {}
-    alone: list[Call] = []
+def commands_of(calls: Sequence[Call]) -> Sequence[Sequence[Call]]:
+    """Return the calls of each command to send: the operations of a slot share one."""
+    commands: dict[Call | int, list[Call]] = {}
     for each in calls:
-        if isinstance(each, Operation):
-            shared.setdefault(each.slot, []).append(each)
-        else:
-            alone.append(each)
-    return alone + [group[0] if len(group) == 1 else SharedCall(group) for group in shared.values()]
+        commands.setdefault(each if each.is_alone else each.slot, []).append(each)
+    return list(commands.values())
+
+
+def frame_of(calls: Sequence[Call]) -> bytes:
+    """Return the bytes of a command."""
+    first = calls[0]
+    if not isinstance(first, Operation):
+        verb, arguments = first.verb, first.arguments
+    elif len(calls) == 1 and not first.has_text and (ends := _ends_of(first)) is not None:
+        return b"".join((ends[0], *[b"$%d\r\n%b\r\n" % (len(name), name) for name in first.names], ends[1]))
+    else:
+        verb, arguments = pack_operations(calls)
+    names = [name for each in calls for name in each.names]
+    command: Command = (verb, *names, *arguments)
+    if isinstance(verb, Script):
+        has_text = True in [each.has_text for each in calls]
+        script = (b"EVAL", verb.text) if has_text else (b"EVALSHA", verb.sha)
+        command = (*script, len(names), *names, *arguments)
+    return cast("bytes", pack_command(command))
+
+
+def receive(calls: Sequence[Call], reply: Any) -> None:
+    """Give the calls of a command their results."""
+    position = 0
+    try:
+        for each in calls:
+            position = each.take(reply, position)
+    except Exception as error:  # no reply of this command
+        for each in calls:
+            each.fail(error)
 
 
 # -- the argument of the shell -------------------------------------------------------------------------------------
@@ -226,7 +192,7 @@ def _ends_of(operation: Operation) -> tuple[bytes, bytes] | None:
             return None
         if len(_ends) >= _MOST_PACKED:
             _ends.clear()
-        script, argument = operation.pack()
+        script, (argument,) = pack_operations((operation,))
         count = len(operation.names)
         tail = b"$%d\r\n%b\r\n" % (len(argument), argument)
         head: Command = (b"EVALSHA", script.sha, count)
@@ -234,7 +200,7 @@ def _ends_of(operation: Operation) -> tuple[bytes, bytes] | None:
     return ends
 
 
-def pack_operations(operations: Sequence[Operation]) -> tuple[Script, bytes]:
+def pack_operations(operations: Sequence[Any]) -> tuple[Script, tuple[bytes]]:
     """Return the script, and its argument: the limits, and the numbers of all operations."""
     limits: list[Any] = []
     known: dict[Any, int] = {}  # the numbers of the limits, from 1, as in Lua
@@ -258,7 +224,7 @@ def pack_operations(operations: Sequence[Operation]) -> tuple[Script, bytes]:
             if each.kind == CORRECT:
                 at, consumed, delay = item[3] or (None, None, None)
                 numbers += (at, consumed, delay if delay is None else number_or_text(delay))
-    return build_script(frozenset(algorithms)), _encode((limits, numbers))
+    return build_script(frozenset(algorithms)), (_encode((limits, numbers)),)
 
 
 def number_or_text(number: int) -> int | str:

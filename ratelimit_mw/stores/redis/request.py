@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
 from ...errors import StateError, StoreError
@@ -26,7 +26,6 @@ _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 _LEAST_MS: Final = 1_000
 """A state stays this long at least, as in the shell."""
 _LONGEST_MS: Final = 10**14
-_Kind = TypeVar("_Kind", bound=Call)
 
 
 class OwnCall(TimedCall):
@@ -100,9 +99,7 @@ class RedisRequest:
         self.now, kind = now, HIT if consume else PEEK
         here = [] if have_lua(hits) else _decided_here(hits)
         there = [hit for hit in hits if hit not in here] if here else hits
-        decided = await self._ask_each(self._operations(kind, there))
-        for operation in self._operations(kind, here):
-            decided += await self._run_here(operation, True in [each.stops for each in decided])
+        decided = await self._run(self._operations(kind, there) + self._operations(kind, here))
         if len(decided) > 1 and True in [each.stops for each in decided]:
             await self._withdraw(decided, consume)
         return _in_order(hits, decided)
@@ -118,7 +115,9 @@ class RedisRequest:
 
     async def forget(self, keys: Iterable[str]) -> None:
         """Delete keys."""
-        _checked(await self._ask_each([self._on_key(b"DEL", key) for key in keys]))
+        calls = [self._on_key(b"DEL", key) for key in keys]
+        await self._calls.ask_each(calls, self.deadline)
+        _check(calls)
 
     async def read_record(self, name: str) -> bytes | None:
         """Return the data of a record."""
@@ -130,21 +129,21 @@ class RedisRequest:
 
     async def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
-        for location in await self._calls.router.primaries(self.deadline):
+        for location in await self._calls.primaries(self.deadline):
             # A server that is full, loading or a replica replies to PING, but takes no hit.
-            if key := self._calls.router.map.key_at(location, lambda key: self.place(key)[1]):
+            if key := self._calls.map.key_at(location, lambda key: self.place(key)[1]):
                 await self.ask(self._on_key(b"SET", key, b"", b"PX", 1))
 
     async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         """List with SCAN, one server after the other."""
         number, cursor = numbers_in(place)
-        servers = await self._calls.router.primaries(self.deadline)
+        servers = await self._calls.primaries(self.deadline)
         if number >= len(servers):
             return KeyPage([], None)
         pattern = _SPECIAL.sub(r"\\\g<0>", self.place(prefix)[0].decode()) + "*"
         scan = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", LOOKED_AT
         try:
-            following, names = await self._calls.router.command(servers[number], self.deadline, *scan)
+            following, names = await self._calls.command(servers[number], self.deadline, *scan)
         except Exception as error:
             raise as_store_error(error) from error
         cursor = int(following)
@@ -172,18 +171,25 @@ class RedisRequest:
     async def ask(self, call: Call) -> Any:
         return await self._calls.ask(call, self.deadline)
 
-    async def _ask_each(self, calls: list[_Kind]) -> list[_Kind]:
-        """Ask for the results. A call whose keys are on two servers has run nothing: its parts take its place."""
-        if calls:
-            await self._calls.ask_each(calls, self.deadline)
-        if not (moving := [each for each in calls if _is_moving(each)]):
-            return calls
-        parts = [part for each in moving for part in each.split()]
-        await self._calls.ask_each(parts, self.deadline)
-        return [each for each in calls if each not in moving] + parts
+    async def _run(self, operations: list[Operation]) -> list[Operation]:
+        """Run operations: at once by calls, then those without Lua in this process.
 
-    async def _run_here(self, operation: Operation, is_rejected: bool = False) -> list[Operation]:
-        """Run an operation in this process. Return it, or its parts when their slot is moving."""
+        An operation whose keys are on two servers has run nothing: its parts take its place.
+        """
+        done = [each for each in operations if have_lua(each.items)]
+        if done:
+            await self._calls.ask_each(done, self.deadline)
+        for operation in [each for each in operations if each not in done]:
+            await self._run_here(operation, True in [each.stops for each in done])
+            done.append(operation)
+        moving = [each for each in done if type(each.result) is MovingSlotError and len(each.items) > 1]
+        if not moving:
+            return done
+        parts = await self._run([part for each in moving for part in each.split()])
+        return [each for each in done if each not in moving] + parts
+
+    async def _run_here(self, operation: Operation, is_rejected: bool) -> None:
+        """Run an operation in this process. When the request is rejected already, it consumes nothing."""
         kind, items = operation.kind, operation.items
         own = OwnCall(self, is_rejected)
         try:
@@ -196,15 +202,6 @@ class RedisRequest:
             operation.fail(error)
         finally:
             self.unmade += own.unmade
-        if not _is_moving(operation):
-            return [operation]
-        return [part for each in operation.split() for part in await self._run_here(each, is_rejected)]
-
-    async def _run(self, operations: list[Operation]) -> list[Operation]:
-        """Run operations by calls, and those without Lua in this process."""
-        here = [each for each in operations if not have_lua(each.items)]
-        asked = await self._ask_each([each for each in operations if each not in here])
-        return asked + [part for each in here for part in await self._run_here(each)]
 
     # -- refunds -------------------------------------------------------------------------------------------------------
 
@@ -254,19 +251,15 @@ def _decided_here(hits: Sequence[Hit]) -> list[Hit]:
 
 def _in_order(items: Sequence[Any], done: list[Operation]) -> list[Any]:
     """Return the result of each hit or correction. Raise the error of an operation that failed."""
-    results = {id(item): of for each in _checked(done) for item, of in zip(each.items, each.result, strict=True)}
+    _check(done)
+    results = {id(item): of for each in done for item, of in zip(each.items, each.result, strict=True)}
     return [results[id(item)] for item in items]
 
 
-def _is_moving(call: Call) -> bool:
-    return type(call.result) is MovingSlotError and len(call.items) > 1
-
-
-def _checked(calls: list[_Kind]) -> list[_Kind]:
+def _check(calls: Sequence[Call]) -> None:
     for each in calls:
         if isinstance(each.result, Exception):  # a ``ConfigError`` too
             raise each.result
-    return calls
 
 
 def _refunds(decisions: Sequence[Decision]) -> list[Correction]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -17,21 +17,20 @@ from hiredis import pack_command
 from redis import ResponseError
 
 from ...clock import monotonic
-from ...errors import ConfigError
+from ...errors import ConfigError, RateLimitError
 from ..base import Facts
 from ..blocking import run_blocking
 from ..servers import Server
-from ..ways import Channel, Way
-from ..wire import LoopConnection
+from ..ways import EventLoop, Way
+from ..wire import NotConnectedError
 from .address import Address
-from .call import Call, SharedCall, calls_of
-from .errors import NotRunError, as_store_error, error_code
+from .batch import Batcher, Sender
+from .call import Call
+from .errors import NotRunError, as_store_error, error_code, timed_out
 from .login import log_in
-from .slot_map import SlotMap
+from .slot_map import NOWHERE, SlotMap
 
-Calls = dict[Server | None, list[Call]]
-_ASKING: Final = Call(b"ASKING", (), (), 0)
-"""Goes before a call that an ASK has redirected. Nothing waits for its result."""
+Calls = dict[Server, list[Call]]
 _MOST_HOPS: Final = 6
 _MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
 _UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
@@ -56,68 +55,43 @@ class Router:
         self.way = way
         self.clock = way.clock
         self.map = SlotMap(address)
-        self.channels: dict[Server, Channel] = {}
-        """The connections to each server, opened when a call needs them."""
+        self._senders: dict[Server, Sender | Batcher] = {}
+        """They have the connections to each server, opened when a call needs them."""
+        self._reading: Future[None] | None = None
+        """Done when a call that reads the map has ended."""
         self._next_read = 0.0
-        self._failure = ""
+        self._failure = str(timed_out())
         """The reason why there is no map yet."""
-
-    @property
-    def router(self) -> Router:
-        """This router, which ``Batches`` of an event loop have as well."""
-        return self
 
     async def ask(self, call: Call, deadline: float) -> Any:
         """Return the result of a call. Raises ``StoreError``."""
         location = self.map.owners[call.slot]
-        if location not in self.channels or self.map.is_stale:
+        sender = self._senders.get(location)
+        if sender is None or self.map.is_stale:
             await self.ask_each((call,), deadline)
         else:  # as a rule, and quicker
-            await self._ask_at(location, call, deadline)
+            try:
+                await sender.ask(call, deadline)
+            except Exception as error:
+                call.result = error
+            if isinstance(call.result, Exception):
+                await self._follow(await self._settle({location: [call]}, deadline), deadline)
         if isinstance(call.result, Exception):
             raise call.result
         return call.result
 
-    async def _ask_at(self, location: Server, call: Call, deadline: float) -> None:
-        """Give a call its result, from a server that was asked before."""
-        try:
-            (reply,) = await (await self.channels[location].send(call.frame, 1, deadline))
-            if isinstance(reply, ResponseError):
-                left: Calls = {}
-                self._redirect(call, reply, location, left)
-                await self.follow(left, deadline)
-            else:
-                call.receive(reply)
-        except NotRunError:  # no connection, so it was not sent
-            self.map.mark_silent(location)
-            await self.ask_each((call,), deadline)
-        except Exception as error:
-            self.fail((call,), error, location)
-
     async def ask_each(self, calls: Sequence[Call], deadline: float) -> None:
         """Give each call its result, or its error. All go out at once, those of one server together."""
-        left: Calls = {}
-        try:
-            if self.map.is_stale or not self.map.is_known:
-                await self._refresh(deadline)
-        except Exception as error:
-            fail(calls, error)
-            return
-        owners = self.map.owners
-        for each in calls_of(calls):
-            left.setdefault(owners[each.slot], []).append(each)
-        await self.follow(left, deadline)
-
-    def connection(self, location: Server | None) -> LoopConnection | None:
-        """Return the open connection of an event loop to a server, unless the map has to be read first."""
-        if location is None or self.map.is_stale or not self.map.is_known:
-            return None
-        channel = self.channels.get(location)
-        return None if channel is None else channel.connection
+        slots, left = self.map, Calls()
+        if slots.is_stale or not slots.is_known:
+            await self._refresh(deadline, waits=not slots.is_known)
+        for each in calls:
+            left.setdefault(slots.owners[each.slot], []).append(each)
+        await self._follow(left, deadline)
 
     async def command(self, location: Server, deadline: float, *command: Any) -> Any:
         """Return the reply of one server to a command. Raises any error."""
-        (reply,) = await (await self._channel(location).send(pack_command(command), 1, deadline))
+        (reply,) = await (await self._sender(location).channel.send(pack_command(command), 1, deadline))
         if isinstance(reply, ResponseError):
             raise reply
         return reply
@@ -127,111 +101,101 @@ class Router:
         if self.map.is_stale:
             self._next_read = 0.0  # at once
         await self._refresh(deadline)
+        if not self.map.is_known:
+            raise NotRunError(self._failure)
         return sorted(self.map.primaries)
 
     def close(self) -> None:
         """Close the connections."""
-        for channel in list(self.channels.values()):
-            channel.close()
+        for sender in list(self._senders.values()):
+            sender.close()
 
-    # -- calls to several servers --------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
-    async def follow(self, left: Calls, deadline: float) -> None:
+    async def _follow(self, left: Calls, deadline: float) -> None:
         """Send calls to their servers, and then to those that these redirect to."""
         for _ in range(_MOST_HOPS):
             if not left:
                 return
             left = await self._send(left, deadline)
-        for calls in left.values():
-            fail(calls, NotRunError(_ENDLESS))
+        for call in [each for calls in left.values() for each in calls]:
+            call.fail(NotRunError(_ENDLESS))
 
     async def _send(self, calls: Calls, deadline: float) -> Calls:
         """Send calls, then await all replies. Return those that are left. A server that fails fails its own only."""
-        half = (self.clock.now + deadline) / 2
-        flights: list[Any] = []
-        unsent: list[tuple[Call, Server, NotRunError]] = []
-        left: Calls = {}
+        flights: list[tuple[list[Call], Awaitable[None]]] = []
         for location, sent in calls.items():
-            if location is None:
-                self.map.is_stale = True
-                fail(sent, NotRunError(_UNKNOWN))
-                continue
             try:
-                flight = await self._channel(location).send(frame_of(sent), len(sent), deadline)
-                flights.append((location, sent, flight))
-            except NotRunError as error:
+                flights.append((sent, self._sender(location).send(sent, deadline)))
+            except Exception as error:
+                _set(sent, error)
+        for sent, flight in flights:
+            try:
+                await flight
+            except Exception as error:
+                _set(sent, error)
+        return await self._settle(calls, deadline)
+
+    async def _settle(self, calls: Calls, deadline: float) -> Calls:
+        """Return the calls that have to go out again, by server. The others have their results."""
+        left = Calls()
+        failed = [(call, at) for at, sent in calls.items() for call in sent if isinstance(call.result, Exception)]
+        if unsent := [at for call, at in failed if isinstance(call.result, NotRunError) and at is not NOWHERE]:
+            for location in unsent:
                 self.map.mark_silent(location)
-                unsent += [(call, location, error) for call in sent if call is not _ASKING]
-            except Exception as error:
-                self.fail(sent, error, location)
-        for location, sent, flight in flights:
-            try:
-                self.receive(sent, await flight, location, left)
-            except Exception as error:
-                self.fail(sent, error, location)
-        if unsent and self.clock.now <= half:  # otherwise the server was silent, and there is no time left
-            with suppress(NotRunError):
-                await self._refresh(deadline)
-        for call, location, failure in unsent:
-            owner = self.map.owners[call.slot]
-            if owner is None or owner == location:
-                call.fail(failure)
-            else:
-                left.setdefault(owner, []).append(call)
+            await self._refresh(deadline)
+        for call, location in failed:
+            self._redirect(call, location, left)
         return left
 
-    def receive(self, calls: Sequence[Call], replies: Sequence[Any], source: Server, left: Calls) -> None:
-        """Give calls the replies of a server. Add those to ``left`` that have to go out again."""
-        for call, reply in zip(calls, replies, strict=True):
-            if isinstance(reply, ResponseError):
-                self._redirect(call, reply, source, left)
-            else:
-                try:
-                    call.receive(reply)
-                except Exception as error:  # no reply of this command
-                    self.fail((call,), error, source)
-
-    def fail(self, calls: Sequence[Call], error: Exception, location: Server) -> None:
-        """Give calls the error of their server. If the server is silent, another server may have its slots."""
-        if not isinstance(error, ResponseError):
-            self.map.mark_silent(location)
-        fail(calls, error)
-
-    def _redirect(self, call: Call, error: ResponseError, source: Server, left: Calls) -> None:
-        """Call the server that an error reply names, or send the script."""
-        code = error_code(error)
-        again: Sequence[Call] = (call,)
+    def _redirect(self, call: Call, source: Server, left: Calls) -> None:
+        """Let a call go to another server, or go with its script or alone, unless its error is its result."""
+        error, owner, again = call.result, self.map.owners[call.slot], [call]
+        code = error_code(error) if isinstance(error, ResponseError) else ""
         if code == "NOSCRIPT":
             call.has_text = True
-            source = self.map.owners[call.slot] or source  # which sends an ASK again
+            source = owner  # which sends an ASK again
         elif code in ("MOVED", "ASK") and self._address.cluster:
             source = self.map.redirect(error, source, call.slot)
-            again = (call,) if code == "MOVED" else (_ASKING, call)
-        elif code == "TRYAGAIN" and isinstance(call, SharedCall):
-            again = call.items
+            if code == "ASK":
+                call.is_alone = True
+                again = [Call(b"ASKING", (), (), call.slot), call]
+        elif code == "TRYAGAIN" and not call.is_alone:
+            call.is_alone = True
+        elif isinstance(error, NotRunError) and owner not in (source, NOWHERE):
+            source = owner
         else:
-            if code in _UNWELL:
-                self.map.mark_silent(source)
+            if code in _UNWELL or not (code or isinstance(error, RateLimitError)):
+                self.map.mark_silent(source)  # another server may have its slots
             call.fail(error)
             return
         left.setdefault(source, []).extend(again)
 
     # -- the map -------------------------------------------------------------------------------------------------------
 
-    async def _refresh(self, deadline: float) -> None:
-        """Read the map if it is missing or stale, once in an interval."""
+    async def _refresh(self, deadline: float, waits: bool = True) -> None:
+        """Read the map if it is missing or stale, once in an interval. ``waits``: first let another call read it."""
         slots = self.map
-        if slots.is_known and (not slots.is_stale or monotonic() < self._next_read):
+        while waits and self._reading is not None and not self._reading.done():
+            try:
+                await self.way.result(self._reading, deadline)
+            except TimeoutError:
+                return
+        if monotonic() < self._next_read or (slots.is_known and not slots.is_stale):
             return
-        slots.is_stale = False
-        if monotonic() >= self._next_read or not (slots.is_known or self._failure):
-            self._next_read = monotonic() + (_MAP_INTERVAL if self._address.cluster else 0)
+        self._next_read = monotonic() + (_MAP_INTERVAL if self._address.cluster else 0)
+        self._reading, slots.is_stale = Future(), False
+        reading = self._reading
+        try:
             await self._read_map(deadline)
-        if not slots.is_known:
-            raise NotRunError(self._failure)
-        for location in set(self.channels).difference(slots.servers()):
-            if channel := self.channels.pop(location, None):  # another thread may have taken it
-                channel.close()
+        except BaseException:  # the caller was cancelled
+            slots.is_stale, self._next_read = True, 0.0
+            raise
+        finally:
+            reading.set_result(None)
+        for location in set(self._senders).difference(slots.servers()):
+            if sender := self._senders.pop(location, None):  # another thread may have taken it
+                sender.close()
 
     async def _read_map(self, deadline: float) -> None:
         """Ask one server after another for the map. Without a reply, the old map stays in use."""
@@ -244,20 +208,23 @@ class Router:
             except Exception as error:
                 self.map.mark_silent(location)
                 self._failure = str(as_store_error(error))
-            except BaseException:  # the caller was cancelled
-                self.map.is_stale = True
-                raise
         if self._address.service:
             self._failure = f"no sentinel knows the primary of {self._address.service!r}: {self._failure}"
             self.map.forget_primary()
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
-    def _channel(self, location: Server) -> Channel:
-        channel = self.channels.get(location)
-        if channel is None:  # another thread may have opened one
-            channel = self.channels.setdefault(location, self.way.channel(partial(self._connect, location)))
-        return channel
+    def add(self, location: Server, channel: Any) -> Sender | Batcher:
+        """Let calls to a server go over a channel."""
+        sender: Sender | Batcher = Sender(channel)
+        if isinstance(self.way, EventLoop):
+            sender = Batcher(channel, self.way.clock, self._address.cluster)
+        return self._senders.setdefault(location, sender)  # another thread may have opened one
+
+    def _sender(self, location: Server) -> Sender | Batcher:
+        if location is NOWHERE:
+            raise NotRunError(_UNKNOWN if self.map.is_known else self._failure)
+        return self._senders.get(location) or self.add(location, self.way.channel(partial(self._connect, location)))
 
     async def _connect(self, location: Server, deadline: float) -> Any:
         address = self._address
@@ -267,6 +234,8 @@ class Router:
             return await self._log_in(self.way, address, location, deadline)
         except ConfigError:
             raise
+        except TimeoutError as error:  # a silent server leaves no time for another one
+            raise NotConnectedError from error
         except Exception as error:
             raise NotRunError(str(as_store_error(error))) from error
 
@@ -278,7 +247,7 @@ class Router:
                 yield self._facts_of("sentinel", location, *self.map.question)
             try:
                 self.map.is_stale = True
-                run_blocking(self._refresh(self.clock.now + _FACTS_SECONDS))
+                run_blocking(self.primaries(self.clock.now + _FACTS_SECONDS))
             except Exception as error:
                 yield Facts("primary", address.service, {}, str(as_store_error(error)), False)
         for location in sorted(self.map.servers() if address.service else self.map.sources()):
@@ -296,14 +265,9 @@ class Router:
             return Facts(kind, str(location), {}, str(as_store_error(error)), isinstance(error, ResponseError))
 
 
-def frame_of(calls: Sequence[Call]) -> bytes:
-    """Return the bytes of calls."""
-    return b"".join([each.frame for each in calls])
-
-
-def fail(calls: Sequence[Call], error: Exception) -> None:
+def _set(calls: Sequence[Call], error: Exception) -> None:
     for each in calls:
-        each.fail(error)
+        each.result = error
 
 
 def values_of(reply: Any) -> dict[str, str]:

@@ -23,10 +23,9 @@ from ..blocking import forms, run_blocking
 from ..calls import CallStore
 from ..servers import tls_context
 from ..url import parse_url_of, redacted_url
-from ..ways import EventLoop, Way
+from ..ways import Way
 from .address import Address, Remap
 from .application import application_router
-from .batch import Batches
 from .call import HIT, PEEK, Operation, have_lua, key_name
 from .request import RedisRequest
 from .router import Router
@@ -94,12 +93,10 @@ class RedisStore(CallStore):
         if address is None:
             (self.name, _) = self._threads.connections.map.primaries[0]
 
-    def _connect(self, way: Way) -> Router | Batches:
+    def _connect(self, way: Way) -> Router:
         if self._address is None:
-            router = application_router(self._client, self._aclient, way, self._loops.values)
-        else:
-            router = Router(self._address, way)
-        return Batches(router) if isinstance(way, EventLoop) else router
+            return application_router(self._client, self._aclient, way, self._loops.values)
+        return Router(self._address, way)
 
     # Most requests are one call, and a ``RedisRequest`` takes a twentieth of its time.
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:

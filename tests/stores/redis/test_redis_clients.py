@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 from redis.retry import Retry
-from redis_handles import PATIENT, address, client, hit, limit_of
+from redis_handles import PATIENT, address, client, hit, limit_of, ways_of
 from redis_proxy import Proxy
 from servers import HOST, Server, redis_running, wait_for
 
@@ -166,16 +166,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_a_credential_provider_logs_in(guarded: Server) -> None:
     """Blocking and async connections ask the provider, in a thread of its own."""
     provider, limit = Rotating(), limit_of("5/hour")
-
-    async def run(store: RedisStore) -> int:
-        try:
-            return (await store.aapply([hit(limit)]))[0].remaining
-        finally:
-            await store.aclose()
-
     store = RedisStore(f"redis://{HOST}:{guarded.port}/2", timeout_us=PATIENT, credential_provider=provider)
-    assert store.apply([hit(limit)])[0].remaining == 4
-    assert asyncio.run(run(store)) == 3
+    assert [send(hit(limit))[0].remaining for send in ways_of(store).values()] == [4, 3]
     store.close()
     assert provider.calls == ["ratelimit_mw background"] * 2
 
@@ -187,16 +179,9 @@ def test_a_slow_credential_provider_is_within_the_budget(guarded: Server) -> Non
     provider = Rotating(wait)
     store = RedisStore(address(guarded), timeout_us=50_000, credential_provider=provider)
     patient = RedisStore(address(guarded), timeout_us=PATIENT, credential_provider=provider)
-    for _ in range(3):
+    for send in 2 * [*ways_of(store).values()]:
         with pytest.raises(StoreError, match="time budget"):
-            store.apply([hit(limit_of("5/hour"))])
-
-    async def run() -> None:
-        with pytest.raises(StoreError, match="time budget"):
-            await store.aapply([hit(limit_of("5/hour"))])
-        await store.aclose()
-
-    asyncio.run(run())
+            send(hit(limit_of("5/hour")))
     assert len(provider.calls) == 1
     wait.set()
     assert patient.apply([hit(limit_of("5/hour"))])[0].allowed

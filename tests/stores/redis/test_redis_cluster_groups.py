@@ -237,7 +237,9 @@ def test_a_refund_that_fails_is_counted_or_made_later(
 
     async def failing(self: Router, messages: Any, deadline: float) -> None:
         if failures and any(each.kind == CORRECT for each in messages):
-            self.fail(messages, failures.pop(), self.map.primaries[0])
+            problem = failures.pop()
+            for each in messages:
+                each.fail(problem)
         else:
             await ask(self, messages, deadline)
 

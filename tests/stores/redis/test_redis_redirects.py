@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from ratelimit_mw.stores.redis.call import HIT, Operation, key_name
 from ratelimit_mw.stores.redis.errors import NotRunError, as_store_error
 from ratelimit_mw.stores.redis.router import Router
 from ratelimit_mw.stores.redis.slot_map import SlotMap
+from ratelimit_mw.stores.ways import EventLoop
 
 BUDGET = 0.05
 A, B, C, R = (("a", 1), ("b", 2), ("c", 3), ("r", 4))
@@ -39,12 +41,15 @@ class Servers:
         self.maps: dict[str, Any] = {}
         self.sent: list[str] = []
         self.clock: Any = SimpleNamespace(now=0.0)
+        self.accepts = asyncio.Event()
+        self.accepts.set()
 
     def way(self) -> Any:
         return SimpleNamespace(clock=self.clock, channel=Pool)
 
     async def connect(self, _: Any, __: Address, location: Location, deadline: float) -> Callable[[Any], Any]:
         host = location[0]
+        await self.accepts.wait()
         if self.replies.get(host) is DOWN:
             self.sent.append(f"{host}:rejected")
             raise ConnectionRefusedError("refused")
@@ -68,6 +73,8 @@ DOWN, SILENT = object(), object()
 
 
 class Pool:
+    connection = None
+
     def __init__(self, connect: Callable[[float], Awaitable[Callable[[Any], Any]]]) -> None:
         self._connect = connect
 
@@ -99,14 +106,19 @@ def opened(servers: Servers, *hosts: Location) -> Router:
 class Heard(Operation):
     """An operation whose result is its reply."""
 
-    def receive(self, reply: Any) -> None:
+    def take(self, reply: Any, position: int) -> int:
         self.result = reply
+        return position
+
+
+def heard() -> Heard:
+    one = hit(limit_of("9/hour"))
+    return Heard(HIT, [one], [key_name("rl:", one.key)], 7)
 
 
 def ask(cluster: Router, servers: Servers) -> Any:
     """Return the reply to a message or its error."""
-    one = hit(limit_of("9/hour"))
-    message = Heard(HIT, [one], [key_name("rl:", one.key)], 7)
+    message = heard()
     servers.sent.clear()
     try:
         run_blocking(cluster.ask_each([message], servers.clock.now + BUDGET))
@@ -247,6 +259,28 @@ def test_the_map_is_read_once_in_an_interval_while_servers_fail(monkeypatch: pyt
         tries += servers.sent
     assert len([each for each in tries if each in ("a:CLUSTER", "a:rejected")]) == 1
     assert tries.count("a:EVALSHA") == 10 * has_map
+
+
+def test_of_the_calls_of_a_loop_one_reads_the_map() -> None:
+    """The others wait, and read it if that one is cancelled. A call whose deadline passes meanwhile was not sent."""
+    servers, calls = Servers(), [heard() for _ in range(3)]
+
+    async def run() -> None:
+        way: Any = EventLoop(BUDGET)
+        way.channel = Pool
+        cluster = Router(Address((A,), cluster=True), way, servers.connect)
+        servers.accepts.clear()
+        deadlines = zip(calls, (9, 9, BUDGET / 10), strict=True)
+        reader, other, late = (asyncio.ensure_future(cluster.ask_each([call], due)) for call, due in deadlines)
+        await late
+        reader.cancel()
+        servers.accepts.set()
+        await other
+
+    asyncio.run(run())
+    assert calls[1].result == b"counted"
+    assert type(calls[2].result) is NotRunError
+    assert servers.sent == ["a:CLUSTER", "a:EVALSHA"]
 
 
 def test_each_slot_has_a_key_to_probe_its_server() -> None:
