@@ -17,8 +17,9 @@ from ..http.body import Body
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request
+from ..http.routes import Route
 from ..http.warnings import warn, warn_at_start, warnings_of_user
-from ..rules.marks import NO_ROUTE, Destination, set_current
+from ..rules.marks import NO_ROUTE, set_current
 from ..rules.plan import Plan
 from ..wsgi.body import read_body
 from ..wsgi.exchange import Exchange, WSGIAdmission, WSGIRequest, decide_request, remote_user
@@ -53,8 +54,7 @@ class FlaskRequest(WSGIRequest):
         self.framework_request = request
         rule: Any = request.url_rule
         self._params: Mapping[str, Any] = request.view_args or {}
-        error = request.routing_exception
-        if error is not None and isinstance(error, MethodNotAllowed):
+        if isinstance(error := request.routing_exception, MethodNotAllowed):
             rule, self._params = _rule_without_view(request, error)
         self.rule = rule
 
@@ -253,19 +253,19 @@ class FlaskHooks:
     def _request(self) -> FlaskRequest:
         """Return the current request, with the route that it goes to."""
         request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
-        sent, rule = request.framework_request, request.rule
+        sent = request.framework_request
         method = None if sent.url_rule is None else sent.method
-        request.to = self.routes.destinations.get((id(rule), method)) or self._find(rule, method)
+        route = self.routes.by_rule.get(id(request.rule)) or self._read_route(request.rule)
+        request.to = route.destinations.get(method) or route.destination(method)
         return request
 
-    def _find(self, rule: Any, method: str | None) -> Destination:
-        """Return where a request with an unusual method goes, or one to a route that is not read yet."""
-        if (id(rule), None) not in self.routes.destinations:
-            self.routes.read()
-            warn_at_start(self.http_limiter)
-            for text in self.notes():
-                warn(text, "no-user")
-        return self.routes.destination(rule, method)
+    def _read_route(self, rule: Any) -> Route:
+        """Read all routes, and return that of a rule that was not known: at the first request."""
+        self.routes.read()
+        warn_at_start(self.http_limiter)
+        for text in self.notes():
+            warn(text, "no-user")
+        return self.routes.by_rule[id(rule)]
 
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native

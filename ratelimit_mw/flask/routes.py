@@ -35,7 +35,7 @@ class FlaskRoutes(MapRoutes):
 
     def forget_marks(self) -> None:
         """Read the views again at the next request, because a blueprint has another mark."""
-        self.destinations = {}
+        self.by_rule = {}
 
     def _bind(self, environ: dict[str, Any]) -> MapAdapter:
         request: Any = self._app.request_class(environ)

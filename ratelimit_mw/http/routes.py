@@ -70,7 +70,8 @@ class Route:
     """The view, or the application that has no routes to read."""
     answers_options: bool = False
     """As in ``ViewMarks``."""
-    _destinations: dict[str | None, Destination] = dataclasses.field(init=False, default_factory=dict)
+    destinations: dict[str | None, Destination] = dataclasses.field(init=False, default_factory=dict)
+    """The results of ``destination`` so far."""
 
     @property
     def endpoint(self) -> str:
@@ -86,10 +87,10 @@ class Route:
     def destination(self, method: str | None) -> Destination:
         """Return where a request goes. The method is None where the route does not take it."""
         key = method if method is None or method in METHODS else ""  # clients choose others
-        to = self._destinations.get(key)
+        to = self.destinations.get(key)
         if to is None:
             marks = self.marks_for(method)
-            to = self._destinations[key] = replace(self.to, marks=None if marks == ViewMarks() else marks)
+            to = self.destinations[key] = replace(self.to, marks=None if marks == ViewMarks() else marks)
         return to
 
     @cached_property

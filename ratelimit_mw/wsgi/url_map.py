@@ -38,8 +38,8 @@ class MapRoutes:
         if not isinstance(url_map, Map):
             raise ConfigError(f"expected a Map of werkzeug.routing; got {url_map!r}", "url_map")
         self.http_limiter, self._map = http_limiter, url_map
-        self.destinations: dict[tuple[int, str | None], Destination] = {}
-        """Where requests go, by the identity of the rule and the method: "" for unusual ones. See ``destination``."""
+        self.by_rule: dict[int, Route] = {}
+        """The routes by the identity of the rule. That of None is for paths without a rule."""
 
     def read(self) -> list[Route]:
         """Add the limits of all views, and return all routes. Raises ``ConfigError`` for limits that cannot apply."""
@@ -50,20 +50,8 @@ class MapRoutes:
                 raise ConfigError(f"the rule {rule.rule!r} has the subdomain {rule.subdomain!r}. {fix}", "url_map")
         routes = [self._read_route(rule) for rule in rules]
         self.http_limiter.adopt(routes)
-        by_rule = zip((*rules, None), (*routes, Route(NO_ROUTE)), strict=True)
-        methods = (None, "", *METHODS)
-        self.destinations = {(id(rule), each): route.destination(each) for rule, route in by_rule for each in methods}
+        self.by_rule = dict(zip(map(id, (*rules, None)), (*routes, Route(NO_ROUTE)), strict=True))
         return routes
-
-    def destination(self, rule: Rule | None, method: str | None) -> Destination:
-        """Return where a request to a rule goes. The method is None where the rule does not take it.
-
-        The marks of the view do not apply then.
-        """
-        key = id(rule), method if method is None or method in METHODS else ""  # clients choose others
-        if key not in self.destinations:
-            self.read()
-        return self.destinations[key]
 
     def find(self, environ: dict[str, Any]) -> tuple[Destination, Mapping[str, Any]]:
         """Return where a request goes, and the parameters in its path."""
@@ -77,7 +65,9 @@ class MapRoutes:
             except MethodNotAllowed as error:
                 rule, params = rule_of_path(urls, error)
                 method = None
-        return self.destination(rule, method), params
+        if id(rule) not in self.by_rule:
+            self.read()
+        return self.by_rule[id(rule)].destination(method), params
 
     def _bind(self, environ: dict[str, Any]) -> MapAdapter:
         return self._map.bind_to_environ(environ)
