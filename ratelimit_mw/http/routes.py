@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..keys.features import UNMATCHED
 from ..rules.compiled import CompiledRule
 from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of, view_of
-from ..rules.match import METHODS, Match
+from ..rules.match import METHODS
 from ..rules.names import class_behind, printable
 from ..rules.paths import overlap
 from ..rules.rule import Rule
@@ -152,20 +152,17 @@ def check_routes(routes: Collection[Route], rules: RuleSet, provided: Collection
         for _, problem in _unknown_values(entry.part, entry.values, routes, provided):
             raise ConfigError(f"{problem}Write the {entry.part} of a route", f"lists.{entry.kind}.{entry.part}")
     for rule in rules.rules if routes else ():
-        if not rule.source.unrouted:
-            unrouted = _unrouted(rule.source, routes) if rule in rules.everywhere else ()
-            for path, problem in (*unrouted, *_unrouted_values(rule.source, routes, provided)):
-                raise rule.error(f"{problem}If this is on purpose, set unrouted = true in the rule", path)
-            if rule in rules.everywhere:
-                _check_parameters(rule, routes)
+        if rule.source.unrouted:
+            continue
+        if rule in rules.everywhere:
+            _check_match(rule, routes)
+        for by, table in rule.source.tables:
+            for value, problem in _unknown_values(by or "|".join(rule.source.entries[0]), table, routes, provided):
+                raise _unrouted(rule, f"per.{by}[{value!r}]" if by else f"per_key[{value!r}]", problem)
 
 
-def _unrouted_values(rule: Rule, routes: Collection[Route], provided: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the values of ``per`` and ``per_key`` that no route has, with the problem."""
-    for by, table in rule.tables:
-        option = f"per.{by}" if by else "per_key"
-        for value, problem in _unknown_values(by or "|".join(rule.entries[0]), table, routes, provided):
-            yield f"{option}[{value!r}]", problem
+def _unrouted(rule: CompiledRule, path: str, problem: str) -> ConfigError:
+    return rule.error(f"{problem}If this is on purpose, set unrouted = true in the rule", path)
 
 
 def _unknown_values(
@@ -179,36 +176,33 @@ def _unknown_values(
                 yield value, _no_route(feature, value, known)
 
 
-def _unrouted(rule: Rule, routes: Collection[Route]) -> Iterator[tuple[str, str]]:
-    """Yield the paths of the fields of ``match`` that no route has, with the problem."""
-    match, places = rule.matches, _places(rule.matches)
-    for field, values in places.items():
+def _check_match(rule: CompiledRule, routes: Collection[Route]) -> None:
+    """Raise ``ConfigError`` for a value of ``match`` that no route has, and for a rule that never applies."""
+    match, fitting = rule.source.matches, list(routes)
+    endpoints = sorted(match.values_of("endpoint"))
+    given = {"view": list(filter(None, match.views)), "path": match.paths, "endpoint": endpoints}
+    fields = {field: values for field, values in given.items() if values}
+    for field, values in fields.items():
         fits, name = _FITS[field]
         for value in values:
             on_value = [route for route in routes if fits(value, route)]
             if not on_value:
-                yield f"match.{field}", _no_route(field, value, map(name, routes))
-            elif not any(route.takes(match.methods) for route in on_value):
+                raise _unrouted(rule, f"match.{field}", _no_route(field, value, map(name, routes)))
+            if not any(route.takes(match.methods) for route in on_value):
                 has = _either({method for route in on_value for method in route.views})
-                yield "match.methods", f"the route of {value!r} has {has}, and not {_either(match.methods)}. "
-    if not _fitting_routes(match, routes):
-        wanted = [f"{name} {' or '.join(map(repr, places[name]))}" for name in places]
-        field = [*places, "methods"][len(places) - 1]
-        yield f"match.{field}", f"no route has the {' and the '.join(wanted or [f'method {_either(match.methods)}'])}. "
-
-
-def _places(match: Match) -> dict[str, Collection[str]]:
-    """Return the values of the fields that choose routes, without empty fields."""
-    endpoints = sorted(match.values_of("endpoint"))
-    places = {"view": list(filter(None, match.views)), "path": match.paths, "endpoint": endpoints}
-    return {field: values for field, values in places.items() if values}
-
-
-def _fitting_routes(match: Match, routes: Iterable[Route]) -> list[Route]:
-    """Return the routes that the rule may apply to."""
-    for field, values in _places(match).items():
-        routes = [route for route in routes if any(_FITS[field][0](value, route) for value in values)]
-    return [route for route in routes if route.takes(match.methods)]
+                problem = f"the route of {value!r} has {has}, and not {_either(match.methods)}. "
+                raise _unrouted(rule, "match.methods", problem)
+        fitting = [route for route in fitting if any(fits(value, route) for value in values)]
+    fitting = [route for route in fitting if route.takes(match.methods)]
+    if not fitting:
+        wanted = [f"{field} {' or '.join(map(repr, values))}" for field, values in fields.items()]
+        problem = f"no route has the {' and the '.join(wanted or [f'method {_either(match.methods)}'])}. "
+        raise _unrouted(rule, f"match.{[*fields, 'methods'][len(fields) - 1]}", problem)
+    if all(route.lacks_parameter(rule.source) for route in fitting):
+        where = "no route" if len(fitting) == len(routes) else "no route that the rule matches"
+        missing = [route.missing_parameters(rule.source) for route in fitting]
+        names = _quote_names(set.intersection(*missing) or set.union(*missing))
+        raise rule.error(f"the rule never applies: {where} has the parameter {names}", "key")
 
 
 def _no_route(field: str, value: str, known: Iterable[str]) -> str:
@@ -228,16 +222,6 @@ def check_marks(routes: Iterable[Route], rules: RuleSet) -> None:
         if missing := set.intersection(*(route.missing_parameters(source) for route in marked)):
             paths = ", ".join(dict.fromkeys(route.endpoint for route in marked))
             raise ConfigError(f"{paths} has no parameter {_quote_names(missing)}", "key", f"the limit on {mark.view}")
-
-
-def _check_parameters(rule: CompiledRule, routes: Collection[Route]) -> None:
-    """Raise ``ConfigError`` for a rule of the settings by path parameters that none of its routes has."""
-    fitting = _fitting_routes(rule.source.matches, routes)
-    if all(route.lacks_parameter(rule.source) for route in fitting):
-        where = "no route" if len(fitting) == len(routes) else "no route that the rule matches"
-        missing = [route.missing_parameters(rule.source) for route in fitting]
-        names = _quote_names(set.intersection(*missing) or set.union(*missing))
-        raise rule.error(f"the rule never applies: {where} has the parameter {names}", "key")
 
 
 def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
