@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
 
 import pytest
 import redis
 from own_time import hurried, way_of
-from redis_handles import address, calls, hit, limit_of
+from redis_handles import PATIENT, address, calls, hit, limit_of
 from servers import Server
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.call import HIT, Operation
 from ratelimit_mw.stores.redis.errors import NotRunError
 from ratelimit_mw.stores.redis.store import RedisStore
 
 
-@asynccontextmanager
-async def opened(server: Server, timeout_us: int = 5_000_000) -> AsyncIterator[RedisStore]:
-    """A store that has its connection and its script, however long the server takes for them."""
-    store = open_store(address(server), timeout_us)
-    assert isinstance(store, RedisStore)
-    while True:
-        with suppress(StoreError):
-            await store.aapply([hit(limit_of("5/minute", "gcra"))])
-            break
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
-def on_a_loop(timeout_us: int = 5_000_000) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Run a test on an event loop, with a store and a client of its server."""
+def on_a_loop(seconds: float = 5.0) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Run a test on an event loop, with a store that has its connection and its script, and a client of its server."""
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         def run(own_server: Server, server: redis.Redis) -> None:
             async def with_store() -> None:
-                async with opened(own_server, timeout_us) as store:
+                store = RedisStore(address(own_server), timeout_us=PATIENT)
+                await store.aapply([hit(limit_of("5/minute", "gcra"))])
+                with hurried(store, seconds):
                     await test(store, server)
+                await store.aclose()
 
             asyncio.run(with_store())
 
@@ -97,7 +83,7 @@ async def test_a_cancelled_request_does_not_affect_others(store: RedisStore, ser
     assert (await store.aapply([hit(limit)]))[0].allowed
 
 
-@on_a_loop(timeout_us=1_000_000)
+@on_a_loop(1.0)
 async def test_a_call_that_fails_fails_its_members_only(store: RedisStore, server: redis.Redis) -> None:
     """When the connection is cut under a call, its requests fail; the next one goes over a new connection."""
     limit = limit_of("1000/hour", "gcra")
@@ -112,7 +98,7 @@ async def test_a_call_that_fails_fails_its_members_only(store: RedisStore, serve
         assert (await store.aapply([hit(limit)]))[0].remaining == 999
 
 
-@on_a_loop(timeout_us=200_000)
+@on_a_loop(0.2)
 async def test_every_request_has_its_own_time_budget(store: RedisStore, server: redis.Redis) -> None:
     """Requests that wait for a silent server fail when they are due, each after its own 0.2 s, not one much later."""
 
