@@ -72,9 +72,12 @@ class FileFollower(Follower):
         return min(super().due_at, self._again_at)
 
     async def look(self, call: Call, waits: bool) -> None:
-        """Compare the identity of the files, and start a thread if it has changed. It reads no file itself."""
+        """Compare the identity of the files. A thread reads them once a change has stayed for a while."""
         now = self._begun_at = monotonic()
-        if not self._must_read():
+        identities = _identities_now(self._known)
+        pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
+        if identities == self._known or pause > 0:
+            self._note(now, pause)
             return
         reading = run_once(self, self._follow)
         if waits:
@@ -93,15 +96,6 @@ class FileFollower(Follower):
                 return
             time.sleep(pause)
         raise ConfigError(_RESTLESS)
-
-    def _must_read(self) -> bool:
-        """Return whether the files have changed, and then have stayed the same for a while."""
-        now, identities = monotonic(), _identities_now(self._known)
-        pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
-        if identities != self._known and pause <= 0:
-            return True
-        self._note(now, pause)
-        return False
 
     def _follow(self) -> None:
         """Read the settings again. Log a mistake once."""
