@@ -92,11 +92,9 @@ class RuleSet:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The features that the rules and lists use."""
-        return self._needs_with(self.lists)
-
-    def _needs_with(self, lists: AccessLists) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
+        """The features that the rules and lists use. Those of bans are among them, or ``ip``."""
+        every = (*self.own_lists.needs, *(name for rule in self.rules for name in rule.source.needs))
+        return tuple(dict.fromkeys(every))
 
     def plan_for(self, request: Any) -> Plan:
         """Return the plan of a request."""
@@ -138,7 +136,7 @@ class RuleSet:
     @property
     def names_of_clients(self) -> list[str]:
         """The features that a ban from all rules can name: those that all requests have, or a rule uses."""
-        names = dict.fromkeys(("ip", *self._needs_with(self.own_lists)))
+        names = dict.fromkeys(("ip", *self.needs))
         return [name for name in names if name not in ("path", "method", "host")]
 
     def override(self, overrides: Iterable[ClientOverride], clock: Clock) -> set[tuple[str, str]]:
