@@ -323,29 +323,8 @@ class Clients:
 
     remove_override, aremove_override = twins(_remove_override)
 
-    async def _clear_overrides(self, call: Call) -> None:
-        """Remove the overrides of all clients and rules, and bans from all rules, even where their record is damaged.
-
-        Raises:
-            StoreError: The store is unreachable.
-        """
-        await self._record.clear(call)
-
-    clear_overrides, aclear_overrides = twins(_clear_overrides)
-
-    async def _overrides(self, call: Call) -> list[ClientOverride]:
-        """Read the overrides of all clients from the store, without those that have ended.
-
-        Returns:
-            The overrides, in the order in which they were set.
-
-        Raises:
-            ConfigError: The store keeps no records.
-            StoreError: The store is unreachable, or the record is damaged.
-        """
-        return await self._record.read(call)
-
-    overrides, aoverrides = twins(_overrides)
+    overrides, aoverrides = twins(Overrides.overrides, "_record")
+    clear_overrides, aclear_overrides = twins(Overrides.clear_overrides, "_record")
 
     def _ban_from_all(self, features: Features, duration: float | str | None) -> ClientOverride:
         features, rules = self._reloads.as_counted(features), self._reloads.rules

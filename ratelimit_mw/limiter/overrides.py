@@ -80,8 +80,12 @@ class Overrides:
                 return len(others) < len(before)
         raise StoreError(_RESTLESS)
 
-    async def clear(self, call: Call) -> None:
-        """Remove all overrides from the store, even where their record is damaged."""
+    async def clear_overrides(self, call: Call) -> None:
+        """Remove the overrides of all clients and rules, and bans from all rules, even where their record is damaged.
+
+        Raises:
+            StoreError: The store is unreachable.
+        """
         for _ in range(_TRIES):
             try:
                 record = await call(self._store, "read_record", _RECORD)
@@ -92,8 +96,16 @@ class Overrides:
                 return
         raise StoreError(_RESTLESS)
 
-    async def read(self, call: Call) -> list[ClientOverride]:
-        """Return the overrides in the store, without those that have ended."""
+    async def overrides(self, call: Call) -> list[ClientOverride]:
+        """Read the overrides of all clients from the store, without those that have ended.
+
+        Returns:
+            The overrides, in the order in which they were set.
+
+        Raises:
+            ConfigError: The store keeps no records.
+            StoreError: The store is unreachable, or the record is damaged.
+        """
         return [each for each in (await self._read(call))[1] if not each.by]
 
     async def bans(self, call: Call) -> list[ClientOverride]:
