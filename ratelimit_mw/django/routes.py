@@ -69,8 +69,7 @@ class URLRoutes:
                 self.all.append(_without_suffix(route, self.all[-1:], way[-1].pattern))
         views = [view for route in self.all for view in route.marked.values()]
         self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in views)
-        patterns = {id(part): part.pattern for way in self._ways for part in way}.values()
-        self.has_languages = any(isinstance(each, LocalePrefixPattern) or _is_translated(each) for each in patterns)
+        self.has_languages = any(_is_translated(part.pattern) for way in self._ways for part in way)
         self._by_language: dict[str | None, dict[tuple[str, int], Route]] = {}
         self.cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
         """The results of ``find`` for the paths that a route has."""
@@ -177,7 +176,9 @@ def _without_suffix(route: Route, before: Sequence[Route], pattern: Any) -> Rout
 
 
 def _is_translated(pattern: Any) -> bool:
-    return not isinstance(vars(pattern).get("_route", vars(pattern).get("_regex", "")), str)
+    """Return whether a pattern depends on the language. A lazy text of a translation is no ``str``."""
+    text = vars(pattern).get("_route", vars(pattern).get("_regex", ""))
+    return isinstance(pattern, LocalePrefixPattern) or not isinstance(text, str)
 
 
 def _path_of(pattern: Any) -> str:
