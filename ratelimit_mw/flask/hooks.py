@@ -48,6 +48,7 @@ class FlaskRequest(WSGIRequest):
     """A request over Flask's own, which is ``framework_request``."""
 
     to = NO_ROUTE
+    is_late = True  # functions of the application may run before ``decide``
 
     def __init__(self, request: flask.Request) -> None:
         self.native = request.environ

@@ -96,7 +96,14 @@ def test_a_chunked_body_without_end_is_read_up_to_the_limit() -> None:
 
 
 @each("send", [send_chunked, lambda app, body: ask(app, method="POST", data=body)])
-@each("reading", [lambda: request.stream.read(), lambda: request.get_json(cache=False, silent=True)])
+@each(
+    "reading",
+    [
+        lambda: request.stream.read(),
+        lambda: request.get_json(cache=False, silent=True),
+        lambda: request.environ["wsgi.input"].read(),
+    ],
+)
 def test_a_consumed_body_that_is_not_kept_is_invalid(send: Any, reading: Any) -> None:
     """When another function consumes the stream, all such requests share one count, however the body was sent."""
     app = app_of(lambda: reading() and None, "json:email")
