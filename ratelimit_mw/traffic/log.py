@@ -184,7 +184,6 @@ class TrafficLog:
         with self._writing:
             for _ in range(1 if self._unwritten is None else 2):
                 if (batch := self._next_batch()) is not None:
-                    self._require_same_log()
                     self._require_same(self._store.write(*batch, self._now()))
                     self._unwritten = None
         self._has_failed = False
