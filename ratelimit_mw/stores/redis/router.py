@@ -181,7 +181,7 @@ class Router:
                 await self.way.result(self._reading, deadline)
             except TimeoutError:
                 return
-        if monotonic() < self._next_read or (slots.is_known and not slots.is_stale):
+        if monotonic() < self._next_read or self.clock.now >= deadline or (slots.is_known and not slots.is_stale):
             return
         self._next_read = monotonic() + (_MAP_INTERVAL if self._address.cluster else 0)
         self._reading, slots.is_stale = Future(), False
@@ -200,7 +200,8 @@ class Router:
     async def _read_map(self, deadline: float) -> None:
         """Ask one server after another for the map. Without a reply, the old map stays in use."""
         for location in self.map.sources():
-            now = self.clock.now
+            if (now := self.clock.now) >= deadline:
+                break
             until = now + (deadline - now) / 2  # leaves time for another server
             try:
                 self.map.load(await self.command(location, until, *self.map.question), location)
