@@ -36,7 +36,8 @@ class Generations:
         dropped = []
         for _ in range(2 if now >= self.rotates_at + self.span else 1):
             for old, young in (self.old, self.young), (self.shared_old, self.shared):
-                young.update({key: old.pop(key) for key in self.overdue if key in old})
+                # A shared state that was written again is in both.
+                young.update({key: old.pop(key) for key in self.overdue if key in old and key not in young})
             dropped.append(self.old)
             self.old, self.young = self.young, {}
             self.shared_old, self.shared = self.shared, {}

@@ -121,6 +121,8 @@ def test_an_overdue_key_is_kept_until_it_has_drained(algorithm: str, max_keys: i
     """A bucket is charged a hundred times its size; tables rotate in the meantime."""
     rate = limiter("60/minute burst 10", max_keys, algorithm=algorithm)
     hit(rate, "other client")
+    hit(rate, "debtor")  # a state that the old table still has when the debt is written
+    clock_of(rate).advance(10)
     verdict = rate.hit({"user": "debtor"})
     rate.settle(verdict, 1000)
     for _ in range(99):
