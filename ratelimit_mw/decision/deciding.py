@@ -81,10 +81,9 @@ def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_adde
     for decision in decisions:
         if not decision.allowed and not decision.hit[0].shadow:
             allowed = False
-    verdict = Verdict(decisions, allowed)
     if before or not consumed:
-        verdict.open_receipt = Receipt(verdict, consumed, before)
-    return verdict
+        return Verdict(decisions, allowed, Receipt(decisions, allowed and consumed, before))
+    return Verdict(decisions, allowed)
 
 
 def decide_without_store(

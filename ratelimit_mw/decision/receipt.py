@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..forksafe import create_lock
 from .limit import Charge, Correction, Decision, Limit, charge_of
@@ -40,16 +40,20 @@ REFUND: Final = -1
 class Receipt:
     """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once.
 
-    ``stated`` has the cost that was stated for each rule, or ``REFUND``. ``marked`` has the rules that count for any
-    status. ``status`` is the one of the response, None if it is not known. ``before`` has the decisions without the
-    cost of this request, for limits that count by outcome.
+    A request that ``has_consumed`` nothing has no corrections: a rejected one, and a peek. ``stated`` has the cost that
+    was stated for each rule, or ``REFUND``. ``marked`` has the rules that count for any status. ``status`` is the one
+    of the response, None if it is not known. ``before`` has the decisions without the cost of this request, for limits
+    that count by outcome.
     """
 
     def __init__(
-        self, verdict: Any, consumed: bool = True, before: Mapping[Limit, Decision] = MappingProxyType({})
+        self,
+        decisions: Sequence[Decision],
+        has_consumed: bool = True,
+        before: Mapping[Limit, Decision] = MappingProxyType({}),
     ) -> None:
-        self._verdict = verdict  # a ``Verdict``, whose module needs this one
-        self._charges: list[tuple[Decision, list[OpenCharge]]] | None = None if consumed else []
+        self._decisions, self._has_consumed = decisions, has_consumed
+        self._charges: list[tuple[Decision, list[OpenCharge]]] | None = None
         self.stated: dict[str, int] = {}
         self.marked: set[str] = set()
         self.before = before
@@ -83,18 +87,12 @@ class Receipt:
 
     def decisions(self, status: int) -> list[Decision]:
         """Return the decisions as they are after a response of this status."""
-        decisions = self._verdict.decisions
-        return [d if self.counts(d.source, status) else self.before.get(d.source, d) for d in decisions]
+        return [d if self.counts(d.source, status) else self.before.get(d.source, d) for d in self._decisions]
 
     def consumed(self) -> list[tuple[Decision, int]]:
         """Return each decision that consumed, with the cost of its hit after all corrections."""
         with lock:
             return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
-
-    def keys(self, rule: str) -> list[str]:
-        """Return the keys of a rule, including that of its ban."""
-        hits = [decision.hit for decision in self._verdict.decisions if decision.rule == rule]
-        return list(dict.fromkeys(key for hit in hits for key in hit[0].keys_of(hit[1])))
 
     def drop(self, rule: str) -> Callable[[], None]:
         """Forget the charges of a rule, whose keys are reset. The function that is returned undoes it, after an outage.
@@ -122,7 +120,7 @@ class Receipt:
 
     def _show_reset(self, rule: str) -> list[tuple[Decision, int, int]]:
         """Let headers show a rule as it is after a reset. Return the numbers before, with their decisions."""
-        decisions = (*self._verdict.decisions, *self.before.values()) if self._verdict.allowed else ()
+        decisions = (*self._decisions, *self.before.values()) if self._has_consumed else ()
         before = [(each, each.remaining, each.reset_us) for each in decisions if each.rule == rule]
         for decision, _, _ in before:
             _, fresh = decision.source.decide(None, decision.at_us, 0)
@@ -157,19 +155,9 @@ class Receipt:
     def _open_charges(self) -> list[tuple[Decision, list[OpenCharge]]]:
         """The charges of each decision that consumed. Built on first use."""
         if self._charges is None:
-            decisions = [
-                d for d in self._verdict.decisions if d.allowed and self._verdict.allowed and not d.hit[0].sheds
-            ]
+            decisions = [d for d in self._decisions if self._has_consumed and d.allowed and not d.hit[0].sheds]
             self._charges = [(d, [OpenCharge(*charge_of(d))]) for d in decisions]
         return self._charges
-
-
-def open_receipt(verdict: Any) -> Receipt:
-    """Return the one receipt of a verdict, even when several threads ask at the same time."""
-    with lock:
-        receipt: Receipt = verdict.open_receipt or Receipt(verdict)
-        verdict.open_receipt = receipt
-        return receipt
 
 
 def _towards(target: int, limit: Limit, key: str, charges: list[OpenCharge]) -> Iterator[PendingCorrection]:

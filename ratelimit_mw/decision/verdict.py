@@ -11,7 +11,7 @@ import msgspec
 from ..errors import ConfigError, RateLimitError, suggestion
 from ..quota import checked_cost
 from .limit import SHED, UNAVAILABLE, Decision
-from .receipt import REFUND, Receipt, open_receipt
+from .receipt import REFUND, Receipt, lock
 
 
 class Verdict(msgspec.Struct, eq=False):
@@ -160,7 +160,12 @@ class Verdict(msgspec.Struct, eq=False):
     @property
     def receipt(self) -> Receipt:
         """The record of the consumed cost. Internal; created on first use."""
-        return self.open_receipt or open_receipt(self)
+        return self.open_receipt or self._open_receipt()
+
+    def _open_receipt(self) -> Receipt:
+        with lock:  # several threads may ask at the same time
+            self.open_receipt = self.open_receipt or Receipt(self.decisions, self.allowed)
+            return self.open_receipt
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the decisions. Another process cannot settle them."""

@@ -111,7 +111,9 @@ class Settlement:
         A key with an invalid feature stays: many clients share it, so one of them could reset the counts of the others.
         On an event loop, a task does it.
         """
-        work = self._forgetting(verdict, rule, verdict.receipt.keys(rule), self.rules.by_name.get(rule))
+        decisions = [decision for decision in verdict.decisions if decision.rule == rule]
+        keys = dict.fromkeys(key for decision in decisions for key in decision.source.keys_of(decision.key))
+        work = self._forgetting(verdict, rule, list(keys), self.rules.by_name.get(rule))
 
         def forget_here() -> None:
             run_blocking(work(blocking_call))
