@@ -52,6 +52,7 @@ class Part(str):
     (7, '7')
     """
 
+    __slots__ = ("attribute", "exact", "feature", "form", "name", "shape")
     name: str
     """Its name in keys: the text without ``as``."""
     feature: str
