@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from redis_handles import PATIENT, hit, limit_of, ways_of
+from redis_handles import PATIENT, answers, hit, limit_of, ways_of
 from servers import (
     HOST,
     certificates,
@@ -23,7 +23,7 @@ from servers import (
 )
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores import open_store
 
 SECRET, OTHER = "s3cret/ä:@", "0ther"
 IN_ADDRESS = "s3cret%2F%C3%A4%3A%40"
@@ -115,16 +115,6 @@ SCENES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 }
 
 
-def answers(store: Store) -> bool:
-    try:
-        store.ping()
-    except StoreError:
-        return False
-    finally:
-        store.close()
-    return True
-
-
 SMOKE = ("redis", "rediss", "unix", "redis+sentinel", "memcached", "memcacheds")
 
 
@@ -135,7 +125,8 @@ SMOKE = ("redis", "rediss", "unix", "redis+sentinel", "memcached", "memcacheds")
 def test_a_server_with_a_password(scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The URL is all that is needed. Without the password, or with another one, each call fails and shows none."""
     with SCENES[scheme](tmp_path) as address:
-        wait_for(lambda: answers(open_store(address, PATIENT)), address)
+        with closing(open_store(address, PATIENT)) as store:
+            wait_for(lambda: answers(store), address)
         check_decisions(address)
         check_wrong_password(address, caplog)
         scheme, _, place = address.partition("://")

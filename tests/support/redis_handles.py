@@ -11,6 +11,7 @@ import redis
 from servers import HOST, Server
 
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Limit
+from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import ALGORITHMS as ALGORITHMS
@@ -42,6 +43,15 @@ def opened(server: Server, query: str = "", timeout_us: int = PATIENT) -> Iterat
         yield store
     finally:
         store.close()
+
+
+def answers(store: Store) -> bool:
+    """Whether the server takes hits."""
+    try:
+        store.ping()
+    except StoreError:
+        return False
+    return True
 
 
 def ways_of(store: Store) -> dict[str, Send]:
