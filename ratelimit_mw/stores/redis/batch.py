@@ -1,8 +1,7 @@
-"""Send calls to one server. Each call has the reply then, or the error that the server replied, as its result.
+"""Send the calls of an event loop to one server. Each has the reply, or the error of the server, as its result then.
 
-Calls of threads leave at once. On an event loop, calls that arrive while others are out leave with the next ones. No
-timer delays a call. One that finds none out leaves at once; if the last ones left together, with all that arrive in
-the same turn of the loop.
+Calls that arrive while others are out leave with the next ones. No timer delays a call. One that finds none out leaves
+at once; if the last ones left together, with all that arrive in the same turn of the loop.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..blocking import run_blocking
 from ..budget import LoopClock
 from ..wire import Flight, resolve
 from .call import Call, commands_of, frame_of, receive
@@ -23,34 +21,13 @@ _WORTHWHILE: Final = 32  # this many waiting requests get a flight of their own 
 _MOST_FLIGHTS: Final = 4
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
-_Commands = Sequence[Sequence[Call]]
+Commands = Sequence[Sequence[Call]]
 _Request = tuple[Sequence[Call], float, asyncio.Future[None]]
 """The calls of a request to the server, their deadline, and a future that is done when they have their results."""
 
 
-class Sender:
-    """Sends the calls of threads to one server, over a channel."""
-
-    def __init__(self, channel: Any) -> None:
-        self.channel = channel
-
-    async def ask(self, call: Call, deadline: float) -> None:
-        """Send a call and wait for its result. It may raise the error of the connection."""
-        (reply,) = await (await self.channel.send(frame_of((call,)), 1, deadline))
-        receive((call,), reply)
-
-    def send(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
-        """Send calls, and let the caller wait for their results. Both may raise the error of the connection."""
-        commands = commands_of(calls)
-        frame = b"".join(map(frame_of, commands))
-        return _receive(commands, run_blocking(self.channel.send(frame, len(commands), deadline)))
-
-    def close(self) -> None:
-        self.channel.close()
-
-
 class Batcher:
-    """Sends the calls of an event loop. A flight is out until all of its replies are there."""
+    """Sends calls over a channel. A flight is out until all of its replies are there."""
 
     def __init__(self, channel: Any, clock: LoopClock, is_cluster: bool) -> None:
         self.channel = channel
@@ -150,7 +127,7 @@ class Batcher:
             flight.end(replies, None)
 
     def _end(
-        self, taken: Sequence[_Request], commands: _Commands, replies: Sequence[Any], error: Exception | None
+        self, taken: Sequence[_Request], commands: Commands, replies: Sequence[Any], error: Exception | None
     ) -> None:
         """Give calls their replies in the turn of the loop that reads them, and send what has come meanwhile."""
         self._out -= 1
@@ -161,8 +138,3 @@ class Batcher:
             resolve(future, None, error)
         if self._waiting:
             self._flush_soon() if self._is_cluster or error is not None else self._flush()
-
-
-async def _receive(commands: _Commands, flight: Awaitable[Sequence[Any]]) -> None:
-    for calls, reply in zip(commands, await flight, strict=True):
-        receive(calls, reply)

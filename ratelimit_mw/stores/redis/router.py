@@ -24,8 +24,8 @@ from ..servers import Server
 from ..ways import EventLoop, Way
 from ..wire import NotConnectedError
 from .address import Address
-from .batch import Batcher, Sender
-from .call import Call
+from .batch import Batcher, Commands
+from .call import Call, commands_of, frame_of, receive
 from .errors import NotRunError, as_store_error, error_code, timed_out
 from .login import log_in
 from .slot_map import NOWHERE, SlotMap
@@ -42,6 +42,27 @@ _ENDLESS: Final = (
 )
 _FACTS_SECONDS: Final = 1.5
 _FIELD: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
+
+
+class Sender:
+    """Sends the calls of threads to one server, over a channel."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+
+    async def ask(self, call: Call, deadline: float) -> None:
+        """Send a call and wait for its result. It may raise the error of the connection."""
+        (reply,) = await (await self.channel.send(frame_of((call,)), 1, deadline))
+        receive((call,), reply)
+
+    def send(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
+        """Send calls, and let the caller wait for their results. Both may raise the error of the connection."""
+        commands = commands_of(calls)
+        frame = b"".join(map(frame_of, commands))
+        return _receive(commands, run_blocking(self.channel.send(frame, len(commands), deadline)))
+
+    def close(self) -> None:
+        self.channel.close()
 
 
 class Router:
@@ -277,3 +298,8 @@ def values_of(reply: Any) -> dict[str, str]:
         return dict(_FIELD.findall(reply.decode("utf-8", "replace")))
     texts = [each.decode("utf-8", "replace") for each in reply]
     return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+async def _receive(commands: Commands, flight: Awaitable[Sequence[Any]]) -> None:
+    for calls, reply in zip(commands, await flight, strict=True):
+        receive(calls, reply)
