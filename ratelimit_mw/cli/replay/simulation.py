@@ -72,8 +72,10 @@ class Simulation:
         for name in self._needs:
             features[name] = _read(entry, name) if name not in self._attributes else self._table(entry, name)
         self._now = round(entry.time * SECOND)
-        plan, convert, given = self._route(entry.method, target.path, target.host)
-        if given:
+        if self._source.routes is None:  # a file knows no routes, and a log may have millions of paths
+            plan = self._source.rules.plan(entry.method, target.path, target.host)
+        else:
+            plan, convert, given = self._route(entry.method, target.path, target.host)
             features = {name: convert(name, value) for name, value in features.items()} | given
         verdict = self._limiter.decide(plan, features)
         if plan.needs_settlement:
