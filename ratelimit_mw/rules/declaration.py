@@ -72,7 +72,7 @@ class Option(NamedTuple):
         if self.read is not None:
             return self.read(value)
         check_type(value, self.hint)
-        return tuple(value) if isinstance(value, list) else value
+        return tuple(value) if isinstance(value, list | set | frozenset) else value
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -222,10 +223,11 @@ def test_the_repr_of_a_rule_shows_its_limits_and_changed_options() -> None:
 
 
 def test_equal_options_are_equal_rules() -> None:
-    """An option with its default value changes nothing."""
+    """An option with its default value changes nothing. A rule of any feature can go to another process."""
     rules = [Rule(limits="5/minute", mode="enforce", match={"path": "/"}), Rule(limits="5/minute", match={"path": "/"})]
     assert rules[0] == rules[1] != Rule(limits="5/minute", mode="shadow")
     assert len(set(rules)) == 1
+    assert pickle.loads(pickle.dumps(Rule(limits="5/minute", key="cookie:sid"))).entries == (("cookie:sid",),)
 
 
 def test_an_algorithm_is_a_name_or_a_registered_class() -> None:

@@ -150,8 +150,8 @@ def test_the_first_mistake_is_the_one_that_is_named() -> None:
 
 def test_settings_of_your_own_are_checked_like_a_file() -> None:
     """Arguments have the forms and the messages of a settings file."""
-    settings = Settings(rejection_cache="1s", fleet_size=2, rules=[{"name": "api", "limits": "5/minute"}])
-    assert (settings.rejection_cache, settings.fleet_size, settings.rules[0].name) == (1_000_000, 2, "api")
+    settings = Settings(rejection_cache="1s", headers={"ratelimit"}, rules=[{"name": "api", "limits": "5/minute"}])
+    assert (settings.rejection_cache, settings.headers, settings.rules[0].name) == (1_000_000, ("ratelimit",), "api")
     assert Settings() == load_settings({}) == load_settings({"$schema": "https://example.com/schema.json"})
     for values, message in (
         ({"store_timeout": None}, "store_timeout: expected a duration"),
