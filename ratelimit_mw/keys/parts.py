@@ -154,7 +154,8 @@ def _place(name: str) -> tuple[str, str, str]:
         return feature, feature, ""
     if inside[1] in _TEXT_ONLY:
         raise ConfigError(f"{inside[1]!r} is a text and has no attributes; got {name!r}")
-    return name, checked_name(inside[1]), inside[2]
+    feature = checked_name(inside[1])
+    return f"{feature}.{inside[2]}", feature, inside[2]
 
 
 def ip_prefixes(part: str) -> tuple[int, int]:

@@ -132,7 +132,7 @@ class Clients:
             raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
         compiled, counted = self._reloads.rules.named(rule), self._reloads.as_counted(features)
         key, limits = await compiled.limits_of_client(call, counted, self._clocks.time)
-        hits = [Hit(limit, limit.prefix + key, 0) for limit in limits or ()]
+        hits = [Hit(limit, limit.prefix + key + self._clocks.key_suffix(), 0) for limit in limits or ()]
         return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)
 
     inspect, ainspect = twins(_inspect)
@@ -389,8 +389,11 @@ class Clients:
 
     def _limit_of(self, key: str, lowest: dict[str, Limit]) -> Limit | None:
         """Return the limit of a listed key: that of the client's override, else the lowest one."""
-        prefix, rule = prefix_of(key), self._reloads.rules.by_name.get(rule_of(key))
-        other = rule.overrides.find(key.removeprefix(prefix)) if rule and rule.overrides else None
+        prefix, suffix = prefix_of(key), self._clocks.key_suffix()
+        if not key.endswith(suffix):
+            return None  # a count from outside the test
+        rule, client = self._reloads.rules.by_name.get(rule_of(key)), key.removeprefix(prefix).removesuffix(suffix)
+        other = rule.overrides.find(client) if rule and rule.overrides else None
         found = lowest.get(prefix)
         if not other or isinstance(found, BanLimit):
             return None if other == () else found

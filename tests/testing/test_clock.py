@@ -71,8 +71,8 @@ def test_counts_inside_and_outside_are_separate(limiters: tuple[Any, Any]) -> No
 
 
 def test_corrections_and_resets_use_the_keys_of_the_test(way: Any) -> None:
-    """Refund, settle, peek and reset change the counts of the test."""
-    rate = way(limiter(limits="5/minute"))
+    """Refund, settle, peek, inspect and reset use the counts of the test, and the overrides of its clients."""
+    rate, clients = way(one := limiter(limits="5/minute")), way(one.clients)
     assert rate.hit(ANN, 4).decisions[0].remaining == 1
     with limits_timed_by(ManualClock(START)):
         verdict = rate.hit(ANN, 5)
@@ -81,6 +81,10 @@ def test_corrections_and_resets_use_the_keys_of_the_test(way: Any) -> None:
         assert rate.peek(ANN, 0).decisions[0].remaining == 3
         rate.refund(verdict)
         assert rate.hit(ANN, 5)
+        clients.override("login", ANN, "7/minute")
+        pages = clients.inspect("login", ANN), clients.inspect()
+        assert [[each.remaining for each in page.decisions] for page in pages] == [[2], [2]]
+        assert clients.remove_override("login", ANN)
         rate.reset("login", ANN)
         assert rate.peek(ANN, 0).decisions[0].remaining == 5
     assert rate.peek(ANN, 0).decisions[0].remaining == 1
