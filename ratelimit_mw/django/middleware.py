@@ -212,7 +212,9 @@ class _RejectionResponse(HttpResponse):  # type: ignore[misc] # Django has no ty
 
     def __init__(self, rejection: Rejection, has_body: bool) -> None:
         lines = Headers([*rejection.headers])
-        self._cookies = [("Set-Cookie", line) for line in lines.get_all("Set-Cookie")]
+        cookies = [HttpResponse(headers={"Set-Cookie": line}) for line in lines.get_all("Set-Cookie")]
+        # Django has checked and encoded the lines: a line break would begin another header.
+        self._cookies = [("Set-Cookie", each.headers["Set-Cookie"]) for each in cookies]
         del lines["Set-Cookie"]
         headers = {name: ", ".join(lines.get_all(name)) for name in lines.keys()}  # noqa: SIM118 - no mapping
         super().__init__(rejection.body if has_body else b"", status=rejection.status, headers=headers)
