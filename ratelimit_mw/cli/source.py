@@ -77,7 +77,8 @@ class Source:
     @classmethod
     def from_settings(cls, source: SettingsFile) -> "Source":
         settings = load_settings(source)
-        rules = RuleSet(settings.rules, **settings.of_rule_set).without_amendments()
+        of_rules = settings.replaced(enabled=True).of_rule_set  # a command shows what the rules do where they are on
+        rules = RuleSet(settings.rules, **of_rules).without_amendments()
         return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
 
     @classmethod

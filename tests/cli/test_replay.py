@@ -68,6 +68,8 @@ DENY = {"lists": {"deny": {"ip": ["192.0.2.9"]}}}
         # The deny list decides first, and no store is asked.
         (SITE, DENY, [line("192.0.2.9")] * 2 + [line()], {"matched": 1, "rejected": 0}),
         (SITE, {"store": "redis://nowhere.invalid:1/0"}, [line()] * 5, {"rejected": 2}),
+        # Rules that are turned off are replayed as they decide where they are on.
+        (SITE, {"enabled": False}, [line()] * 5, {"rejected": 2}),
     ],
 )
 def test_the_counts_of_a_rule(
