@@ -94,6 +94,7 @@ def test_another_database_stays_as_it_is(
     if statement.startswith("PRAGMA"):
         recorded(path)
     with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
         db.execute(statement)
     before, log = path.read_bytes(), opened(path)
     with pytest.raises(StoreError, match=f"shop.db {message}"):
