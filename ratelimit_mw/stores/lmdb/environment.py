@@ -67,6 +67,11 @@ class Environment:
                 self._discard()
             raise StoreError(f"{self._name} failed: {type(error).__name__}: {error}") from error
 
+    def grow(self, size: int) -> None:
+        """Use a larger size from the next operation on. This needs no lock: nothing is closed here."""
+        if size > self.size:
+            self.size, self._transactions = size, None
+
     def close(self) -> None:
         """Close everything. The last process syncs the environment and clears the mark.
 
@@ -196,10 +201,10 @@ _environments: Final[dict[str, Environment]] = {}
 
 
 def environment_at(path: str, size: int) -> Environment:
-    """Return the environment of a path. Of several sizes, the largest counts when it is opened."""
+    """Return the environment of a path. Of several sizes, the largest counts."""
     path = os.path.realpath(path)
     environment = _environments.setdefault(path, Environment(path, size))
-    environment.size = max(environment.size, size)
+    environment.grow(size)
     return environment
 
 
