@@ -6,7 +6,7 @@ from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
-from ..decision import RateLimitExceeded, Verdict, rejection_of
+from ..decision import RateLimitExceeded, Verdict
 from ..errors import RateLimitError
 from ..http.admission import ADMISSION
 from ..http.limits import HttpLimiter, HttpLimits
@@ -83,26 +83,23 @@ def _is_default(handler: Any) -> bool:
 
 
 def handle_rejections(app: Any) -> None:
-    """Give an application of Starlette handlers for the rejections of its views, where it has none for the error.
+    """Give an application of Starlette a handler for the rejections of its views, where it has none for the error.
 
     Starlette handles errors of a view inside the middleware, in a mounted application where that is mounted.
     """
-    handlers = getattr(app, "exception_handlers", None)
-    if handlers is None:
+    if _ERRORS[0] in getattr(app, "exception_handlers", _ERRORS) or _ERRORS[1] in app.exception_handlers:
         return
-    for kind, handled in ((RateLimitExceeded, _ERRORS), (ExceptionGroup, (ExceptionGroup,))):
-        if handlers.keys().isdisjoint(handled):
-            for layer in (app, *layers_of(app.middleware_stack)):  # a later stack takes those of the application
-                if hasattr(layer, "add_exception_handler"):
-                    layer.add_exception_handler(kind, _respond)
+    for layer in (app, *layers_of(app.middleware_stack)):  # a stack that is built later takes those of the application
+        if hasattr(layer, "add_exception_handler"):
+            layer.add_exception_handler(RateLimitExceeded, _respond)
 
 
-async def _respond(request: Any, error: Exception) -> Any:
-    """Return the ASGI application that responds to a rejection as the middleware does; raise any other error."""
-    admission, rejection = request.scope.get(ADMISSION), rejection_of(error)
-    if admission is None or rejection is None or request.scope["type"] != "http":
+async def _respond(request: Any, error: RateLimitExceeded) -> Any:
+    """Return the ASGI application that responds to a rejection as the middleware does; raise it without one."""
+    admission = request.scope.get(ADMISSION)
+    if admission is None or request.scope["type"] != "http":
         raise error
-    admission.verdict = rejection.verdict
+    admission.verdict = error.verdict
     return lambda _, receive, send: admission.reject(receive, send, request.scope.get("app"))
 
 
