@@ -34,6 +34,8 @@ class Overrides:
         self._store, self._clocks, self._reloads = store, clocks, reloads
         self.record: bytes | None = None
         """The record that is active."""
+        self._known: tuple[ClientOverride, ...] = ()
+        """All that is in the record."""
         self._active: tuple[ClientOverride, ...] = ()
         self._reported: frozenset[tuple[str, str]] = frozenset()
         self._is_shared = keeps_records(store)
@@ -43,13 +45,14 @@ class Overrides:
     async def follow(self, call: Call) -> None:
         """Put the record of the store into effect. If another one is active since the read, read again.
 
-        A ban that has ended is put out of effect, too, because each request is slower while there are bans.
+        A ban that has ended is put out of effect, too, because each request is slower while there are bans. It is in
+        effect again if the clock is set back.
         """
         is_active = False
         while not is_active:
-            known, now = self.record, self._clocks.time()
+            known = self.record
             record = await call(self._store, "read_record", _RECORD)
-            if record == known and not any(each.by and each.has_ended(now) for each in self._active):
+            if record == known and self._without_ended_bans() == self._active:
                 return
             is_active = await run_beside(call, self._use, record, known)
 
@@ -61,8 +64,8 @@ class Overrides:
         with self._reloads.lock:
             if self.record is not before:
                 return False
-            now = self._clocks.time()
-            self._active = tuple(each for each in load_overrides(record) if not (each.by and each.has_ended(now)))
+            self._known = load_overrides(record)
+            self._active = self._without_ended_bans()
             if record is None:
                 name = redacted_url(self._store)
                 _log.warning("store %s has lost the overrides; the limits of the rules apply", name)
@@ -70,6 +73,10 @@ class Overrides:
             self._reloads.renew_users()
             self.record = record  # last: after an error, the next read tries again
             return True
+
+    def _without_ended_bans(self) -> tuple[ClientOverride, ...]:
+        now = self._clocks.time()
+        return tuple(each for each in self._known if not (each.by and each.has_ended(now)))
 
     async def change(self, call: Call, rule: str, key: str, new: ClientOverride | None = None) -> bool:
         """Replace the override of a client in the store, or remove it. Return whether there was one."""
