@@ -20,6 +20,8 @@ from .output import command, json_flag
 from .source import Source, SourceCommand, request_of
 
 _QUERY: Final = "query:"
+_SCOPE: Final = "scope"
+"""The feature of throttles of REST framework. A view may have several, so an option can name one of them."""
 _SHOWN: Final = ("mode", "consistency", "lease", "algorithm", "ban")
 """The fields of a rule as JSON that an explanation has, too."""
 
@@ -90,6 +92,8 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
 def _values(source: Source, request: ASGIRequest, features: Features) -> dict[str, Any]:
     """Return all features of a request, as the middleware writes them: of its line, of its route and of the options."""
     given = source.route(request)
+    if _SCOPE in features:
+        given.pop(_SCOPE, None)
     try:
         counted = source.as_counted({"ip": UNKNOWN_IP, **features})
     except ConfigError as error:

@@ -251,6 +251,7 @@ def test_explain_agrees_with_the_throttle() -> None:
     """The command and the throttle agree on which views are exempt."""
     with project(ruled(UPLOADS, ALL), path("", PARTLY)):
         result, lines = command("explain", "GET", "/"), run("explain", "POST", "/")
+        assert "uploads feature: scope is other, not uploads" in run("explain", "POST", "/", "--feature", "scope=other")
     assert (result.exit_code, "no rule limits this request" in result.stderr) == (1, True)
     assert "uploads the view is exempt" in " ".join(result.stdout.split())
     assert "uploads ip=unknown 2/minute sliding-window enforce 1" in lines
