@@ -190,7 +190,7 @@ def _source_of(layer: Any, name: str, scope: dict[str, Any]) -> Source | None:
             return Source.from_limiter(name, layer.http_limiter, notes=notes)
         return _source_of_map(name, layer.routes, notes)
     frameworks = {cls.__module__.partition(".")[0] for cls in type(layer).__mro__}
-    if "flask" in frameworks and (hooks := layer.extensions.get(_EXTENSION)):
+    if "flask" in frameworks and (hooks := getattr(layer, "extensions", {}).get(_EXTENSION)):
         return _source_of_map(name, hooks.routes, hooks.notes())
     return importlib.import_module(_DJANGO).open_source(name) if "django" in frameworks else None
 

@@ -284,6 +284,7 @@ def test_output_of_an_application_goes_to_stderr() -> None:
         (["shop:placed"], 1, 'placed.toml:4: rules[0] "home": match.path: no route has the path'),
         (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
         (["shop:Factory.create"], 1, "returns the application, write shop:Factory.create()"),
+        (["flasks:bare.test_client()"], 1, "has no RateLimitMiddleware, and no RateLimiter"),
         (["flasks:bare"], 1, "flasks:bare has no RateLimitMiddleware, and no RateLimiter"),
         (["nowhere:app"], 2, "no module 'nowhere' in the current folder"),
         (["shop:appl"], 2, "module 'shop' has no 'appl'"),

@@ -316,6 +316,7 @@ app = Starlette(routes=[Route("/", home), Route("/items/{number}", item), Route(
 route = {"name": "route", "limits": "3/minute", "key": ["endpoint"]}
 rules = [route, {"name": "view", "limits": "4/minute", "key": ["view"]}]
 app.add_middleware(RateLimitMiddleware, settings={"rules": rules}, trusted_proxies=["10.0.0.1"])
+off = RateLimitMiddleware(app, settings={"rules": rules, "enabled": False})
 """
 
 
@@ -332,6 +333,8 @@ def test_an_application_gives_routes_and_decorators(log: Write, folder: Path) ->
     assert found == {"route": (11, 1), "view": (11, 2), "item": (5, 1)}
     assert [each["client"] for each in answer.json["clients_rejected_most"]] == ["192.0.2.7"]
     assert list(answer.notes) == []
+    (note,) = answer_of("replay", "--app", "replayed_site:off", access_log).notes
+    assert note == "the settings have enabled = false, so no request is limited"
 
 
 def test_a_rule_that_needs_routes_is_refused_without_them(rules: Write, log: Write) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ...clock import SECOND
 from ...decision import Verdict
 from ...http.client_ip import ClientIP
+from ...http.warnings import NOT_ENABLED
 from ...keys.features import INVALID, UNKNOWN_IP
 from ...limiter.limiter import Limiter
 from ...operations.overview import describe_amendments
@@ -92,6 +93,8 @@ class Simulation:
     def notes(self, parser: LineParser) -> Iterator[str]:
         """Yield how the replay differs from the application: store and slots, missing features, and shared counts."""
         source, attributes, is_app = self._source, self._attributes, not self._source.overview.is_file
+        if not source.rules.enabled:  # of an application
+            yield NOT_ENABLED
         if (scheme := redacted_url(source.settings.store).partition(":")[0]) != "memory":
             yield f"counting in memory, not in {scheme}"
         yield from () if is_app else describe_amendments(source.settings.amendments)
