@@ -74,7 +74,8 @@ class Verdict(msgspec.Struct, eq=False):
             ConfigError: The limiter has no rule of this name.
         """
         if rule not in self:
-            known = {name for part in self.parts if part.settlement for name in part.settlement.rules.by_name}
+            names = (name for part in self.parts if part.settlement for name in part.settlement.rules.by_name)
+            known = dict.fromkeys(names)  # in their order
             if known and rule not in known:
                 raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, known)}")
         return RuleVerdict(self.parts, rule)

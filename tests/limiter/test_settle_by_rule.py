@@ -90,6 +90,7 @@ def test_a_settlement_that_names_no_rule_of_several_is_an_error(limiter: Limiter
     unknown = r"unknown rule 'token'\. Did you mean 'tokens'\?"
     expect_error(unknown, way(limiter).settle, verdict, 1, "token")
     expect_error(unknown, lambda: verdict["token"].settle(1))
+    expect_error(r"unknown rule 'x'\. Expected one of requests, tokens", lambda: verdict["x"])
     for cost in (-1, 1.5, True, "1", 10**12 + 1):
         expect_error("expected a cost as a whole number", verdict["tokens"].settle, cost)
         expect_error("expected a cost as a whole number", limiter.settle, verdict, cost, "tokens")
