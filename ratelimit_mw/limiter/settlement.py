@@ -84,7 +84,7 @@ class Settlement:
     def settle_stated(self, verdict: Verdict) -> None:
         """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them."""
         if self._tasks.must_not_wait:
-            self._tasks.start(self._send(async_call, self._record(verdict)))
+            self._start(self._record(verdict))
         else:
             run_blocking(self._send(blocking_call, self._record(verdict)))
 
@@ -183,7 +183,7 @@ class Settlement:
         if call is blocking_call or not self._tasks.waits:
             await self._send(blocking_call, corrections)
         elif corrections:
-            await asyncio.shield(self._tasks.start(self._send(async_call, corrections)))
+            await asyncio.shield(self._start(corrections))
 
     def _record(self, verdict: Verdict) -> _Corrections:
         """Record the corrections of a verdict, for each part that has any. Other limiters settle their parts."""
@@ -194,6 +194,15 @@ class Settlement:
             elif pending := part.receipt.corrections(part.receipt.due):
                 recorded.append((part.receipt, pending))
         return recorded
+
+    def _start(self, corrections: _Corrections) -> asyncio.Future[None]:
+        """Send corrections in a task. An event loop that ends cancels it: then the slots are returned later."""
+
+        def keep_slots() -> None:
+            for _, pending in corrections:
+                self._slots.return_later(pending)
+
+        return self._tasks.start(self._send(async_call, corrections), keep_slots)
 
     async def _send(self, call: Call, corrections: _Corrections) -> None:
         for receipt, pending in corrections:

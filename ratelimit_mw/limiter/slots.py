@@ -62,10 +62,14 @@ class Slots:
         try:
             receipt.confirm(pending, await self.send(call, [each.correction for each in pending]))
         except StoreError as error:
-            slots = [each for each in pending if each.correction.limit.quota.concurrent]
             if isinstance(error, NotAskedError):
-                receipt.cancel([each for each in pending if each not in slots])
-            for each in slots:  # which are not renewed any longer
+                receipt.cancel([each for each in pending if not each.correction.limit.quota.concurrent])
+            self.return_later(pending)
+
+    def return_later(self, pending: Iterable[PendingCorrection]) -> None:
+        """Return the slots of corrections later, because they are not renewed any longer."""
+        for each in pending:
+            if each.correction.limit.quota.concurrent:
                 self._return_later(each.correction, is_late=False)
 
     def hold(self, verdict: Verdict, rules: RuleSet) -> None:

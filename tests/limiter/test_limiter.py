@@ -22,8 +22,7 @@ from ratelimit_mw.testing import ManualClock
 
 def test_every_method_that_may_wait_has_an_async_form() -> None:
     """The async form has the same arguments."""
-    twins = ("hit", "peek", "decide", "refund", "settle", "conclude", "reset", "close")
-    for name in twins:
+    for name in ("hit", "peek", "decide", "refund", "settle", "conclude", "reset", "close"):
         blocking, awaited = getattr(Limiter, name), getattr(Limiter, f"a{name}")
         assert inspect.signature(blocking) == inspect.signature(awaited)
         assert inspect.iscoroutinefunction(awaited)
@@ -197,13 +196,9 @@ def test_the_repr_of_a_verdict_shows_its_decisions() -> None:
     )
     decision = verdict.decisions[0]
     assert (decision.quota, decision.at, decision.delay) == (Quota(5, 60), 1_000_000.0, 0.0)
-
-
-def test_a_request_without_rules_is_allowed() -> None:
-    """There is nothing to reject or to consume."""
-    verdict = limiter().hit(ANN)
-    assert (verdict.allowed, verdict.rules, verdict.retry_after, verdict.rejected_by) == (True, (), 0.0, [])
-    assert repr(Verdict()) == repr(verdict)
+    empty = limiter().hit(ANN)  # without rules there is nothing to reject or to consume
+    assert (empty.allowed, empty.rules, empty.retry_after, empty.rejected_by) == (True, (), 0.0, [])
+    assert repr(Verdict()) == repr(empty)
 
 
 # -- building and closing ----------------------------------------------------------------------------------

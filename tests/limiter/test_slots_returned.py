@@ -5,6 +5,7 @@ Each slot has an id that its client chose.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from own_time import hurried
 from redis_handles import PATIENT, address
 from servers import memcached_running, redis_running, wait_for
 from shared_store import SharedStore
-from tables import each, expect_error
+from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Receipt, SlotCost, name_slots
@@ -227,12 +228,6 @@ def test_a_slot_without_a_store_is_returned_later(monkeypatch: pytest.MonkeyPatc
     limiter.close()
 
 
-def test_a_hold_that_cannot_be_is_an_error() -> None:
-    """It is a duration of a second or more."""
-    for hold in ("0s", 0.5, "soon", -1, True, None):
-        expect_error("hold_at_most", Rule, name="bounded", limits="2 concurrent", hold_at_most=hold)
-
-
 def test_a_slot_is_returned_again_until_the_store_replies(shared: SharedStore) -> None:
     """A store that takes the slot back without a reply is asked again. No other slot is freed."""
     limiter = Limiter(RULES, shared)
@@ -246,6 +241,18 @@ def test_a_slot_is_returned_again_until_the_store_replies(shared: SharedStore) -
     wait_for(lambda: limiter.peek(WHO) and not len(limiter.slots.unreturned), "an answer")
     assert shared.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 19
     limiter.close()
+
+
+def test_a_slot_is_returned_after_the_end_of_its_event_loop(shared: SharedStore) -> None:
+    """The event loop cancels the task that would return it."""
+    limiter = Limiter(RULES, shared)
+
+    async def scenario() -> None:
+        (await limiter.ahit(WHO))["api"].refund()
+
+    asyncio.run(scenario())
+    limiter.close()  # at the latest
+    assert free(limiter) == 20
 
 
 def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch, shared: SharedStore) -> None:

@@ -95,6 +95,9 @@ OTHERS: tuple[tuple[dict[str, Any], str], ...] = (
         {"reserve": RESERVE, "limits": "adaptive 5..9 concurrent", "target": 1},
         'reserve: no limit of the rule uses it. Add a limit such as "100/minute", or remove reserve',
     ),
+    *(({"limits": "9 concurrent", "hold_at_most": no}, "hold_at_most") for no in ("0s", 0.5, "soon", -1, True, None)),
+    ({"limits": "1 concurrent", "wait": "soon"}, "wait: expected a duration"),
+    ({"limits": "1 concurrent", "max_waiting": 0}, "max_waiting: expected a whole number of at least 1; got 0"),
 )
 TOKENS = "json:max_tokens"
 
