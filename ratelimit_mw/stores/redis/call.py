@@ -73,6 +73,11 @@ class Call:
             error = undecodable(self.key(int(str(error)[6:])))
         self.result = as_store_error(error)
 
+    def take_error(self) -> Exception:
+        """Return the result, to be raised, and drop it: its traceback has this call, so they would be a cycle."""
+        error, self.result = self.result, None
+        return cast("Exception", error)
+
     def key(self, number: int) -> str:
         """Return a key. They are numbered from 1, as in Lua."""
         return str(self.items[number - 1])

@@ -259,7 +259,7 @@ def _in_order(items: Sequence[Any], done: list[Operation]) -> list[Any]:
 def _check(calls: Sequence[Call]) -> None:
     for each in calls:
         if isinstance(each.result, Exception):  # a ``ConfigError`` too
-            raise each.result
+            raise each.take_error()
 
 
 def _refunds(decisions: Sequence[Decision]) -> list[Correction]:

@@ -98,7 +98,7 @@ class Router:
             if isinstance(call.result, Exception):
                 await self._follow(await self._settle({location: [call]}, deadline), deadline)
         if isinstance(call.result, Exception):
-            raise call.result
+            raise call.take_error()
         return call.result
 
     async def ask_each(self, calls: Sequence[Call], deadline: float) -> None:
