@@ -237,8 +237,8 @@ class LoopConnection(asyncio.Protocol):
         """Send the bytes of a call now."""
         if self._transport is None:
             raise ConnectionError(_LOST)
+        self._transport.write(frame)  # that of uvloop raises an error when the connection has just ended
         self._flights.append(flight)
-        self._transport.write(frame)
         if not self._is_checked:
             self._is_checked = True
             self._clock.check(self._give_up)

@@ -37,6 +37,7 @@ class Batcher:
         self._waiting: list[_Request] = []
         self._out = 0
         self._is_flushing = False
+        self._is_checked = False
         self._last_was_lone = True
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -52,9 +53,20 @@ class Batcher:
             self._post([request])
             return future
         self._waiting.append(request)
+        if not self._is_checked:
+            self._is_checked = True
+            self._clock.check(self._give_up)
         if not self._out or (len(self._waiting) >= _WORTHWHILE and self._out < _MOST_FLIGHTS):
             self._flush_soon()
         return future
+
+    def _give_up(self, passed: float) -> bool:
+        """End requests whose deadline has passed while a flight with a later one is out. Return whether any wait."""
+        for _, deadline, future in self._waiting:
+            if deadline < passed:
+                resolve(future, None, timed_out(NotRunError))
+        self._is_checked = bool(self._waiting)
+        return self._is_checked
 
     def close(self) -> None:
         """Send all that waits, and close the connection after the replies."""
@@ -82,13 +94,13 @@ class Batcher:
         Those that were left, or whose deadline has passed, consume nothing.
         """
         waiting, now, count, taken = self._waiting, self._clock.now, 0, []
-        until = waiting[0][1] + _SAME_TIME
+        first = waiting[0][1]
         # Without a cluster, half of them, so that server and process work at one time. Requests over several servers
         # come back together, and larger flights save a tenth of the processor time.
         share = len(waiting) if self._is_cluster else max(_WORTHWHILE, (len(waiting) + 1) // 2)
         for request in waiting[: min(_MOST, share)]:
             _, deadline, future = request
-            if deadline > until:
+            if abs(deadline - first) > _SAME_TIME:
                 break
             count += 1
             if deadline <= now:
@@ -116,7 +128,7 @@ class Batcher:
             return
         task = self._loop.create_task(self._connect_and_send(frame, flight))
         self._tasks.add(task)  # an eager task may have ended already
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._forget, flight))
 
     async def _connect_and_send(self, frame: bytes, flight: Flight) -> None:
         try:
@@ -125,6 +137,11 @@ class Batcher:
             flight.end([], error)
         else:
             flight.end(replies, None)
+
+    def _forget(self, flight: Flight, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # by code that cancels all tasks of its loop, maybe before this one began
+            flight.end([], timed_out())
 
     def _end(
         self, taken: Sequence[_Request], commands: Commands, replies: Sequence[Any], error: Exception | None
