@@ -78,8 +78,8 @@ class Router:
         self.map = SlotMap(address)
         self._senders: dict[Server, Sender | Batcher] = {}
         """They have the connections to each server, opened when a call needs them."""
-        self._reading: Future[None] | None = None
-        """Done when a call that reads the map has ended."""
+        self._reading: Future[bool] | None = None
+        """Whether a call that reads the map was cancelled. Done when it has ended."""
         self._next_read = 0.0
         self._failure = str(timed_out())
         """The reason why there is no map yet."""
@@ -195,25 +195,27 @@ class Router:
     # -- the map -------------------------------------------------------------------------------------------------------
 
     async def _refresh(self, deadline: float, waits: bool = True) -> None:
-        """Read the map if it is missing or stale, once in an interval. ``waits``: first let another call read it."""
+        """Read the map if it is missing or stale, once in an interval. ``waits``: or let another call read it."""
         slots = self.map
         while waits and self._reading is not None and not self._reading.done():
             try:
-                await self.way.result(self._reading, deadline)
+                was_cancelled = await self.way.result(self._reading, deadline)
             except TimeoutError:
+                return
+            if not was_cancelled:
                 return
         if monotonic() < self._next_read or self.clock.now >= deadline or (slots.is_known and not slots.is_stale):
             return
         self._next_read = monotonic() + (_MAP_INTERVAL if self._address.cluster else 0)
         self._reading, slots.is_stale = Future(), False
-        reading = self._reading
+        reading, was_cancelled = self._reading, True
         try:
             await self._read_map(deadline)
-        except BaseException:  # the caller was cancelled
-            slots.is_stale, self._next_read = True, 0.0
-            raise
+            was_cancelled = False
         finally:
-            reading.set_result(None)
+            if was_cancelled:
+                slots.is_stale, self._next_read = True, 0.0
+            reading.set_result(was_cancelled)
         for location in set(self._senders).difference(slots.servers()):
             if sender := self._senders.pop(location, None):  # another thread may have taken it
                 sender.close()
