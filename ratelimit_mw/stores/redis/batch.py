@@ -94,13 +94,13 @@ class Batcher:
         Those that were left, or whose deadline has passed, consume nothing.
         """
         waiting, now, count, taken = self._waiting, self._clock.now, 0, []
-        first = waiting[0][1]
+        least, most = waiting[0][1] - _SAME_TIME, waiting[0][1] + _SAME_TIME
         # Without a cluster, half of them, so that server and process work at one time. Requests over several servers
         # come back together, and larger flights save a tenth of the processor time.
         share = len(waiting) if self._is_cluster else max(_WORTHWHILE, (len(waiting) + 1) // 2)
         for request in waiting[: min(_MOST, share)]:
             _, deadline, future = request
-            if abs(deadline - first) > _SAME_TIME:
+            if not least <= deadline <= most:
                 break
             count += 1
             if deadline <= now:
