@@ -41,10 +41,6 @@ class Batcher:
         self._last_was_lone = True
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, call: Call, deadline: float) -> Awaitable[None]:
-        """Send a call, and let the caller wait for its result."""
-        return self.send((call,), deadline)
-
     def send(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
         """Send calls now, or with those of other requests, and let the caller wait for their results."""
         future: asyncio.Future[None] = self._loop.create_future()
@@ -59,6 +55,8 @@ class Batcher:
         if not self._out or (len(self._waiting) >= _WORTHWHILE and self._out < _MOST_FLIGHTS):
             self._flush_soon()
         return future
+
+    ask = send
 
     def _give_up(self, passed: float) -> bool:
         """End requests whose deadline has passed while a flight with a later one is out. Return whether any wait."""

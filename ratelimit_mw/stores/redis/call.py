@@ -142,7 +142,11 @@ def commands_of(calls: Sequence[Call]) -> Sequence[Sequence[Call]]:
     """Return the calls of each command to send: the operations of a slot share one."""
     commands: dict[Call | int, list[Call]] = {}
     for each in calls:
-        commands.setdefault(each if each.is_alone else each.slot, []).append(each)
+        key = each if each.is_alone else each.slot
+        if key in commands:
+            commands[key].append(each)
+        else:
+            commands[key] = [each]
     return list(commands.values())
 
 

@@ -50,10 +50,10 @@ class Sender:
     def __init__(self, channel: Any) -> None:
         self.channel = channel
 
-    async def ask(self, call: Call, deadline: float) -> None:
+    async def ask(self, calls: tuple[Call], deadline: float) -> None:
         """Send a call and wait for its result. It may raise the error of the connection."""
-        (reply,) = await (await self.channel.send(frame_of((call,)), 1, deadline))
-        receive((call,), reply)
+        (reply,) = await (await self.channel.send(frame_of(calls), 1, deadline))
+        receive(calls, reply)
 
     def send(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
         """Send calls, and let the caller wait for their results. Both may raise the error of the connection."""
@@ -92,7 +92,7 @@ class Router:
             await self.ask_each((call,), deadline)
         else:  # as a rule, and quicker
             try:
-                await sender.ask(call, deadline)
+                await sender.ask((call,), deadline)
             except Exception as error:
                 call.result = error
             if isinstance(call.result, Exception):
