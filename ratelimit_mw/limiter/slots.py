@@ -187,7 +187,7 @@ class SlotQueues:
         rules = {key: waiting[name] for key, name in names.items() if name in waiting}
         began, began_us = monotonic(), self._now()
 
-        def left(key: str) -> float:
+        def seconds_left(key: str) -> float:
             """Return the seconds that are left, by the real time or by the limiter's own clock."""
             now = self._now()
             by_clock = 0.0 if now is None or began_us is None else (now - began_us) / SECOND
@@ -200,18 +200,18 @@ class SlotQueues:
         try:
             while True:
                 is_first = not key or self._queues[key][0] is waiter
-                if is_first or left(key) <= 0:
+                if is_first or seconds_left(key) <= 0:
                     waiter.clear()
                     verdict = await ask(hits, True)
                     blocking = _blocking(verdict, rules)
-                    if not blocking or min(map(left, blocking)) <= 0:
+                    if not blocking or min(map(seconds_left, blocking)) <= 0:
                         return verdict
                     if key not in blocking:
                         self._leave(key, waiter)
                         if not self._join(key := blocking[0], waiter, rules[key]):
                             return verdict
                         continue  # a slot may have been returned since
-                await waiter.sleep(call, min(left(key), _ASK_EVERY) if is_first else left(key))
+                await waiter.sleep(call, min(seconds_left(key), _ASK_EVERY) if is_first else seconds_left(key))
         finally:
             self._leave(key, waiter)
 

@@ -56,7 +56,7 @@ class Batcher:
             self._flush_soon()
         return future
 
-    ask = send
+    ask = send  # without a call more for each request
 
     def _give_up(self, passed: float) -> bool:
         """End requests whose deadline has passed while a flight with a later one is out. Return whether any wait."""
