@@ -179,16 +179,6 @@ def loaded_again(settings: Settings, files: Identities) -> tuple[Settings, dict[
     return loaded.replaced(origin=loaded.origin, **kept), changed
 
 
-def parts_of(settings: Settings) -> int:
-    """Return the number of tables, lists and values as they were read. A file that is half written has fewer."""
-    return _parts(settings.origin.table)  # type: ignore[union-attr] # the caller knows that there is one
-
-
-def _parts(value: Any) -> int:
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return 1 + sum(map(_parts, items))
-
-
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
     steps, path, table, name = steps_of(error.path), error.path, "", ""

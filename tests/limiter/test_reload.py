@@ -20,7 +20,6 @@ from ratelimit_mw.limiter.followers import files
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
 from ratelimit_mw.rules.places import place_of
-from ratelimit_mw.settings import parts_of
 from ratelimit_mw.testing import ManualClock
 
 CLIENT = {"ip": "192.0.2.7"}
@@ -184,53 +183,17 @@ def test_a_file_that_never_rests_is_an_error(
         assert rest_later(limiter, later) == (3, 3)
 
 
-API: Any = {"name": "api", "limits": ["3/minute", "9/h"], "key": "user", "per_key": {"x": "1/s", "z": "2/s"}}
-FEWER: list[tuple[str, Any, Any]] = [
-    ("rules.login", {"rules": [API, {**API, "name": "login"}]}, {"rules": [API]}),
-    ("rules.api.mode", {"rules": [{**API, "mode": "shadow"}]}, {"rules": [API]}),
-    ("rules.rule-1.match", {"rules": [{"limits": "2/s", "match": {"path": "/a"}}]}, {"rules": [{"limits": "2/s"}]}),
-    ("rules.api.limits", {"rules": [API]}, {"rules": [{**API, "limits": ["5/minute"]}]}),
-    ("rules.api.per_key", {"rules": [API]}, {"rules": [{**API, "per_key": {"z": "5/minute"}}]}),
-    ("lists.deny.user", {"lists": {"deny": {"user": ["x", "y"]}}}, {"lists": {"deny": {"user": ["y"]}}}),
-    ("exempt", {"exempt": ["/a"]}, {}),
-    ("trusted_proxies", {"trusted_proxies": ["::1", "::2"]}, {"trusted_proxies": ["::1"]}),
-]
-
-
-@each(("lost", "before", "after"), FEWER)
-def test_parts_of_settings_are_lost(lost: str, before: Any, after: Any) -> None:
-    """A part is a rule, an option, a limit, a client of a table, or a value of a list."""
-    assert parts_of(load_settings(before)) > parts_of(load_settings(after)), lost
-
-
-def test_lost_parts_wait_for_a_writer_that_pauses(file: Path, later: Later, caplog: pytest.LogCaptureFixture) -> None:
-    """They take effect once the file has not changed for twice the interval. A complete file takes effect before."""
-    before, after = toml() + 'mode = "shadow"\n', toml("5/minute")
-    later.write(file, before)
+def test_a_file_waits_for_its_writer(file: Path, later: Later) -> None:
+    """Its first half, which may be valid, takes effect only if it stays the same for a second."""
     limiter = limiter_of(file)
-    for _ in range(2):  # a writer that pauses
-        later.write(file, after)
-        for passed in (8, 10.5):  # in the background, and before the decision
-            later.passed += passed
-            assert rest(limiter)[0] == 3
-            wait_for(lambda: "fewer" in caplog.text, "a look")
-        (message,) = caplog.messages
-        assert message == (
-            "the settings have fewer rules, options or values. They take effect once their files have stayed the same"
-            " for 20 s. To apply them at once, call limiter.reload()"
-        )
-        caplog.clear()
-        later.write(file, before.replace("3/minute", "4/minute"))
-        assert rest_later(limiter, later)[0] == 4
-        later.write(file, before)
-        assert rest_later(limiter, later)[0] == 3
-    later.write(file, after)
-    later.passed += 21
-    assert rest(limiter)[0] == 5
-    for content in (before, after):
+    later.passed += 11
+    for content in ("enabled = false\n", toml("5/minute")):
         later.write(file, content)
-        limiter.reload()
-    assert rest(limiter)[0] == 5
+        assert rest(limiter) == (3, 3)
+        later.passed += 0.9
+        assert rest(limiter) == (3, 3)
+    later.passed += 0.2
+    wait_for(lambda: rest(limiter) == (5, 5), "a reload")
 
 
 def test_a_changed_file_of_clients_is_followed(tmp_path: Path, file: Path, later: Later) -> None:

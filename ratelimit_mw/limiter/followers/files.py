@@ -15,7 +15,7 @@ from typing import Final
 from ...clock import SECOND, machine, monotonic
 from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
-from ...settings import Settings, loaded_again, parts_of
+from ...settings import loaded_again
 from ...settings.files import Identities, identity_of
 from ...stores.blocking import Call, run_once
 from ..observers.observers import import_observers
@@ -24,15 +24,10 @@ from ..tasks import result_of
 from .follower import Follower
 
 _QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
-_FEWER_AFTER: Final = 2  # intervals without a change before something disappears, because a writer may pause
 _PATIENCE: Final = 1.0
 """The longest time in seconds that requests wait for settings that changed while their worker was idle."""
 _MAX_TRIES: Final = 60
 _RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
-_FEWER: Final = (
-    "the settings have fewer rules, options or values. They take effect once their files have stayed the same for %g s."
-    " To apply them at once, call limiter.reload()"
-)
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -47,7 +42,7 @@ class FileFollower(Follower):
         self._reloads, origin = reloads, reloads.settings.origin
         self._known: Identities = {} if origin is None else origin.files
         self._logged = ""
-        """The mistake, or the warning, that the log has of the files as they are."""
+        """The mistake that the log has of the files as they are."""
         self._seen_at = monotonic()
         self._again_at = math.inf
         """When to look again at files that had changed too recently."""
@@ -92,7 +87,7 @@ class FileFollower(Follower):
         if self._reloads.settings.origin is None:
             raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
         for _ in range(_MAX_TRIES):
-            if not (pause := self._read(is_manual=True)):
+            if not (pause := self._read()):
                 return
             time.sleep(pause)
         raise ConfigError(_RESTLESS)
@@ -101,7 +96,7 @@ class FileFollower(Follower):
         """Read the settings again. Log a mistake once."""
         now, pause = monotonic(), 0.0
         try:
-            pause = self._read(is_manual=False)
+            pause = self._read()
             if not pause:
                 _log.info("the settings were read again, and are in effect")
         except Exception as error:
@@ -131,7 +126,7 @@ class FileFollower(Follower):
         of_files = machine.time_ns() / 1e9 - max(times) / 1e9 if len(times) == len(identities) else 0.0
         return max(now - self._changed[1], of_files)
 
-    def _read(self, is_manual: bool) -> float:
+    def _read(self) -> float:
         """Read the settings, check them, and put them into effect. Return 0, or the seconds until another try."""
         files: Identities = {}
         with self._reading:
@@ -141,8 +136,6 @@ class FileFollower(Follower):
                     import_observers(unchanged.get("observers", ()))
                 if _identities_now(files) != files:
                     return self._quiet
-                if not is_manual and (pause := self._wait_for_writer(settings)) > 0:
-                    return pause
                 self._reloads.replace(settings, unchanged)
             except Exception:
                 if _identities_now(files) != files:  # it read a file that was being written
@@ -153,16 +146,6 @@ class FileFollower(Follower):
             # This comes last: a request that finds no change does not wait for this thread.
             self._known = files
             return 0.0
-
-    def _wait_for_writer(self, later: Settings) -> float:
-        """Return how long settings wait that have fewer parts, because their writer may pause."""
-        if parts_of(later) >= parts_of(self._reloads.settings):
-            return 0.0
-        pause = _FEWER_AFTER * self.interval - self._age(_identities_now(self._known))
-        if pause > 0 and self._logged != _FEWER:
-            self._logged = _FEWER
-            _log.warning(_FEWER, _FEWER_AFTER * self.interval)
-        return pause
 
 
 def _identities_now(paths: Iterable[Path]) -> Identities:
