@@ -5,8 +5,8 @@ counts a share when it is taken, so all processes together never exceed the limi
 after a twentieth of the period, so consumption is late by at most that time. Near the limit shares get small. The next
 request that asks the store returns the unused part of an ended lease; ``close`` returns the rest.
 
-A hit that no lease serves goes into the one call of its request, or a share goes in its place. When the store rejects
-the request, leases get back what it has consumed from them.
+Leases serve a request whole, or not at all. In the one call of a request whose limits all have leases, a share goes in
+the place of each hit that no lease covers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ...forksafe import create_lock
 
 MAX_KEYS: Final = 10_000
 _LEASES_PER_PERIOD: Final = 20
-_LAPSED: Final = -(1 << 62)  # ``unused`` of a share that the store no longer counts
 _RETURNS_PER_REQUEST: Final = 4  # more than a request takes, so that ended leases do not pile up
 _RETURNS_PER_CALL: Final = 100  # as after an outage
 
@@ -42,19 +41,13 @@ class Lease:
         self.unused = -1
         self.next_share = share
 
-    def serve(self, hit: tuple[Limit, str, int], now: int) -> Decision | None:
-        """Take the cost of a hit; None when the lease cannot. Two limits of different plans may count under one key."""
-        if hit[2] > self.unused or now >= self.ends_at or hit[0] is not self.hit[0]:
-            return None
-        return self.consume(hit, now)
+    def covers(self, hit: tuple[Limit, str, int], now: int) -> bool:
+        """Return whether the lease can serve a hit. Two limits of different plans may count under one key."""
+        return hit[2] <= self.unused and now < self.ends_at and hit[0] is self.hit[0]
 
-    def consume(self, hit: tuple[Limit, str, int], now: int) -> Decision:
+    def serve(self, hit: tuple[Limit, str, int], now: int) -> Decision:
         """Take the cost of a hit. The decision is derived from the store's decision."""
         self.unused -= hit[2]
-        return self.look(hit, now)
-
-    def look(self, hit: tuple[Limit, str, int], now: int) -> Decision:
-        """Return the decision on a hit for the current state of the lease."""
         counted = self.decision
         rest, reset = counted.remaining + self.unused, counted.reset_us - now + self.taken_at
         decision = Decision(True, rest if rest > 0 else 0, 0, reset if reset > 0 else 0, counted.at_us)
@@ -64,29 +57,17 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class LeasedRequest:
-    """The hits of one request: those that leases serve, and those that go into the call of the store."""
+    """A request that the store decides."""
 
     hits: Sequence[Hit]
-    result: list[Decision] = field(default_factory=list)
-    """The decisions on all hits, in their order; empty until they are known."""
-    served: list[tuple[Lease, Decision] | None] = field(default_factory=list)
-    """The lease and the decision of each hit, None for a hit that the store decides."""
-    asked: list[Hit] = field(default_factory=list)
+    asked: list[Hit]
     """The hits for the store."""
+    result: list[Decision] = field(default_factory=list)
+    """The decisions; empty until they are known."""
     shares: dict[int, Lease] = field(default_factory=dict)
-    """The leases whose share takes the place of a hit, by its position in ``asked``."""
+    """The leases whose share takes the place of a hit, by its position."""
     returns: list[Correction] = field(default_factory=list)
     """The corrections that return other leases, to send before."""
-
-    @property
-    def hits_asked(self) -> list[Hit]:
-        """The hits of ``asked``, without shares in their place."""
-        return [hit for hit, here in zip(self.hits, self.served, strict=True) if here is None]
-
-    def merge(self, replies: Iterable[Decision]) -> None:
-        """Put the local decisions and those of the store into the order of the hits."""
-        following = iter(replies)
-        self.result = [here[1] if here else next(following) for here in self.served]
 
 
 class Leases:
@@ -108,57 +89,47 @@ class Leases:
         """Decide the one hit of a request. None when the store must decide it."""
         with self._lock:
             lease = self._by_key.get(key)
-            return None if lease is None else lease.serve((limit, key, cost), self._clock())
+            hit, now = (limit, key, cost), self._clock()
+            return lease.serve(hit, now) if lease is not None and lease.covers(hit, now) else None
 
-    def begin(self, hits: Sequence[Hit], is_away: bool) -> LeasedRequest:
-        """Serve hits from leases. Choose what to ask for the others. While the store ``is_away``, return no lease."""
-        request = LeasedRequest(hits)
+    def serve_all(self, hits: Sequence[Hit]) -> list[Decision]:
+        """Decide all hits of a request. The list is empty when the store must decide them."""
+        leases = []
         with self._lock:
             now = self._clock()
             for hit in hits:
-                lease = self._by_key.get(hit[1]) if hit[0].lease else None
-                decision = None if lease is None else lease.serve(hit, now)
-                request.served.append((lease, decision) if lease and decision else None)
-            if None not in request.served:
-                request.merge(())
-                return request
-            for hit in request.hits_asked:
-                if share := self._take_share(hit, now):
-                    request.shares[len(request.asked)] = share
-                    hit = share.hit
-                request.asked.append(hit)
+                lease = self._by_key.get(hit[1])
+                if lease is None or not lease.covers(hit, now):
+                    return []
+                leases.append(lease)
+            return [lease.serve(hit, now) for lease, hit in zip(leases, hits, strict=True)]
+
+    def begin(self, hits: Sequence[Hit], is_away: bool) -> LeasedRequest:
+        """Choose what to ask the store for. While it ``is_away``, return no lease."""
+        request = LeasedRequest(hits, list(hits))
+        with self._lock:
+            now = self._clock()
+            for i, hit in enumerate(hits) if all(hit.limit.lease for hit in hits) else ():
+                lease = self._by_key.get(hit.key)
+                if (lease is None or not lease.covers(hit, now)) and (share := self._take_share(hit, now)):
+                    request.shares[i], request.asked[i] = share, share.hit
             request.returns = [] if is_away else self._take_ended(now)
         return request
 
     def learn(self, request: LeasedRequest, replies: list[Decision]) -> None:
         """Build the decisions of a request. When the store has rejected a share, ask for the hits themselves."""
-        is_allowed = True
-        for reply in replies:
-            if not reply.allowed and not reply.hit[0].shadow:
-                is_allowed = False
-        if not is_allowed or request.shares:
-            now = self._clock()
+        if request.shares:
             with self._lock:
-                if request.shares and not self._fill(request, replies, is_allowed, now):
-                    request.asked, request.shares = request.hits_asked, {}
+                if not self._fill(request, replies, self._clock()):
+                    request.asked, request.shares = list(request.hits), {}
                     return
-                if not is_allowed:
-                    self._put_back(request)
-                    for i, here in enumerate(request.served):
-                        if here:
-                            request.served[i] = here[0], here[0].look(request.hits[i], now)
-        request.merge(replies)
-
-    def undo(self, request: LeasedRequest) -> None:
-        """Put back what a request has consumed here, after its call has failed or was cancelled."""
-        with self._lock:
-            self._put_back(request)
+        request.result = replies
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop leases without returning them: after a reset the store no longer counts them."""
         with self._lock:
-            for lease in filter(None, map(self._pop, keys)):
-                lease.unused = _LAPSED
+            for key in keys:
+                self._pop(key)
 
     def return_all(self) -> list[list[Correction]]:
         """End all leases. Build the corrections that return them, in groups for one call each."""
@@ -169,8 +140,6 @@ class Leases:
 
     def _take_share(self, hit: Hit, now: int) -> Lease | None:
         """Add the lease whose share takes the place of a hit. None when such a share would save no call."""
-        if not hit.limit.lease:
-            return None
         last_seen, last = self._seen.get(hit.key), self._by_key.get(hit.key)
         if len(self._seen) >= MAX_KEYS:
             self._seen.clear()
@@ -188,9 +157,9 @@ class Leases:
         self._put(lease)
         return lease
 
-    def _fill(self, request: LeasedRequest, replies: list[Decision], is_allowed: bool, now: int) -> bool:
+    def _fill(self, request: LeasedRequest, replies: list[Decision], now: int) -> bool:
         """Fill the leases of an allowed request, and serve its hits. False when the store has rejected a share."""
-        hits, are_taken = request.hits_asked, True
+        is_allowed, are_taken = all(reply.allowed for reply in replies), True
         for i, lease in request.shares.items():
             # The next share is at most half of the remaining quota.
             lease.next_share, lease.busy_until = replies[i].remaining // 2, now
@@ -203,17 +172,9 @@ class Leases:
                     self._put(lease)
                 elif current is not lease:
                     self._ended.append(lease)
-                replies[i] = lease.consume(hits[i], now)
-            replies[i].hit = hits[i]
+                replies[i] = lease.serve(request.hits[i], now)
+            replies[i].hit = request.hits[i]
         return are_taken
-
-    def _put_back(self, request: LeasedRequest) -> None:
-        """Put back what a request has consumed here."""
-        for hit, here in zip(request.hits, request.served, strict=True):
-            if here:
-                here[0].unused += hit.cost
-                if self._by_key.get(hit.key) is not here[0]:
-                    self._ended.append(here[0])
 
     def _take_ended(self, now: int) -> list[Correction]:
         """Build the corrections that return replaced leases, and some of those that have ended."""

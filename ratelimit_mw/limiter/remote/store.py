@@ -135,23 +135,20 @@ class RemoteStore:
         return self._apply(async_call, hits, now, consume)
 
     async def _serve(self, call: Call, hits: Sequence[Hit], now: int | None) -> list[Decision]:
-        """Serve hits from leases, and ask the store for the others, or for shares in their place."""
+        """Serve hits from leases, or ask the store for them, or for shares in their place."""
+        if served := self.leases.serve_all(hits):
+            return served
         request = self.leases.begin(hits, self.breaker.open)
-        if not request.result:
-            asking = self._ask_for(call, request, now)
-            has_shares = bool(request.shares or request.returns)
-            await (self._complete(asking) if has_shares and call is async_call else asking)
+        asking = self._ask_for(call, request, now)
+        has_shares = bool(request.shares or request.returns)
+        await (self._complete(asking) if has_shares and call is async_call else asking)
         return request.result
 
     async def _ask_for(self, call: Call, request: LeasedRequest, now: int | None) -> None:
-        try:
-            if request.returns:
-                await self._correct_there(call, request.returns, now)
-            while not request.result:
-                self.leases.learn(request, await self._ask(call, request.asked, now, True))
-        except BaseException:
-            self.leases.undo(request)
-            raise
+        if request.returns:
+            await self._correct_there(call, request.returns, now)
+        while not request.result:
+            self.leases.learn(request, await self._ask(call, request.asked, now, True))
 
     async def _complete(self, asking: Coroutine[Any, Any, None]) -> None:
         """Await a call in a task of its own: no share is lost when the caller is cancelled."""
