@@ -13,13 +13,11 @@ from ..errors import ConfigError
 
 _HOST: Final = re.compile(r"(\[[^\]]+\]|[^:\[\]>*,@\s]+)(?::([0-9]+))?")
 _CHOICES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "ssl_cert_reqs": {"required": "required", "optional": "optional", "none": "none"},
+    "ssl_cert_reqs": {"required": "required", "none": "none"},
     "ssl_check_hostname": {"true": True, "false": False},
-    "ssl_min_version": {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3},
 }
-_AUTHORITIES: Final = {"cafile": "ssl_ca_certs", "capath": "ssl_ca_path", "cadata": "ssl_ca_data"}
-_TLS_FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
-TLS_OPTIONS: Final = (*_TLS_FILES, "ssl_ca_data", "ssl_password", "ssl_ciphers", *_CHOICES)
+_TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+TLS_OPTIONS: Final = (*_TLS_FILES, *_CHOICES)
 
 
 class Server(NamedTuple):
@@ -59,8 +57,6 @@ def parse_tls(options: Mapping[str, str]) -> dict[str, Any]:
         if values[name] not in _CHOICES[name]:
             raise ConfigError(f"{name} is one of {', '.join(_CHOICES[name])}; got {values[name]!r}")
         values[name] = _CHOICES[name][values[name]]
-    if "ssl_keyfile" in values and not values.get("ssl_certfile"):
-        raise ConfigError("ssl_keyfile is set without ssl_certfile. Set both")
     return values
 
 
@@ -68,16 +64,13 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
     """Build the context of all connections of a store. It reads files, so it is built once, off the event loop."""
     requirement = options.get("ssl_cert_reqs", "required")
     try:
-        authorities: dict[str, Any] = {name: options.get(option) for name, option in _AUTHORITIES.items()}
-        context = ssl.create_default_context(**authorities)
+        context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
         if certificate := options.get("ssl_certfile"):
-            context.load_cert_chain(certificate, options.get("ssl_keyfile"), options.get("ssl_password"))
-        if ciphers := options.get("ssl_ciphers"):
-            context.set_ciphers(ciphers)
+            context.load_cert_chain(certificate, options.get("ssl_keyfile"), password="")  # no question on a terminal
     except (OSError, ValueError) as error:
         files = ", ".join(f"{name}={options[name]!r}" for name in _TLS_FILES if name in options)
-        raise ConfigError(f"cannot load the TLS options {files}: {error}. Expected files in PEM format") from None
-    context.minimum_version = options.get("ssl_min_version", context.minimum_version)
+        expected = "Expected files in PEM format, the key without a password"
+        raise ConfigError(f"cannot load the TLS options {files}: {error}. {expected}") from None
     context.check_hostname = requirement != "none" and options.get("ssl_check_hostname", True)
     context.verify_mode = ssl.VerifyMode[f"CERT_{requirement.upper()}"]
     return context
