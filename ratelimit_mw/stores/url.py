@@ -119,7 +119,7 @@ def redacted_url(url: str | Store) -> str:
 
     A store has a name in its place.
 
-    >>> redacted_url("redis://app:secret@cache:6379/0?client_name=web")
+    >>> redacted_url("redis://app:secret@cache:6379/0?prefix=web:")
     'redis://cache:6379/0'
     """
     if isinstance(url, Store):

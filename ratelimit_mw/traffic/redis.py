@@ -176,7 +176,6 @@ def open_client(address: Address) -> Any:
         "username": address.username,
         "password": address.password,
         "db": address.db,
-        "client_name": address.client_name,
         "socket_timeout": _TIMEOUT,
         "socket_connect_timeout": _TIMEOUT,
         "retry": Retry(NoBackoff(), 1),  # the server may have closed the connection

@@ -14,13 +14,17 @@ from ..servers import TLS_OPTIONS, Server, parse_servers, parse_tls, split_login
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
 _SENTINEL_LOGIN: Final = ("sentinel_username", "sentinel_password")
-OPTIONS: Final = ("prefix", "db", "username", "password", "client_name", *TLS_OPTIONS, *_SENTINEL_LOGIN)
+OPTIONS: Final = ("prefix", "db", *TLS_OPTIONS, *_SENTINEL_LOGIN)
 
 # Options that belong to some schemes only: which ones, and the hint otherwise.
 _RESTRICTED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
     (TLS_OPTIONS, lambda scheme: scheme.startswith("rediss"), "TLS needs rediss://"),
     (_SENTINEL_LOGIN, lambda scheme: scheme.endswith("+sentinel"), "only redis+sentinel:// has sentinels"),
-    (("db",), lambda scheme: not scheme.endswith("+cluster"), "a cluster has one database"),
+    (
+        ("db",),
+        lambda scheme: scheme == "unix",
+        "the path names a database, as in redis://cache/2; a cluster has one database",
+    ),
 )
 
 Remap = Callable[[tuple[str, int]], tuple[str, int]]
@@ -44,7 +48,6 @@ class Address:
     password: str | None = field(default=None, repr=False)
     sentinel_username: str | None = field(default=None, repr=False)
     sentinel_password: str | None = field(default=None, repr=False)
-    client_name: str | None = None
     prefix: str = "rl:"
     remap: Remap | None = None
     tls_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
@@ -68,8 +71,6 @@ def parse_address(split: SplitResult, options: Mapping[str, str]) -> Address:
     address = _parse_place(split)
     tls = parse_tls(options)
     values = {name: _parse_option(name, text) for name, text in options.items() if name not in tls}
-    if twice := [name for name in ("username", "password", "db") if name in values and getattr(address, name)]:
-        raise ConfigError(f"the URL sets {' and '.join(twice)} twice. Set each before the ? or as an option")
     return replace(address, tls_options=tls if split.scheme.startswith("rediss") else None, **values)
 
 

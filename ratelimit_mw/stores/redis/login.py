@@ -21,7 +21,9 @@ from .errors import Command
 
 async def log_in(way: Way, address: Address, location: Server, deadline: float) -> Any:
     """Return a new connection to a server. The commands of the login are one round trip."""
-    commands = [*await _authentication(way, address, deadline), *_settings(address)]
+    commands = await _authentication(way, address, deadline)
+    if address.db:
+        commands.append(("SELECT", address.db))
     codec = Reader(replyError=redis.ResponseError, notEnoughData=MORE)
     connection = await open_connection(way, location, address.tls, codec, deadline)
     try:
@@ -43,9 +45,3 @@ async def _authentication(way: Way, address: Address, deadline: float) -> list[C
     if not (address.username or address.password):
         return []
     return [("AUTH", *filter(None, [address.username]), address.password or "")]
-
-
-def _settings(address: Address) -> list[Command]:
-    """Return the commands of the other options."""
-    commands: list[Command] = [("CLIENT", "SETNAME", address.client_name)] if address.client_name else []
-    return [*commands, ("SELECT", address.db)] if address.db else commands

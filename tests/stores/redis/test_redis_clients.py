@@ -23,7 +23,7 @@ from redis_proxy import Proxy
 from servers import HOST, Server, redis_running, wait_for
 
 from ratelimit_mw import ConfigError, StoreError
-from ratelimit_mw.stores import RedisStore, open_store
+from ratelimit_mw.stores import RedisStore
 from ratelimit_mw.testing.store_suite import WAYS
 
 
@@ -186,20 +186,6 @@ def test_a_slow_credential_provider_is_within_the_budget(guarded: Server) -> Non
     wait.set()
     assert patient.apply([hit(limit_of("5/hour"))])[0].allowed
     patient.close()
-
-
-@pytest.mark.slow
-def test_connection_options_of_the_url_apply(guarded: Server) -> None:
-    """The login, client name and database may be options, as in the URLs of redis-py."""
-    limit = limit_of("5/hour")
-    options = "username=default&password=s3cret&client_name=limits&db=5"
-    store = open_store(f"redis://{HOST}:{guarded.port}?{options}", PATIENT)
-    store.apply([hit(limit)])
-    with redis.Redis(port=guarded.port, password="s3cret", db=5) as admin:
-        (connection,) = [each for each in admin.client_list() if each["name"] == "limits"]
-        assert connection["db"] == "5"
-        assert len(list(admin.scan_iter())) >= 1
-    store.close()
 
 
 def test_a_pool_that_waits_holds_no_call_beyond_its_budget(redis_server: Server) -> None:
