@@ -40,8 +40,6 @@ _SHOWN: Final = {
 """The values that are shown, by the kind of the facts. Other kinds are those of your own stores."""
 _BYTES: Final = ("used", "size", "free", "bytes", "limit_maxbytes")
 """Those that are numbers of bytes."""
-_SPARE: Final = ("replica", "sentinel")
-"""The servers without which the store works."""
 Finding = tuple[str, str]
 """A fact, a note or a problem, and its text. That of a note or a problem ends with what to do."""
 
@@ -113,7 +111,10 @@ def _workers(fleet: Decision, settings: Settings) -> Finding:
 
 
 def examine_part(facts: Facts) -> Iterator[Finding]:
-    """Show a server, or the files of a store, under the names of its values, and judge them."""
+    """Show a server, or the files of a store, under the names of its values, and judge them.
+
+    A part without values is a note: the store was asked before, and works without it or has a problem.
+    """
     name, values = f"{facts.kind} {facts.name}".rstrip(), facts.values
     if not facts.problem and facts.kind not in _SHOWN:
         yield FACT, f"{name}: {', '.join(f'{each} {value}' for each, value in values.items())}"
@@ -121,11 +122,9 @@ def examine_part(facts: Facts) -> Iterator[Finding]:
         shown = (f"{each} {_text(each, values[each])}" for each in _SHOWN[facts.kind] if each in values)
         yield FACT, f"{name}: {', '.join(shown)}"
         yield from ((kind, f"{name}: {text}") for kind, text in _judge(facts.kind, values))
-    elif facts.replies:
-        yield NOTE, f"{name}: its state is not known ({facts.problem}). Give the user of the store this right"
     else:
-        fix = "Start it, or check the network and the login"
-        yield NOTE if facts.kind in _SPARE else PROBLEM, f"{name}: does not reply ({facts.problem}). {fix}"
+        fix = "Check the server, the network, the login and the rights of its user"
+        yield NOTE, f"{name}: its state is not known ({facts.problem}). {fix}"
 
 
 def _text(name: str, value: Any) -> str:

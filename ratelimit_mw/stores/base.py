@@ -35,14 +35,12 @@ class Facts(NamedTuple):
         name: The name of the part, such as ``"10.0.0.1:6379"``.
         values: The values, under the names that the server gives them.
         problem: The reason why there are no values; "" where there are.
-        replies: Whether the part replied, perhaps with an error.
     """
 
     kind: str
     name: str
     values: Mapping[str, Any] = {}
     problem: str = ""
-    replies: bool = True
 
 
 class Store(ABC):

@@ -240,7 +240,7 @@ class MemcachedStore(ByteStore):
                 values = run_blocking(way.connections.stats(server, way.clock.now + _FACTS_SECONDS))
                 yield Facts("memcached", str(server), values)
             except Exception as error:
-                yield Facts("memcached", str(server), {}, str(self._as_error(error)), False)
+                yield Facts("memcached", str(server), {}, str(self._as_error(error)))
 
     def _connect(self, way: Way) -> MemcachedConnections:
         return self._opens(way)

@@ -160,7 +160,7 @@ class PostgresStore(ByteStore):
             ((values,),) = run_blocking(PostgresCall(self, self._threads, _FACTS_SECONDS).ask(b"facts")) or []
             yield Facts("postgresql", self.name, msgspec.json.decode(values or b""))
         except Exception as error:
-            yield Facts("postgresql", self.name, {}, str(self._as_error(error)), isinstance(error, ReplyError))
+            yield Facts("postgresql", self.name, {}, str(self._as_error(error)))
 
     def _connect(self, way: Way) -> Channel:
         return way.channel(partial(open_connection, way, self._open_one))

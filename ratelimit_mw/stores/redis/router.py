@@ -264,19 +264,13 @@ class Router:
             raise NotRunError(str(as_store_error(error))) from error
 
     def facts(self) -> Iterator[Facts]:
-        """Yield the reply of each server to INFO, and then the facts of sentinels and cluster. Blocking."""
-        address, kind = self._address, "redis"
-        if address.service:
-            for location in address.hosts:
-                yield self._facts_of("sentinel", location, *self.map.question)
-            try:
-                self.map.is_stale = True
-                run_blocking(self.primaries(self.clock.now + _FACTS_SECONDS))
-            except Exception as error:
-                yield Facts("primary", address.service, {}, str(as_store_error(error)), False)
+        """Yield the facts of sentinels, of each known server by INFO, and of a cluster. Blocking."""
+        address = self._address
+        for location in address.hosts if address.service else ():
+            yield self._facts_of("sentinel", location, *self.map.question)
         for location in sorted(self.map.servers() if address.service else self.map.sources()):
             is_replica = self.map.is_known and location not in self.map.primaries  # unknown without a map
-            yield self._facts_of("replica" if is_replica else kind, location)
+            yield self._facts_of("replica" if is_replica else "redis", location)
         if address.cluster:
             found = (self._facts_of("cluster", each, b"CLUSTER", b"INFO") for each in sorted(self.map.sources()))
             yield from islice((facts for facts in found if facts.values), 1)
@@ -286,7 +280,7 @@ class Router:
         try:
             return Facts(kind, str(location), values_of(run_blocking(reply)))
         except Exception as error:
-            return Facts(kind, str(location), {}, str(as_store_error(error)), isinstance(error, ResponseError))
+            return Facts(kind, str(location), {}, str(as_store_error(error)))
 
 
 def _set(calls: Sequence[Call], error: Exception) -> None:
