@@ -72,15 +72,9 @@ class RedisStore(CallStore):
             raise ConfigError("expected either a URL, or client= and aclient=")
         if url is None and credential_provider is not None:
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
-        get = getattr(type(credential_provider), "get_credentials", CredentialProvider.get_credentials)
-        if credential_provider is not None and get is CredentialProvider.get_credentials:
-            kind = type(credential_provider).__name__  # its value may be a password
-            raise ConfigError(f"expected a provider with get_credentials; got {kind}", "credential_provider")
         address = parse_url_of(url, Address, "redis://localhost:6379/0") if isinstance(url, str) else url
         if remap is not None and not (address is not None and (address.cluster or address.service)):
             raise ConfigError("needs a URL that starts with redis+cluster:// or redis+sentinel://", "remap")
-        if not (remap is None or callable(remap)):
-            raise ConfigError(f"expected a function of a host and a port; got {remap!r}", "remap")
         if address is not None:
             address = _with_access(replace(address, remap=remap), credential_provider)
         self.prefix = (address or Address()).prefix if prefix is None else prefix
