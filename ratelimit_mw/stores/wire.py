@@ -140,28 +140,23 @@ class BlockingChannel:
         self._connect = connect
         self._clock = clock
         self._idle: list[Any] = []
-        self._closings = 0
 
     async def send(self, frame: Any, replies: int, deadline: float) -> Awaitable[list[Any]]:
-        closings = self._closings
         connection = self._take() or await self._connect(_until(self._clock, deadline))
         try:
             flight = connection.send(frame, replies, deadline)
         except BaseException:
             self._drop(connection)
             raise
-        return self._receive(connection, flight, closings)
+        return self._receive(connection, flight)
 
-    async def _receive(self, connection: Any, flight: Awaitable[list[Any]], closings: int) -> list[Any]:
+    async def _receive(self, connection: Any, flight: Awaitable[list[Any]]) -> list[Any]:
         try:
             replies = await flight
         except BaseException:
             self._drop(connection)
             raise
-        if closings == self._closings:
-            self._idle.append(connection)
-        else:
-            connection.close()
+        self._idle.append(connection)
         return replies
 
     def _drop(self, connection: Any) -> None:
@@ -181,7 +176,7 @@ class BlockingChannel:
             return None
 
     def close(self) -> None:
-        self._closings += 1
+        """Close the idle connections. One in use stays for the next call, or until nothing refers to the channel."""
         while (connection := self._pop()) is not None:
             connection.close()
 

@@ -75,7 +75,7 @@ class MemcachedConnections:
         return {name.decode("utf-8", "replace"): text for name, text in values.items()}
 
     def close(self) -> None:
-        """Close the idle connections, and those in use when their calls end."""
+        """Close the idle connections."""
         for channel in list(self._channels.values()):
             channel.close()
 

@@ -108,16 +108,6 @@ def test_dead_connections_fail_one_call_only(proxy: Proxy, store: Store) -> None
             assert send().allowed
 
 
-def test_a_connection_in_use_is_closed_when_its_call_ends(proxy: Proxy, store: Store) -> None:
-    """A thread of the limiter may still be in a call when the limiter is closed."""
-    proxy.hears = lambda _: store.close()
-    assert store.apply([hit(limit_of("100/hour"))])[0].allowed
-    wait_for(lambda: not proxy.open, "the end of the connection")
-    proxy.hears = lambda _: None
-    assert store.apply([hit(limit_of("100/hour"))])[0].allowed
-    assert len(proxy.open) == 1
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_a_connection_that_has_replied_is_not_taken_for_tls(proxy: Proxy, store: Store, way: str) -> None:
     """It is cut in a later call, so the server speaks without TLS."""
