@@ -7,11 +7,9 @@ as a twentieth of the budget at most.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from functools import cache
 from typing import Any, Final, TypeVar
 
 from ..clock import machine
@@ -21,9 +19,6 @@ STARTING: Final = 1.0
 _TURNS: Final = 20  # in a time budget
 _LONGEST: Final = 0.005  # seconds from beat to beat: until then, the clock holds calls that are done
 _SHORTEST: Final = 0.001  # Seconds. A timeout of 0 makes a socket non-blocking.
-_BLOCKED: Final = 0.2
-"""Seconds. A longer turn of a loop is logged."""
-_log = logging.getLogger("ratelimit_mw")
 _Result = TypeVar("_Result")
 
 
@@ -133,8 +128,6 @@ class LoopClock:
         late = self._loop.time() - self._beat_at
         if late > self._interval:  # the beats that were missed do not count
             self._beat_at += late
-        if late > _BLOCKED:
-            _warn_of_blocked_loop()
         self.now += self._interval
         self._handle = None
         if self._checks:
@@ -151,12 +144,3 @@ def take_error(future: asyncio.Future[Any]) -> None:
     """Note that an error is known: its call may have left, and asyncio would log it."""
     if not future.cancelled():
         future.exception()
-
-
-@cache
-def _warn_of_blocked_loop() -> None:
-    _log.warning(
-        "the event loop was blocked for more than %g s, so requests waited for their decision. Check for CPU-bound work"
-        " or blocking calls, such as bcrypt, in async functions: run them in threads.",
-        _BLOCKED,
-    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import sys
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, TypedDict
@@ -21,7 +19,6 @@ from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.http import warnings
-from ratelimit_mw.stores import budget
 
 # The checks of Django are registered on the import of django_calls.
 from django.core.checks import run_checks  # isort: skip
@@ -180,25 +177,6 @@ def test_a_memory_store_in_several_workers_is_logged(kind: Any, log: Any, monkey
     assert start("redis://127.0.0.1:1/0") == []
     assert "clients get up to 4 times each limit" in start("memory://")[0]
     assert start("memory://") == []
-
-
-# -- the event loop ----------------------------------------------------------------------------------------
-
-
-def test_a_blocked_event_loop_is_logged_once(log: Any) -> None:
-    """The clock of a store's time budget sees it while a call waits."""
-
-    async def blocked() -> None:
-        clock = budget.LoopClock(0.05)
-        for _ in range(2):
-            clock.watch(asyncio.get_running_loop().create_future(), 60)
-            time.sleep(0.3)
-            await asyncio.sleep(0.01)
-
-    budget._warn_of_blocked_loop.cache_clear()
-    asyncio.run(blocked())
-    found = [message for message in log.messages if message.startswith("the event loop was blocked")]
-    assert len(found) == 1
 
 
 def test_a_limiter_of_your_own_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
