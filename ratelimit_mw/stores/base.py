@@ -17,7 +17,6 @@ RECORDS: Final = "record|"
 """The prefix of the keys of records. No key of a rule begins with it."""
 MAX_RECORD: Final = 1_000_000
 """The maximum size of a record in bytes. Memcached keeps a little more in one item."""
-_LONGEST_NAME: Final = 100
 
 
 class KeyPage(NamedTuple):
@@ -149,10 +148,10 @@ class Store(ABC):
         """Return the data of a record: a small document beside the states, such as the overrides of a limiter.
 
         The key of a record is ``record|`` and its name, so ``list_keys("record|")`` lists the records. Not every store
-        keeps records. ``record_key`` checks the name and the data.
+        keeps records.
 
         Args:
-            name: The name, of 1 to 100 printable ASCII characters without a space.
+            name: The name, a word such as ``overrides``.
 
         Returns:
             The data; None where there is no such record.
@@ -174,7 +173,7 @@ class Store(ABC):
             Whether the record had the data ``before``, and is written.
 
         Raises:
-            ConfigError: The store keeps no records, or the data are too large.
+            ConfigError: The store keeps no records.
             StoreError: The store is unreachable. The record may be written or not.
         """
         raise self._without_records()
@@ -194,16 +193,6 @@ class Store(ABC):
     aread_record = async_form(read_record)
     awrite_record = async_form(write_record)
     aclose = async_form(close)
-
-
-def record_key(name: str, data: bytes | None = None) -> str:
-    """Return the key of a record; ``ConfigError`` for a name or data that no store can keep."""
-    if not (0 < len(name) <= _LONGEST_NAME and name.isascii() and name.isprintable() and " " not in name):
-        expected = f"1 to {_LONGEST_NAME} printable ASCII characters without a space"
-        raise ConfigError(f"expected the name of a record, {expected}; got {name[:200]!r}")
-    if data is not None and len(data) > MAX_RECORD:
-        raise ConfigError(f"the record {name!r} would have {len(data):,} bytes. The most is {MAX_RECORD:,}")
-    return RECORDS + name
 
 
 def seconds_of(timeout_us: object) -> float:

@@ -15,7 +15,7 @@ from ..clock import SECOND
 from ..decision import Correction, Decision, Hit, SlotCost, decide_all, reject_uncounted
 from ..errors import StateError
 from ..forksafe import CHANCE
-from .base import record_key
+from .base import RECORDS
 
 FOR_EVER: Final = 1 << 62
 """The microseconds for which a record is kept."""
@@ -269,12 +269,12 @@ class ByteCall:
 
     async def read_record(self, name: str) -> bytes | None:
         """Return the data of a record."""
-        loaded, _ = await self.load([record_key(name)])
+        loaded, _ = await self.load([RECORDS + name])
         return cast("bytes | None", loaded[0])
 
     async def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
         """Write or delete a record that still is ``before``."""
-        key = record_key(name, data)
+        key = RECORDS + name
         (known,), _ = await self.load([key])
         if known != before:
             return False

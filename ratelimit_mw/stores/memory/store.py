@@ -26,7 +26,7 @@ from ...errors import ConfigError
 from ...forksafe import create_lock
 from ...heartbeat import Heartbeat
 from ...quota import parse_duration
-from ..base import LOOKED_AT, KeyPage, Store, numbers_in, record_key
+from ..base import LOOKED_AT, RECORDS, KeyPage, Store, numbers_in
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
@@ -228,10 +228,10 @@ class MemoryStore(Store):
 
     def read_record(self, name: str) -> bytes | None:
         with self._lock:
-            return self._documents.get(record_key(name))
+            return self._documents.get(RECORDS + name)
 
     def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
-        key = record_key(name, data)
+        key = RECORDS + name
         with self._lock:
             if self._documents.get(key) != before:
                 return False
