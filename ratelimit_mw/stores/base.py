@@ -214,9 +214,5 @@ def checked_store(store: object) -> Store:
     """Return the store. The message of ``ConfigError`` names only the type, because a repr may hold a password."""
     if isinstance(store, Store):
         return store
-    kind = type(store)
-    got = f"the class {store.__name__}" if isinstance(store, type) else kind.__name__
-    if kind.__module__.partition(".")[0] == "redis":
-        argument = "aclient" if kind.__module__.startswith("redis.asyncio") else "client"
-        got = f"a Redis client. Write RedisStore({argument}=...)"
-    raise ConfigError(f"expected a store URL or a Store; got {got}")
+    expected = "expected a store URL or a Store, such as RedisStore(client=...)"
+    raise ConfigError(f"{expected}; got {type(store).__name__}")

@@ -38,7 +38,8 @@ def parse_servers(text: str, port: int) -> tuple[Server, ...]:
     for part in text.split(","):
         match = _HOST.fullmatch(part)
         if not match or not 0 < int(match[2] or 1) < 65536:
-            raise ConfigError(f'expected servers such as "10.0.0.1:{port},10.0.0.2": NAME or NAME:PORT', "host")
+            expected = f'servers such as "10.0.0.1:{port},10.0.0.2": NAME or NAME:PORT, with ports up to 65535'
+            raise ConfigError(f"expected {expected}", "host")
         servers.append(Server(unquote(match[1]).strip("[]"), int(match[2] or port)))
     return tuple(servers)
 

@@ -96,7 +96,6 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
     if split.scheme not in _SCHEMES:
         raise ConfigError(f"unknown scheme {split.scheme!r} of a store URL{suggestion(split.scheme, _SCHEMES)}")
     _check_escapes(split)
-    _check_ports(split)
     module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
     return split, module.parse_address(split, _options(split, module))
 
@@ -136,12 +135,6 @@ def _check_escapes(split: SplitResult) -> None:
             f"a {split.scheme}:// URL has # ? ; = or @ within its login, its path or an option."
             " Write them as %23, %3F, %3B, %3D and %40, and / as %2F. Write & between options"
         )
-
-
-def _check_ports(split: SplitResult) -> None:
-    for port in re.findall(r":([0-9]{5,9})(?=,|$)", split.netloc.rpartition("@")[2]):
-        if int(port) > 65_535:
-            raise ConfigError(f"the port {port} is too large. Expected a port from 1 to 65535")
 
 
 def _options(split: SplitResult, module: Any) -> dict[str, str]:

@@ -227,10 +227,10 @@ def test_a_clock_in_seconds_is_an_error() -> None:
             r"^clock: expected a function that returns whole microseconds; got 5\. Use lambda: .*ManualClock$",
         ),
         ({"store": "nothing://x"}, "store: unknown scheme 'nothing' of a store URL"),
-        ({"store": 7}, "store: expected a store URL or a Store; got int$"),
-        ({"store": MemoryStore}, "store: expected a store URL or a Store; got the class MemoryStore"),
-        ({"store": redis.Redis(password="hunter2")}, r"got a Redis client\. Write RedisStore\(client=\.\.\.\)$"),
-        ({"store": redis.asyncio.Redis()}, r"got a Redis client\. Write RedisStore\(aclient=\.\.\.\)$"),
+        (
+            {"store": redis.Redis(password="hunter2")},
+            r"store: expected a store URL or a Store, such as RedisStore\(client=\.\.\.\); got Redis$",
+        ),
     ],
 )
 def test_an_invalid_argument_is_an_error_at_the_start(arguments: dict[str, Any], message: str) -> None:
