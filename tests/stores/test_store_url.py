@@ -65,7 +65,6 @@ MISTAKES = {
     "lmdb:///tmp/x?size=1.5GiB": "option size: expected bytes .*; got '1.5GiB'",
     "lmdb:///tmp/x?size=1MiB": "option size: .* at least 4 MiB; got 1048576",
     "lmdb:///tmp/x?sise=1GiB": "no option 'sise'",
-    "memcached://h1:11211,h1:11211": "each server may appear once",
     "memcached://h1/0": "has no path",
     "memcached://h1?pool=3": "has no option 'pool'. Its options are prefix",
     "memcached://h1?prefix=a%20b": "expected a prefix of 1 to 50 printable ASCII characters",

@@ -24,10 +24,7 @@ def read_servers(text: str) -> tuple[Server, ...]:
     """Parse ``h1:11211,h2:11211``, or the path of a Unix socket."""
     if text.startswith("/"):
         return (Server(text, 0),)
-    servers = parse_servers(text.lower(), _PORT)
-    if len(set(servers)) < len(servers):
-        raise ConfigError(f"each server may appear once; got {', '.join(map(str, servers))}")
-    return servers
+    return parse_servers(text.lower(), _PORT)
 
 
 def login_command(username: str, password: str) -> bytes:

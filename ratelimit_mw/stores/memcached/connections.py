@@ -62,7 +62,7 @@ class MemcachedConnections:
             try:
                 replies = await flight
                 values |= _values_in(replies) if any(each.names for each in group) else {}
-                lines[server] = iter(_checked_lines(replies))
+                lines[server] = iter(replies)
             except Exception as error:
                 failure = failure or error
         if failure is not None:
@@ -112,10 +112,3 @@ def _values_in(replies: list[Any]) -> dict[bytes, StoredValue]:
     if not isinstance(values := replies.pop(), dict):
         raise unexpected(values)
     return values
-
-
-def _checked_lines(replies: Sequence[Any]) -> Sequence[bytes]:
-    for reply in replies:
-        if not isinstance(reply, bytes):
-            raise unexpected(reply)
-    return replies

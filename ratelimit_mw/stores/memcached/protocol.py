@@ -14,8 +14,6 @@ EXPIRED: Final = -1  # An expiry. With ``cas`` it is a delete that fails when an
 _ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 _MAX_LINE: Final = 2_048
 _VALUE: Final = re.compile(rb"VALUE ([^ ]*) [^ ]* (\d{1,20}) ([^ ]*)", re.DOTALL)
-_MAX_VALUE: Final = 1 << 20  # Memcached's own limit for an item
-_MAX_REPLY: Final = 1 << 26
 _MAX_NAME: Final = 250
 _MAX_HEAD: Final = 27  # b"t", a tier, a block of 16 digits, and the separators
 _MAX_RELATIVE: Final = 30 * 86_400  # Memcached reads a larger number of seconds as a date.
@@ -83,15 +81,11 @@ def swap(name: bytes, value: bytes, expiry: int, known: StoredValue | None) -> b
 
 
 class ReplyReader:
-    """The codec: cuts what is received into replies, which are a line, or all values of a read by their names.
-
-    No reply can fill the memory.
-    """
+    """The codec: cuts what is received into replies, which are a line, or all values of a read by their names."""
 
     def __init__(self) -> None:
         self._data = b""
         self._values: dict[bytes, Any] = {}
-        self._size = 0  # of the values
 
     def feed(self, data: bytes) -> None:
         self._data += data
@@ -106,14 +100,14 @@ class ReplyReader:
                 name, size, unique = _parse_value(line)
                 if len(self._data) < after + size + 2:
                     return MORE
-                self._add(name, StoredValue(self._data[after : after + size], unique), size)
+                self._values[name] = StoredValue(self._data[after : after + size], unique)
                 after += size + 2
             elif line.startswith(b"STAT "):
                 _, name, *text = line.split(b" ", 2)
-                self._add(name, b"".join(text).decode("utf-8", "replace"), len(line))
+                self._values[name] = b"".join(text).decode("utf-8", "replace")
             self._data = self._data[after:]
             if line == b"END":
-                values, self._values, self._size = self._values, {}, 0
+                values, self._values = self._values, {}
                 return values
             if not line.startswith((b"VALUE ", b"STAT ")):
                 return line
@@ -121,20 +115,12 @@ class ReplyReader:
             raise unexpected(self._data)
         return MORE
 
-    def _add(self, name: bytes, value: Any, size: int) -> None:
-        self._values[name] = value
-        self._size += size
-        if self._size > _MAX_REPLY:
-            raise ReplyError(f"a reply is larger than {_MAX_REPLY} bytes")
-
 
 def _parse_value(line: bytes) -> tuple[bytes, int, bytes]:
     match = _VALUE.fullmatch(line)
     if match is None:
         raise unexpected(line)
     name, size, unique = match.groups()
-    if int(size) > _MAX_VALUE:
-        raise ReplyError(f"a value of {int(size)} bytes is larger than {_MAX_VALUE}")
     return name, int(size), unique
 
 

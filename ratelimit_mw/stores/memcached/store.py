@@ -24,7 +24,6 @@ from .connections import KeyCommands, MemcachedConnections, Rendezvous
 from .protocol import EXPIRED, STORED, KeyNames, StoredValue, command, expiry, swap, write
 from .tiers import Window
 
-_MAX_FORGOTTEN: Final = 100  # keys per round trip
 _FACTS_SECONDS: Final = 1.5
 _NO_COUNTER: Final = "non-numeric"  # in the error of an incr
 _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.([^|]*)\|([^|]*)\|")
@@ -190,8 +189,7 @@ class MemcachedCall(StoreCall):
                 algorithm = TieredWindow(Quota.exact(1, period), precision)
                 names = self._window(algorithm, key, self._time_of(self._store.given_time)).forgotten_names()
             requests.append(self._commands(key, [command(b"delete", name) for name in names]))
-        for start in range(0, len(requests), _MAX_FORGOTTEN):
-            await self._exchange(requests[start : start + _MAX_FORGOTTEN])
+        await self._exchange(requests)
 
     async def ping(self) -> None:
         """Write to each server, as much as a state. A server without room for it replies to all other commands."""
