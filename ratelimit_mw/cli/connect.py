@@ -34,7 +34,7 @@ _SHOWN: Final = {
     "sentinel": ("ip", "port", "flags", "num-other-sentinels"),
     "cluster": ("cluster_state", "cluster_slots_ok", "cluster_size", "cluster_known_nodes"),
     "memcached": ("version", "bytes", "limit_maxbytes", "curr_items", "evictions"),
-    "lmdb": ("used", "size", "entries", "readers", "max_readers", "free"),
+    "lmdb": ("used", "size", "entries", "free"),
     "postgresql": ("version", "size", "connections", "max_connections"),
 }
 """The values that are shown, by the kind of the facts. Other kinds are those of your own stores."""

@@ -42,8 +42,8 @@ def test_an_lmdb_has_the_numbers_of_its_environment(tmp_path: Path) -> None:
     (facts,) = facts_after_a_call(store)
     values = facts.values
     assert (facts.kind, facts.name, values["size"]) == ("lmdb", f"{tmp_path}/db", 8 << 20)
-    assert 0 < values["used"] <= values["file"] <= values["allocated"] + 4096
-    assert (values["entries"] > 0, values["readers"] >= 0, values["set_aside"]) == (True, True, "")
+    assert 0 < values["used"] <= values["allocated"] + 4096
+    assert (values["entries"] > 0, values["set_aside"]) == (True, "")
     (closed,) = store.facts()
     assert "used" not in closed.values
     assert closed.values["free"] > 0

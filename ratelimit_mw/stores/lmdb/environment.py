@@ -98,13 +98,11 @@ class Environment:
         facts["set_aside"] = str(aside) if aside.exists() else ""
         with suppress(OSError):
             file = (self._folder / "data.mdb").stat()
-            disk = {"free": shutil.disk_usage(self._folder).free}
-            facts |= {**disk, "file": file.st_size, "allocated": file.st_blocks * 512}
+            facts |= {"free": shutil.disk_usage(self._folder).free, "allocated": file.st_blocks * 512}
         if (env := self._env) is not None:
-            stat, info = env.stat(), env.info()
+            stat = env.stat()
             used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
-            readers = {"readers": info["num_readers"], "max_readers": info["max_readers"]}
-            facts |= {"used": used, "size": info["map_size"], "entries": stat["entries"], **readers}
+            facts |= {"used": used, "size": env.info()["map_size"], "entries": stat["entries"]}
         return facts
 
     def _discard(self) -> None:

@@ -5,7 +5,7 @@ The name of a record begins with one prefix, and its data with the time of expir
 Examples:
     \\xffratelimit_mw:meta:...                                    the clock of all processes, the place of the sweep
     \\xffratelimit_mw:state:1|api|gcra|1m|{ip=192.0.2.7}          the state of one key
-    \\xffratelimit_mw:state#1|api|gcra|1m|<digest>                the state of a key that is too long for LMDB
+    \\xffratelimit_mw:state#<digest>                              the state of a key that is too long for LMDB
 
 Every sixteenth write of a process looks at the next 64 records and deletes those that have expired. The position of
 the sweep is kept in the environment, so all processes continue one sweep, however short they live.
@@ -26,7 +26,7 @@ from typing import Any, Final
 import lmdb
 
 from ...clock import machine
-from ...decision import Decision, Hit, prefix_of
+from ...decision import Decision, Hit
 from ...errors import StoreError
 from ..base import LOOKED_AT, KeyPage
 from ..blocking import run_blocking
@@ -39,7 +39,6 @@ STATE: Final = PREFIX + b"state"
 EXPIRY: Final = 8
 """The bytes of the time at the start of each record from ``STATE`` on."""
 _MAX_NAME: Final = 511
-_READABLE: Final = 200
 _PING: Final = META + b"ping"
 _MAX_TIME: Final = 2**63 - 1
 _SMALL: Final = 128
@@ -137,8 +136,7 @@ def state_name(key: str) -> bytes:
     name = STATE + b":" + data
     if len(name) <= _MAX_NAME:
         return name
-    limit = prefix_of(key).encode("utf-8", "surrogatepass")[:_READABLE]
-    return STATE + b"#" + limit + blake2b(data, digest_size=16).hexdigest().encode()
+    return STATE + b"#" + blake2b(data, digest_size=16).hexdigest().encode()
 
 
 class Transactions:
