@@ -7,7 +7,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, nullcontext
 from typing import Any, Final
-from wsgiref.headers import Headers
 
 import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -195,32 +194,16 @@ def is_before_user(project: ProjectLimits) -> bool:
 
 def respond(admission: DjangoAdmission, custom: Any) -> HttpResponseBase:
     """Return the response to a rejection: that of the project's function, or for ``None`` that of this package."""
-    has_body = admission.request.method != "HEAD"
-    if custom is None:
-        own = admission.rejection().response
-        return HttpResponse(own.body if has_body else b"", status=own.status, headers=dict(own.headers))
-    if isinstance(custom, Rejection):
-        return _RejectionResponse(custom, has_body)
+    if custom is None or isinstance(custom, Rejection):
+        rejection = custom or admission.rejection().response
+        if custom and len({name.lower() for name, _ in custom.headers}) < len(custom.headers):
+            raise TypeError("Django sends one line of each header. For several cookies, return an HttpResponse")
+        body = b"" if admission.request.method == "HEAD" else rejection.body
+        return HttpResponse(body, status=rejection.status, headers=dict(rejection.headers))
     if not isinstance(custom, HttpResponseBase):
         expected = "an HttpResponse or a Rejection as the response to a rejection"
         raise TypeError(f"expected {expected}; got {custom!r}")
     return custom if getattr(custom, "is_rendered", True) else custom.render()
-
-
-class _RejectionResponse(HttpResponse):  # type: ignore[misc] # Django has no types
-    """A ``Rejection``, with each of its cookies as it is written. Other lines of one name are joined."""
-
-    def __init__(self, rejection: Rejection, has_body: bool) -> None:
-        lines = Headers([*rejection.headers])
-        cookies = [HttpResponse(headers={"Set-Cookie": line}) for line in lines.get_all("Set-Cookie")]
-        # Django has checked and encoded the lines: a line break would begin another header.
-        self._cookies = [("Set-Cookie", each.headers["Set-Cookie"]) for each in cookies]
-        del lines["Set-Cookie"]
-        headers = {name: ", ".join(lines.get_all(name)) for name in lines.keys()}  # noqa: SIM118 - no mapping
-        super().__init__(rejection.body if has_body else b"", status=rejection.status, headers=headers)
-
-    def items(self) -> list[tuple[str, str]]:
-        return [*super().items(), *self._cookies]
 
 
 def watch(response: Any, admission: DjangoAdmission) -> None:

@@ -250,6 +250,7 @@ def test_your_own_page_may_have_several_forms(is_async: bool) -> None:
         (lambda *_: None): (429, b'{"type"'),
         (lambda *_: "busy"): (500, b""),
         (lambda *_: Rejection(429, [("Set-Cookie", "a=1"), TEXT], b"wait")): (429, b"wait"),
+        (lambda *_: Rejection(429, [("Set-Cookie", "a=1"), ("set-cookie", "b=1"), TEXT], b"wait")): (500, b""),
         (lambda *_: Rejection(429, [("Set-Cookie", "a=1\r\nX-Injected: 1")], b"")): (500, b""),
     }
     for function, (status, start) in expected.items():
