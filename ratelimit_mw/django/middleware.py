@@ -1,7 +1,6 @@
 """The Django middleware, sync and async. Streams end their request when they end."""
 
 import asyncio
-import sys
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -10,15 +9,13 @@ from typing import Any, Final
 
 import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.core.signals import got_request_exception
-from django.dispatch import receiver
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
-from ..decision import RateLimitExceeded, Verdict, rejection_of
+from ..decision import Verdict, rejection_of
 from ..http.admission import ADMISSION, undecided
 from ..http.limits import HttpLimits
 from ..http.rejection import Rejection
@@ -82,7 +79,8 @@ class RateLimitMiddleware:
         if (rejection := rejection_of(error)) is None:
             admission.note_error(error)
             return None
-        return respond(admission, resolve(admission.ask(rejection)))
+        admission.verdict = rejection.verdict
+        return respond(admission, resolve(admission.ask()))
 
     async def _handle(self, framework_request: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
@@ -145,24 +143,14 @@ class RateLimitMiddleware:
         if delay := admission.delay:
             await asyncio.sleep(delay) if self._is_async else time.sleep(delay)
         response = self.get_response(framework_request)
-        if self._is_async:
-            response = await response
-        return response if admission.raised is None else await self._respond(admission, admission.raised)
+        return await response if self._is_async else response
 
-    async def _respond(self, admission: DjangoAdmission, error: RateLimitExceeded | None = None) -> Any:
-        custom = admission.ask(error)
+    async def _respond(self, admission: DjangoAdmission) -> Any:
+        custom = admission.ask()
         return respond(admission, await resolve_async(custom) if self._is_async else resolve(custom))
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)
-
-
-@receiver(got_request_exception)  # type: ignore[untyped-decorator] # Django has no types
-def _note_rejection(request: Any = None, **_: Any) -> None:
-    """Note a rejection that other middleware has raised. Django makes a 500 of it before this one sees it."""
-    error, admission = rejection_of(sys.exc_info()[1]), getattr(request, ATTRIBUTE, None)
-    if error is not None and admission is not None:
-        admission.raised = error
 
 
 def positions_of(middleware: str | type) -> list[int]:

@@ -131,8 +131,6 @@ class DjangoAdmission(Admission):
     request: Any
     delay = 0.0
     """The seconds that an allowed request waits in a queue."""
-    raised: RateLimitExceeded | None = None
-    """A rejection that other middleware has raised."""
 
     def __init__(self, limits: HttpLimits, request: Any, plan: Plan, verdict: Verdict) -> None:
         framework_request = request.framework_request
@@ -162,11 +160,10 @@ class DjangoAdmission(Admission):
             return RateLimitExceeded(verdict)
         return import_module(f"{__package__}.drf_errors").api_error(verdict)  # type: ignore[no-any-return]
 
-    def ask(self, error: RateLimitExceeded | None) -> Any:
-        """Return what the project's function returns for a rejection; None without a function."""
-        self.verdict = verdict = error.verdict if error else self.verdict
+    def ask(self) -> Any:
+        """Return what the project's function returns for the rejection; None without a function."""
         reject = self.limits.reject
-        return reject and reject(self.request.framework_request, verdict)
+        return reject and reject(self.request.framework_request, self.verdict)
 
     def add_headers(self, response: Any) -> None:
         """Replace the rate limit headers that the application has set."""

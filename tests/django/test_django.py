@@ -193,22 +193,6 @@ def test_signed_in_users_count_by_primary_key(
 # -- the responses to rejections -------------------------------------------------------------------------------
 
 
-@each("is_async", [False, True])
-def test_a_rejection_in_other_middleware_is_a_429(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Django makes a 500 of an error in middleware. The response to the client is that of a rejection."""
-
-    def raising(get_response: Any) -> Any:
-        def middleware(request: Any) -> Any:
-            raise_own()
-
-        return middleware
-
-    monkeypatch.setattr("django_calls.raising", raising, raising=False)
-    with project(one_rule(), is_async=is_async, middleware=[*MIDDLEWARE, "django_calls.raising"]) as served:
-        response = served.ask()
-    assert (response.status_code, response.headers["RateLimit"][:9]) == (429, '"own";r=0')
-
-
 def test_an_error_below_middleware_with_a_request_of_its_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its request has nothing of this package. The error is that of the view."""
 
@@ -261,11 +245,10 @@ def test_your_own_page_may_have_several_forms(is_async: bool) -> None:
 
 
 @each("is_async", [False, True])
-def test_a_page_that_fails_keeps_no_slot(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request has ended all the same, when the page for a rejection of other middleware fails."""
-    monkeypatch.setattr("django_calls.failing", lambda get_response: lambda request: raise_own(), raising=False)
+def test_a_page_that_fails_keeps_no_slot(is_async: bool) -> None:
+    """The request has ended all the same, when the page for a rejection of the view fails."""
     limiter = one_rule("1 concurrent")
     options = {"limiter": limiter, "rejection": lambda request, verdict: 1 / 0}
-    with project(options, is_async=is_async, middleware=[*MIDDLEWARE, "django_calls.failing"]) as served:
+    with project(options, path("", lambda request: raise_own()), is_async=is_async) as served:
         assert served.statuses(times=2) == [500, 500]
     assert limiter.peek({"ip": "192.0.2.7"}).allowed
