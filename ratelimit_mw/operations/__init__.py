@@ -3,7 +3,7 @@
 ``run`` takes a limiter, the name of an operation, and its arguments as JSON has them::
 
     answer = run(limiter, "ban", {"rule": "login", "features": {"ip": "192.0.2.7"}, "for": "2h"})
-    answer = await arun(limiter, "reset", {"key": decision.key})
+    answer = await arun(limiter, "reset", {"rule": "login", "features": {"ip": "192.0.2.7"}})
 
 ``answer.json`` is for programs, ``answer.shown`` and ``answer.notes`` are for people. ``answer.found_wrong`` is true
 where nothing was changed: the client was not banned, or had no counts. A mistake in the arguments is a ``ConfigError``,

@@ -139,7 +139,7 @@ def decode(arguments: Arguments, fields: Mapping[str, Any]) -> dict[str, Any]:
             _check(name, value, arguments[name].hint)
     for name, each in arguments.items():
         if each.is_required and name not in given:
-            raise missing(name)
+            raise ConfigError(f"is missing. {_MISSING[name]}", name)
     if "features" in given:
         with error_path("features"):
             given["features"] = {checked_name(name): value for name, value in given["features"].items()}
@@ -159,11 +159,6 @@ def _of_text(value: Any, hint: Any) -> Any:
         return msgspec.convert("true" if value == "" and hint.__origin__ is bool else value, hint, strict=False)
     except msgspec.ValidationError:  # which decode describes
         return value
-
-
-def missing(name: str) -> ConfigError:
-    """Return the error for a missing argument."""
-    return ConfigError(f"is missing. {_MISSING[name]}", name)
 
 
 def _check(name: str, value: Any, hint: Any) -> None:

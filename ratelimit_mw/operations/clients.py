@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from ..clock import SECOND
-from ..decision import Decision, client_of, rule_of
+from ..decision import Decision
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..limiter.clients import KeyStates
@@ -27,10 +27,9 @@ from .answer import (
     word_of,
     words_of,
 )
-from .arguments import AnyClient, AnyRule, Client, Most, OnlyRule, RuleOrAll, missing, operation
+from .arguments import Client, Most, OnlyRule, RuleName, RuleOrAll, operation
 
 ALL_CLIENTS: Final = "all clients"
-_KEY: Final = Meta(title="TEXT", description="The key of the client, instead of RULE and NAME=VALUE.")
 _BAN_LENGTH: Final = Meta(
     title="DURATION", description="The length, such as 30m or 7d. Default: `for` of the rule, or no end."
 )
@@ -124,45 +123,27 @@ async def named_client(call: Call, limiter: Limiter, name: str, given: Features)
     "/v1/reset",
     "FILE login ip=192.0.2.7",
     "FILE api user=alice --json",
-    "FILE --key '1|api|sliding-window|1m|{ip=::1}'",
     "APP login ip=192.0.2.7",
     writes=True,
 )
-async def reset(
-    call: Call,
-    limiter: Limiter,
-    rule: AnyRule = None,
-    features: AnyClient = None,
-    *,
-    key: Annotated[str | None, _KEY] = None,
-) -> Answer:
+async def reset(call: Call, limiter: Limiter, rule: RuleName, features: Client) -> Answer:
     """Reset the counts of one client for RULE, and lift its ban.
 
     NAME=VALUE are the features of the key of the rule, such as ip=192.0.2.7. The command shows what it has reset. The
     exit code is 1 when nothing was counted for the client: then look for a mistake in a value.
     """
-    known: list[Decision] = []
-    if key is None:
-        if rule is None or features is None:
-            raise missing("rule" if rule is None else "features")
-        named, counts_as = await named_client(call, limiter, rule, features)
-        known = await states_of(call, limiter, named, counts_as)
-        key = _key_of(named, counts_as)
-    elif rule is not None or features:
-        raise ConfigError("set either key, or rule and features", "key")
+    named, features = await named_client(call, limiter, rule, features)
+    known, key = await states_of(call, limiter, named, features), _key_of(named, features)
     every = {each.key: each for each in (*await call(limiter.clients, "inspect_key", key), *known)}
     await call(limiter.clients, "reset_key", key)
-    of_key = limiter.rules.named(rule_of(key))
     keys = [decision_json(each, limiter.rules) for each in every.values()]
     json = {"reset": bool(keys), "keys": keys}
     if not keys:
-        client = " ".join(words_of(features or {})) or client_of(key) or ALL_CLIENTS
-        hint = secret_hint(limiter, [of_key])
-        note = f"rule {of_key.name} has no counts of {client}. {SPELLING}. {hint}"
+        client, hint = " ".join(words_of(features)) or ALL_CLIENTS, secret_hint(limiter, [named])
+        note = f"rule {named.name} has no counts of {client}. {SPELLING}. {hint}"
         return Answer(json, notes=[note.removesuffix(". ")], found_wrong=True)
-    return Answer(
-        json, [Table(f"Reset in {place_of(limiter)}", list(map(_reset_row, keys)))], _notes_on_workers(limiter, of_key)
-    )
+    rows = list(map(_reset_row, keys))
+    return Answer(json, [Table(f"Reset in {place_of(limiter)}", rows)], _notes_on_workers(limiter, named))
 
 
 def _reset_row(key: Mapping[str, Any]) -> dict[str, Cell]:
