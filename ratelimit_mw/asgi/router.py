@@ -168,12 +168,12 @@ def entries_of(router: Any) -> Iterator[tuple[Any, Any]]:
         yield route, route
 
 
-def lists_of(router: Any) -> Iterator[list[Any]]:
-    """Yield the lists that grow when routes are added to a router, or to one that it includes."""
-    yield router.routes
+def routers_in(router: Any) -> Iterator[Any]:
+    """Yield a router, and those that it includes."""
+    yield router
     for route in router.routes:
         if (included := getattr(route, "original_router", None)) is not None:
-            yield from lists_of(included)
+            yield from routers_in(included)
 
 
 def _matches_of(entry: Any, made: Any) -> tuple[Callable[[Scope], tuple[Any, Scope]], bool]:

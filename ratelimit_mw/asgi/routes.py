@@ -16,7 +16,7 @@ from ..keys.parts import parameter
 from ..rules.marks import NO_ROUTE, Destination
 from .rejections import describe_limits, handle_rejections, has_handlers
 from .request import ASGIRequest
-from .router import RouteFound, RouteTable, application_behind, lists_of, path_below, router_of
+from .router import RouteFound, RouteTable, application_behind, path_below, router_of, routers_in
 
 _NOT_FOUND: Final = "not_found"  # the name of the default of a router, unless an application replaces it
 _MAX_CACHED: Final = 10_000
@@ -48,13 +48,14 @@ class RouteIndex:
         self._by_host = any(route.is_host for route in every)
         self._is_plain = all(route.is_plain for route in every)
         self._read_marks()
-        self._sizes = [(routes, len(routes)) for table in self.tables for routes in lists_of(table.router)]
+        self._read = [(each, [*each.routes]) for table in self.tables for each in routers_in(table.router)]
+        """Each router, with the routes that were read."""
         self._cached: dict[tuple[str, str, str, str], Destination] = {}
 
     def is_current(self) -> bool:
-        """Return whether no list of routes has grown since they were read."""
-        for routes, size in self._sizes:  # noqa: SIM110 - half the time of all(), at each request
-            if len(routes) != size:
+        """Return whether the routers still have the routes that were read, and no others."""
+        for router, routes in self._read:  # noqa: SIM110 - half the time of all(), at each request
+            if router.routes != routes:
                 return False
         return True
 
@@ -149,7 +150,7 @@ class Applications:
         return index
 
     def _read(self, scope: Mapping[str, Any]) -> RouteIndex | None:
-        """Read the routes at the start, and again when a list has grown."""
+        """Read the routes at the start, and again when a router has others."""
         outermost = application_behind(_outer_router(scope))
         app = application_behind(scope.get("app")) or application_behind(self._app)
         for root, is_outermost in ((outermost, True), (app, outermost is None)):

@@ -43,6 +43,22 @@ def test_routes_added_later_are_limited() -> None:
     assert statuses(app, *["/inner/late"] * 2) == [200, 429]
 
 
+REPLACE = {
+    "in place": lambda app, route: app.routes.__setitem__(0, route),
+    "moved": lambda app, route: (app.routes.pop(0), app.routes.append(route)),
+    "another list": lambda app, route: setattr(app.router, "routes", [route, *app.routes[1:]]),
+}
+
+
+@each("way", REPLACE)
+def test_routes_replaced_later_are_limited(way: str) -> None:
+    """A route that takes the place of another one after the first request has its limit, for a known path, too."""
+    app = application([Route("/", hello), Route("/other", hello)])
+    assert statuses(app, "/", "/") == [200, 200]
+    REPLACE[way](app, Route("/", limit("1/minute")(hello)))
+    assert statuses(app, "/", "/", "/other") == [200, 429, 200]
+
+
 # -- position of the middleware ----------------------------------------------------------------------------
 
 
