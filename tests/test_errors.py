@@ -13,7 +13,6 @@ from ratelimit_mw.algorithms import names
 from ratelimit_mw.asgi.rejections import http_error
 from ratelimit_mw.decision import combine_verdicts
 from ratelimit_mw.errors import FeatureTypeError, MissingExtraError, MissingMiddlewareError, RateLimitError, StateError
-from ratelimit_mw.http.body import UnreadBodyError
 
 
 def rejection(**options: Any) -> Verdict:
@@ -36,7 +35,6 @@ def again(error: RateLimitError) -> Any:
         ConfigError("expected a number", "rules[1].cost", "a.toml"),
         FeatureTypeError("a list has no stable text", "user"),
         StateError("damaged", ["1|login"]),
-        UnreadBodyError("json:id"),
     ],
 )
 def test_an_error_is_the_same_after_pickling(error: RateLimitError) -> None:

@@ -134,14 +134,6 @@ class Body:
         return other is None or other.get(name) != fields.get(name)
 
 
-class UnreadBodyError(ConfigError):
-    """A feature is in a body that the middleware has not read ahead."""
-
-    def __init__(self, name: str) -> None:
-        read = "the middleware reads bodies only for the rules that match a request"
-        super().__init__(f"the rule uses the feature {name!r}, but {read}. Pass {name}=VALUE")
-
-
 def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request], Any] | None:
     """Return the function that reads a feature from the body; None for a feature that is not in the body."""
     family, _, field = name.partition(":")
@@ -153,7 +145,8 @@ def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request],
 
     def feature(request: Request) -> Any:
         if request.parsed_body is None and not request.has_body:
-            raise UnreadBodyError(name)
+            read_only = "the middleware reads bodies only for the rules that match a request"
+            raise ConfigError(f"the rule uses the feature {name!r}, but {read_only}. Pass {name}=VALUE")
         return read(_parsed_body(request, limit), field)
 
     return feature

@@ -15,15 +15,12 @@ from ..decision import Decision, Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
 from ..keys.features import checked_name, is_email
 from ..keys.forms import normalized_email
-from ..rules.compiled import CompiledRule
 from ..rules.names import printable
 from ..rules.plan import Plan
 from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 from ..testmode import testmode
 from .admission import ADMISSION, Admission
-from .body import UnreadBodyError
 from .features import FeatureReader
-from .limits import HttpLimits
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -222,7 +219,8 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     Returns:
         By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
         Without names of rules, a rule has the name that clients see in the headers.
-        A rule without a key in this request, or in shadow mode, is not included.
+        A rule without a key in this request, or in shadow mode, is not included. While the function of a rule's limits
+        fails, only that rule is.
 
     Raises:
         ConfigError: There is no such rule, or nothing provides a feature of its key.
@@ -233,37 +231,21 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     """
     if (admission := _find_admission(scope, rules, "usage")) is None:
         return {}
-    limits, request, found = admission.limits, admission.now, []
+    limits = admission.limits
     by_name = limits.rules.by_name
     shown = [by_name[name] for name in rules or by_name if not by_name[name].shadow]
     if not rules:
         shown = [rule for rule in shown if limits.reader.can_read(rule.source.needs_without_cost, features)]
+    plan = limits.peek_plan(tuple(shown))
     with _placed("usage", rules):
-        read = _checked(features, limits.peek_plan(tuple(shown)), limits.reader)
-    for rule in shown:
-        try:
-            read = await call(limits, "read", limits.peek_plan((rule,)), request, read)
-        except UnreadBodyError:
-            continue
-        except Exception as error:  # the function of a feature may need its own routes
-            if rules or isinstance(error, ConfigError):
-                raise
-            continue
-        found.append(rule)
-    plans = _keyed_plans(limits, found, read)
-    return _in_order([await call(limits.limiter, "decide", plan, read, 0, False) for plan in plans], rules)
+        read = await call(limits, "read", plan, admission.now, _checked(features, plan, limits.reader))
+    keyed = limits.peek_plan(tuple(rule for rule in shown if rule.key_of(read) is not None))
+    return _in_order(await call(limits.limiter, "decide", keyed, read, 0, False), rules)
 
 
-def _keyed_plans(limits: HttpLimits, rules: Iterable[CompiledRule], features: Values) -> list[Plan]:
-    """Return the rules that have a key for these features. Those that a function may fail for are on their own."""
-    keyed = [rule for rule in rules if rule.key_of(features) is not None]
-    alone = [(rule,) for rule in keyed if rule.lookup]
-    return list(map(limits.peek_plan, [tuple(rule for rule in keyed if not rule.lookup), *alone]))
-
-
-def _in_order(verdicts: Iterable[Verdict], rules: Iterable[str]) -> Usages:
+def _in_order(verdict: Verdict, rules: Iterable[str]) -> Usages:
     found: dict[str, Decision] = {}
-    for decision in (each for verdict in verdicts for each in verdict.decisions if not each.source.sheds):
+    for decision in (each for each in verdict.decisions if not each.source.sheds):
         other = found.get(decision.rule)
         if other is None or decision.remaining * other.limit < other.remaining * decision.limit:
             found[decision.rule] = decision

@@ -109,7 +109,7 @@ def test_a_blocking_call_in_an_async_view_names_its_async_form(call: Any, caplog
     settings = {"rules": [rule], "features": {"user": user}}
     with project(settings, path("", view), is_async=True) as served:
         assert served.ask().status_code == 500
-    assert "ConfigError: an async view waits for a feature" in caplog.text
+    assert f"ConfigError: {call.__name__}('mine'): an async view waits for a feature" in caplog.text
     assert "Write await acheck(...) for check, and await ausage(...) for usage" in caplog.text
 
 
