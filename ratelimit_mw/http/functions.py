@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -88,39 +87,22 @@ class Identify:
             holder = request.first or request
             if holder.identified is None:
                 features = self._function(request.passed)
-                holder.identified = _Call(features) if inspect.isawaitable(features) else _checked(features)
+                holder.identified = features if inspect.isawaitable(features) else _checked(features)
             features = holder.identified
-            if isinstance(features, _Call):
+            if inspect.isawaitable(features):
                 return read_later(features, request, holder)
             if name in features:
                 return features[name]
             return None if otherwise is None else otherwise(request)
 
-        async def read_later(call: _Call, request: Request, holder: Request) -> Any:
-            await call.end(holder)
+        async def read_later(features: Awaitable[Any], request: Request, holder: Request) -> Any:
+            if holder.identified is features:
+                holder.identified = None  # after an error, and at the same time, another reader calls it again
+                holder.identified = _checked(await features)
             value = read(request)
             return await value if inspect.isawaitable(value) else value
 
         return read
-
-
-class _Call:
-    """A call of your async function. Its features, and checks at the same time, wait for the same result."""
-
-    def __init__(self, result: Awaitable[Any]) -> None:
-        self._result = result
-        self._lock = asyncio.Lock()
-
-    async def end(self, holder: Request) -> None:
-        """Wait for the result, and keep it. After an error, the next one calls the function again."""
-        async with self._lock:
-            if holder.identified is not self:
-                return
-            features = None
-            try:
-                features = _checked(await self._result)
-            finally:
-                holder.identified = features
 
 
 def _checked(features: Any) -> Mapping[str, Any]:
