@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from ..http.request import Request
 from ..keys.features import INVALID
 from .types import Message, Receive
 
@@ -32,12 +31,8 @@ class ReadAhead:
             # asyncio logs an error that is not retrieved.
             self._pending.add_done_callback(lambda pending: pending.cancelled() or pending.exception())
 
-    async def read(self, request: Request) -> object:
-        """Return the body; None without one, ``INVALID`` for one that is too long, too late or cut short."""
-        if not _may_have_content(request):
-            return None
-        if _announced(request) > self._limit:
-            return INVALID
+    async def read(self) -> object:
+        """Return the body; ``INVALID`` for one that is too long, too late or cut short."""
         loop, content = asyncio.get_running_loop(), bytearray()
         deadline = loop.time() + self._timeout
         while (message := await self._next(deadline - loop.time()))["type"] == "http.request":
@@ -74,18 +69,3 @@ class ReadAhead:
             self._pending = pending  # the application may ask again
             raise
         return pending.result()
-
-
-def _may_have_content(request: Request) -> bool:
-    """Return False for a GET or HEAD over HTTP/1 whose headers announce no content: the common case."""
-    if request.method not in ("GET", "HEAD") or not request.native.get("http_version", "1.1").startswith("1"):
-        return True
-    lengths = request.header_lines("content-length")
-    return bool(request.header_lines("transfer-encoding")) or any(length.strip() != "0" for length in lengths)
-
-
-def _announced(request: Request) -> int:
-    """Return the content length that the client has sent; 0 for none, and for one that is not a number."""
-    lengths = request.header_lines("content-length")
-    length = lengths[0] if len(lengths) == 1 else ""
-    return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0

@@ -157,6 +157,6 @@ async def _decide(limits: HttpLimits, plan: Plan, request: ASGIRequest, receive:
     """Return the verdict, and the ``receive`` for the application, which repeats the body where a rule reads it."""
     if limits.reader.reads_bodies and not request.has_body and limits.reader.needs_body(plan):
         request.ahead = ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
-        request.native = {**request.native, BODY: await ahead.read(request)}
+        request.native = {**request.native, BODY: await ahead.read()}
         receive = ahead.receive
     return await limits.adecide(plan, request), receive

@@ -45,7 +45,7 @@ class ASGIDashboard:
         limiter = mount.limiter or _limiter_of(scope)
         if opens and mount.writes and request.method == "POST":
             ahead = ReadAhead(receive, LONGEST_FORM, limiter.settings.body_timeout)
-            request.native = {**scope, BODY: await ahead.read(request)}
+            request.native = {**scope, BODY: await ahead.read()}
             ahead.close()
         return await asyncio.to_thread(respond, mount, limiter, request, path[1:], opens)
 

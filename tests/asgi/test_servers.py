@@ -179,16 +179,6 @@ def test_a_client_that_expects_100_continue_receives_it(port: int) -> None:
         assert client.say(ANN).next() == (200, ANN)
 
 
-def test_a_rejected_upload_gets_no_100_continue(uvicorn: int) -> None:
-    """The rejection of a body that is announced as too long arrives instead of "100 Continue"."""
-    statuses = []
-    for _ in range(2):
-        with talk(uvicorn) as client:
-            client.say(head("/upload", "Content-Length: 5000", "Expect: 100-continue"))
-            statuses.append(client.next()[0])
-    assert statuses == [100, 429]
-
-
 def test_a_slow_body_arrives_after_its_timeout(uvicorn: int) -> None:
     """The second half arrives after ``body_timeout``. No byte is lost, and the sender's own count does not change."""
     with talk(uvicorn) as client:

@@ -118,7 +118,7 @@ class DecisionService:
         if route.needs_token and not has_token(request, self._token, "bearer"):
             raise ProblemError(401, f"{request.path} needs the header Authorization: Bearer TOKEN")
         timeout = self.limiter.settings.body_timeout
-        body = await _json_body(request, receive, timeout) if route.method == "POST" else b""
+        body = await _json_body(receive, timeout) if route.method == "POST" else b""
         return await route.respond(self.rules, **route.parse(request.query_string, body))
 
 
@@ -128,10 +128,10 @@ async def _allow(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _json_body(request: ASGIRequest, receive: Receive, timeout_us: int) -> bytes:
+async def _json_body(receive: Receive, timeout_us: int) -> bytes:
     """Return the body. A web page cannot send one with the token to another host without a preflight."""
     ahead = ReadAhead(receive, _MAX_BODY, timeout_us)
-    body = await ahead.read(request)
+    body = await ahead.read()
     ahead.close()
     if not isinstance(body, bytes):
         raise ProblemError(413, f"expected a whole body of at most {_MAX_BODY:,} bytes")
