@@ -6,44 +6,37 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from ..clock import SECOND, Clock, now_us
 from ..decision import BannedVerdict, Verdict, decide_without_store
 from ..errors import ConfigError, error_path, path_of
 from ..keys.features import INVALID, Features
-from ..keys.parts import Part, comparison_forms, part_of
+from ..keys.parts import Part, comparison_forms
 from .declaration import decode, option
 from .marks import Destination
-from .match import FeatureValues, Values, each_of, parse_feature
+from .match import FeatureValues, Values, parse_feature
 from .overrides import ClientBans
-from .paths import checked_pattern
-from .routed import Params, PathPatterns
+from .routed import PathPatterns
 from .values import checked_table
-
-_PATH: Final = part_of("path")
-_EXEMPT: Final = "exempt"
 
 
 class _Entry(NamedTuple):
-    """The values of one part in one list; networks when the part is ``ip``, patterns when it is ``path``."""
+    """The values of one part in one list; networks when the part is ``ip``."""
 
     kind: str
     part: Part
-    values: Values | tuple[str, ...]
+    values: Values
 
 
 def _entries(kind: str, table: Any) -> list[_Entry]:
     entries = []
     for name, values in checked_table(table).items():
         with error_path(path_of(name)):
-            if not values and isinstance(values, list | tuple):
-                raise ConfigError(f"expected a list of values; got {values!r}")
-            if name == _PATH:
-                entries.append(_Entry(kind, _PATH, each_of(values, checked_pattern)))
-            else:
-                part, written = parse_feature(name, values)
-                entries.append(_Entry(kind, part, comparison_forms(part, written) if kind == "deny" else written))
+            part, written = parse_feature(name, values)
+            if part == "path":
+                raise ConfigError('lists are of clients. To exclude paths from all rules, write exempt = ["/health"]')
+            entries.append(_Entry(kind, part, comparison_forms(part, written) if kind == "deny" else written))
     return entries
 
 
@@ -70,26 +63,21 @@ class AccessLists:
     >>> lists.needs, lists.allows({"ip": "203.0.113.9"}), lists.allows({"ip": "192.0.2.7"})
     (('ip',), False, None)
 
-    Patterns of paths decide only in the lists that ``at`` returns for one path.
+    Exempt paths decide only in the lists that ``at`` returns for one path.
     """
 
     entries: list[_Entry]
-    needs: tuple[str, ...]
+    exempt: tuple[str, ...]
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None, exempt: Sequence[str] = ()) -> None:
         lists = decode(ListSettings, tables or {}, noun="list")
         self.entries = [*lists["allow"], *lists["deny"]]
-        if exempt:  # after the deny list, which also applies to these paths
-            self.entries.append(_Entry(_EXEMPT, _PATH, tuple(exempt)))
         self.exempt = tuple(exempt)
-        self.parts = tuple(dict.fromkeys(entry.part for entry in self.entries if entry.part != _PATH))
+        self.parts = tuple(dict.fromkeys(entry.part for entry in self.entries))
         self.needs = tuple(dict.fromkeys(part.feature for part in self.parts))
-        patterns = [(kind, str(path)) for kind, part, values in self.entries if part == _PATH for path in values]
-        self._owners = [kind for kind, _ in patterns]
-        self._patterns = PathPatterns(enumerate(pattern for _, pattern in patterns))
-        self.has_paths = bool(patterns)
-        self.matched: tuple[str, ...] = ()
-        """The lists that the path of the request is on."""
+        self._patterns = PathPatterns(enumerate(self.exempt))
+        self.is_exempt = False
+        """Whether the path of the request is exempt."""
         self.bans: ClientBans | None = None
         """The clients that an operator has banned from all rules."""
 
@@ -105,18 +93,12 @@ class AccessLists:
         lists.needs = tuple(dict.fromkeys(part.feature for part in lists.parts))
         return lists
 
-    def at(self, path: str, to: Destination, params: Params) -> "AccessLists":
-        """Return the lists for requests with this path and route, where patterns of paths decide.
-
-        A deny list has a path in all its readings, as rules have. The others have it only as it is written.
-        """
-        if not path or not self.has_paths:
+    def at(self, path: str, to: Destination) -> "AccessLists":
+        """Return the lists for requests with this path and route, where exempt paths decide."""
+        if not path or not self.exempt:
             return self
-        certain = self._patterns.match_as_written(path, to)
-        possible = self._patterns.match(path, to, params)
-        found = (kind for i, kind in enumerate(self._owners) if i in (possible if kind == "deny" else certain))
         lists = copy(self)
-        lists.matched = tuple(dict.fromkeys(found))
+        lists.is_exempt = bool(self._patterns.match_as_written(path, to))
         return lists
 
     def allows(self, features: Features) -> bool | None:
@@ -131,17 +113,11 @@ class AccessLists:
         spellings of a value, the allow list only the one in the settings. Bans come next, and exempt paths come last.
         """
         for kind, part, values in self.entries:
-            if kind == _EXEMPT:
-                continue
             denies = kind == "deny"
-            if part == _PATH:
-                found = kind in self.matched
-            else:
-                text = part.compared(features) if denies else part.written(features)
-                found = text in values or (denies and text is INVALID)
-            if found:
+            text = part.compared(features) if denies else part.written(features)
+            if text in values or (denies and text is INVALID):
                 return decide_without_store(not denies)
         if self.bans is not None and (ban := self.bans.find(features)) is not None:
             left = None if ban.until_us is None else max(0, ban.until_us - clock()) / SECOND
             return BannedVerdict(allowed=False, left=left)
-        return decide_without_store(True) if _EXEMPT in self.matched else None
+        return decide_without_store(True) if self.is_exempt else None

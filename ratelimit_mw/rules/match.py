@@ -35,7 +35,7 @@ def each_of(value: object, parse: Callable[[Any], Any] = lambda item: item) -> t
     """Parse a value, or every item of a list."""
     items: Any = value if isinstance(value, list | tuple | set | frozenset) else [value]
     if not items:
-        raise ConfigError("an empty list matches no request. Leave it out to match all requests")
+        raise ConfigError("an empty list matches no request. Leave it out")
     return tuple(map(parse, items))
 
 

@@ -22,7 +22,7 @@ class Plan:
 
     def __init__(self, rules: Sequence[CompiledRule], lists: AccessLists | None = None, costs: bool = True) -> None:
         self.rules = tuple(rules)
-        self.lists = lists if lists is not None and (lists.needs or lists.matched) else None
+        self.lists = lists if lists is not None and (lists.needs or lists.is_exempt) else None
         self.is_empty = not (self.rules or self.lists)
         listed = self.lists.needs if self.lists else ()
         needs = (rule.needs if costs else rule.source.needs_without_cost for rule in rules)

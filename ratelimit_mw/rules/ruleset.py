@@ -86,7 +86,7 @@ class RuleSet:
         self._pathless = tuple(i for i, match in matching if i < len(self.everywhere) and not match.paths)
         self._patterns = PathPatterns((i, path) for i, match in matching for path in match.paths)
         self._has_views = any(match.views for _, match in matching)
-        self.needs_path = self.lists.has_paths or any(match.paths for _, match in matching)
+        self.needs_path = bool(self.lists.exempt) or any(match.paths for _, match in matching)
         self.needs_host = any(match.hosts for match in matches)
         self._needs_place = self.needs_path or self._has_views or self.needs_host
 
@@ -210,7 +210,7 @@ class RuleSet:
         if self._has_views:
             numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
         numbers += dict.fromkeys(self._of_mark[mark] for mark in to.marks.marks) if to.marks else ()
-        lists = self.lists.at(path, to, params)
+        lists = self.lists.at(path, to)
         plan = self._plan_of(numbers, method, normalize_host(host) if host else "", to.marks, lists)
         if len(f"{method}{path}{host}") <= _MAX_CACHED_TEXT:
             if len(by_request) >= _MAX_CACHED:
@@ -233,7 +233,7 @@ class RuleSet:
 
     def _plan(self, applying: tuple[int, ...], lists: AccessLists | None) -> Plan:
         """The plan of these rules. Clients cannot fill a cache without bound."""
-        key, plans = (applying, lists and lists.matched), self._plans
+        key, plans = (applying, lists and lists.is_exempt), self._plans
         plan = plans.get(key)
         if plan is None:
             if len(plans) >= _MAX_CACHED:

@@ -15,7 +15,7 @@ VIEWS: Final = {
     "/login": "limited",
     "/items/{id}": "limited",
     "/files/{rest:path}": "limited",
-    "/admin/{rest:path}": "denied",
+    "/admin/{rest:path}": "limited",
     "/health": "exempt",
     "/static/{rest:path}": "exempt",
     "/keyed": KEYED,
@@ -24,8 +24,7 @@ VIEWS: Final = {
 }
 """The routes of the application, and what protects them. Of a path of the last one, only readers by hand tell."""
 KINDS: Final = {
-    "/login|/items/[^/]+|/files(/.*)?": "limited",
-    "/admin(/.*)?": "denied",
+    "/login|/items/[^/]+|/files(/.*)?|/admin(/.*)?": "limited",
     "/health|/static(/.*)?": "exempt",
     "/keyed": KEYED,
 }
@@ -34,15 +33,12 @@ CLOSED: Final = "closed.test"
 """The host whose only open paths are the exempt ones."""
 RULES: Final = """
 exempt = ["/health", "/static/**"]
-
-[lists]
-deny = { path = ["/admin/**"] }
 """ + "".join(
     f'[[rules]]\nname = "{name}"\nmatch = {{ {match} }}\nkey = [{key}]\nlimits = "1/day"\n'
     for name, match, key in (
         ("login", 'path = "/login"', ""),
         ("items", 'path = "/items/{id}"', ""),
-        ("files", 'path = "/files/**"', ""),
+        ("files", 'path = ["/files/**", "/admin/**"]', ""),
         ("closed", f'host = "{CLOSED}"', ""),
         (KEYED, 'path = "/keyed"', f'"query:{KEY}"'),
     )
