@@ -83,7 +83,7 @@ class IntervalTokenBucket(FixedWindow):
 class CalendarWindow(FixedWindow):
     """Allows a cost ``c`` when ``count + c <= N`` since local midnight of the first day of a period of the calendar.
 
-    A day without a midnight begins at its first moment. Times after the year 9999 have windows of one length.
+    A day without a midnight begins at its first moment.
     """
 
     name = "calendar-window"
@@ -123,14 +123,11 @@ class CalendarWindow(FixedWindow):
 
     def _find(self, now: int) -> tuple[int, int]:
         first_day, following = _PERIODS[self._unit]
-        try:
-            first = first_day(datetime.fromtimestamp(now // SECOND, self._zone).date())
-            start, end = self._midnight(first), self._midnight(following(first))
-            while end <= now:  # the clock went back over midnight
-                first = following(first)
-                start, end = end, self._midnight(following(first))
-        except (OverflowError, ValueError, OSError):
-            return now - now % self.period, super().end_of(now)
+        first = first_day(datetime.fromtimestamp(now // SECOND, self._zone).date())
+        start, end = self._midnight(first), self._midnight(following(first))
+        while end <= now:  # the clock went back over midnight
+            first = following(first)
+            start, end = end, self._midnight(following(first))
         return start, end
 
     def _midnight(self, day: date) -> int:

@@ -94,12 +94,6 @@ def test_a_day_that_begins_twice_begins_at_its_first_midnight() -> None:
         assert window_of("day", "America/St_Johns").window(start + minutes * 60 * SECOND) == (start, end)
 
 
-def test_times_after_the_last_year_have_windows_of_one_length() -> None:
-    window = window_of("month", "Europe/Berlin")
-    start, end = window.window(10**18)
-    assert (start <= 10**18 < end, end - start) == (True, window.period)
-
-
 def test_the_text_of_a_calendar_quota_is_read_back() -> None:
     """The time zone is that of the rule."""
     for text, shown in (
