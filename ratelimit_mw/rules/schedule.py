@@ -6,7 +6,7 @@ import difflib
 import re
 import zoneinfo
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Final
 
@@ -19,48 +19,39 @@ _END_OF_DAY: Final = 24 * 60
 MINUTE: Final = 60 * SECOND
 """Limits change at whole minutes, because all time zones differ by whole minutes since 1972."""
 _TIMES = re.compile(r"(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d)", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_EXPECTED: Final = 'expected days, times or both, such as "mon-fri 08:00-18:00", "sat,sun" or "2026-12-24"'
-
-Day = int | date
-"""A day of the week, 0 for Monday, or one date."""
+_EXPECTED: Final = 'expected days, times or both, such as "mon-fri 08:00-18:00" or "sat,sun"'
 
 
 class Schedule:
     """Ranges of time with limits of their own, by the wall clock of a time zone.
 
-    A range of a date comes before one of a day of the week. Raises ``ConfigError`` for a text that is no range, and for
-    ranges that overlap.
+    Raises ``ConfigError`` for a text that is no range, and for ranges that overlap.
     """
 
     def __init__(self, limits: Mapping[str, tuple[Quota, ...]], zone: tzinfo) -> None:
         self.limits = limits
         self._zone = zone
-        self._spans: dict[Day, list[tuple[int, int, str]]] = {}
+        self._spans: dict[int, list[tuple[int, int, str]]] = {}
         self._at_minute = lru_cache(1)(self._find)
         for text in limits:
             for day, start, end in _spans_of(text):
                 self._add(day, start, end, text)
 
     def at(self, now: int) -> str | None:
-        """Return the range that a time is in, as its text; None for a time in no range, or after the year 9999."""
+        """Return the range that a time is in, as its text; None for a time in no range."""
         return self._at_minute(now // MINUTE)
 
     def _find(self, minute: int) -> str | None:
-        try:
-            moment = datetime.fromtimestamp(minute * 60, self._zone)
-        except (OverflowError, ValueError, OSError):
-            return None
+        moment = datetime.fromtimestamp(minute * 60, self._zone)
         time = moment.hour * 60 + moment.minute
-        spans = (*self._spans.get(moment.date(), ()), *self._spans.get(moment.weekday(), ()))
+        spans = self._spans.get(moment.weekday(), ())
         return next((text for start, end, text in spans if start <= time < end), None)
 
-    def _add(self, day: Day, start: int, end: int, text: str) -> None:
+    def _add(self, day: int, start: int, end: int, text: str) -> None:
         spans = self._spans.setdefault(day, [])
         for other_start, other_end, other in spans:
             if start < other_end and other_start < end:
-                name = DAYS[day] if isinstance(day, int) else day
-                raise ConfigError(f"{other!r} and {text!r} overlap on {name}. Change one of them")
+                raise ConfigError(f"{other!r} and {text!r} overlap on {DAYS[day]}. Change one of them")
         spans.append((start, end, text))
 
 
@@ -78,8 +69,8 @@ def parse_timezone(name: object) -> tzinfo:
     raise ConfigError(f'expected a name such as "Europe/Berlin"; got {name!r}{hint}')
 
 
-def _spans_of(text: str) -> Iterator[tuple[Day, int, int]]:
-    """Split a range at midnight: yield days, each with the minutes at which its part starts and ends."""
+def _spans_of(text: str) -> Iterator[tuple[int, int, int]]:
+    """Split a range at midnight: yield days of the week, 0 for Monday, each with the minutes at which its part starts and ends."""
     words = text.lower().split()
     times = _TIMES.fullmatch(words[-1]) if words else None
     days = words[: len(words) - bool(times)]
@@ -90,20 +81,17 @@ def _spans_of(text: str) -> Iterator[tuple[Day, int, int]]:
         for day in dict.fromkeys(_days(days[0]) if days else range(7)):
             yield day, start, end if start < end else _END_OF_DAY
             if start > end > 0:
-                yield (day + 1) % 7 if isinstance(day, int) else day + timedelta(1), 0, end
-    except (ValueError, OverflowError):
+                yield (day + 1) % 7, 0, end
+    except ValueError:
         raise ConfigError(f"{_EXPECTED}; got {text!r}") from None
 
 
-def _days(text: str) -> Iterator[Day]:
-    """The days of a list such as "mon-wed,sat,2026-12-24". ``ValueError`` for a word that is no day."""
+def _days(text: str) -> Iterator[int]:
+    """The days of a list such as "mon-wed,sat". ``ValueError`` for a word that is no day."""
     for item in text.split(","):
-        if _DATE.fullmatch(item):
-            yield date.fromisoformat(item)
-        else:
-            first, dash, last = item.partition("-")
-            start, end = DAYS.index(first), DAYS.index(last if dash else first)
-            yield from ((start + i) % 7 for i in range((end - start) % 7 + 1))
+        first, dash, last = item.partition("-")
+        start, end = DAYS.index(first), DAYS.index(last if dash else first)
+        yield from ((start + i) % 7 for i in range((end - start) % 7 + 1))
 
 
 def _minutes(times: re.Match[str], text: str) -> tuple[int, int]:

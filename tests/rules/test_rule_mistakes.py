@@ -32,9 +32,9 @@ BANS = (
     ({**BAN, "max": "59m"}, ".max: expected at least the duration of for, '1h'; got '59m'"),
     ({**BAN, "status": 404}, ".status: expected 403 or 429; got 404"),
 )
-WORDS = 'expected days, times or both, such as "mon-fri 08:00-18:00", "sat,sun" or "2026-12-24"; got '
-NO_RANGES = ("", "mon fri", "mon -fri", "monday", "mon-", "mon-xyz", "mon,", "2026-02-30", "9999-12-31 22:00-06:00")
-NO_RANGES += ("2026-W01-1", "08:00", "08:00-18:00 mon", "mon 08:00\u201318:00", "mon \u0660\u0668:\u0660\u0660-18:00")
+WORDS = 'expected days, times or both, such as "mon-fri 08:00-18:00" or "sat,sun"; got '
+NO_RANGES = ("", "mon fri", "mon -fri", "monday", "mon-", "mon-xyz", "mon,", "2026-12-24")
+NO_RANGES += ("08:00", "08:00-18:00 mon", "mon 08:00\u201318:00", "mon \u0660\u0668:\u0660\u0660-18:00")
 RANGES = (
     *((text, WORDS) for text in NO_RANGES),
     *((text, f"expected times from 00:00 to 24:00; got {text!r}") for text in ("mon 08:60-18:00", "mon 08:00-24:01")),
@@ -47,8 +47,6 @@ OVERLAPPING = (
     (WORK, "MON-FRI 08:00-18:00", "mon"),
     ("fri 22:00-06:00", "sat", "sat"),
     ("sun 22:00-06:00", "mon 00:00-00:01", "mon"),
-    ("2026-12-24", "2026-12-24,2026-12-25 08:00-09:00", "2026-12-24"),
-    ("2026-12-31 22:00-01:00", "2027-01-01", "2027-01-01"),
 )
 ZONE = 'timezone: expected a name such as "Europe/Berlin"; got '
 RESERVE = {"critical": "20%", "normal": "10%"}

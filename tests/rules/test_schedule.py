@@ -60,20 +60,9 @@ def test_a_range_has_its_moments() -> None:
         ("22:00-24:00", ["01-05 23:59"], ["01-05 00:00"]),
         ("22:00-00:00", ["01-05 23:59"], ["01-05 00:00"]),
         ("00:00-24:00", ["01-05 00:00", "01-05 23:59"], []),
-        ("2026-01-07", ["01-07 00:00", "01-07 23:59"], ["01-06 23:59", "01-08 00:00", "01-14 12:00"]),
-        ("2026-01-07,2026-01-09 12:00-13:00", ["01-07 12:00", "01-09 12:59"], ["01-08 12:00", "01-09 13:00"]),
-        ("2026-01-31 22:00-06:00", ["01-31 22:00", "02-01 05:59"], ["01-31 05:00", "02-01 22:00"]),
     ):
         assert [moment for moment in inside if not is_in(text, f"2026-{moment}")] == [], (text, inside)
         assert [moment for moment in outside if is_in(text, f"2026-{moment}")] == [], (text, inside)
-    assert schedule_of("mon-sun 00:00-24:00").at(1_767_268_800 * 10**9) is None  # a clock of nanoseconds, by mistake
-
-
-def test_a_date_comes_before_days_of_the_week() -> None:
-    """It replaces them at its own times only."""
-    schedule = schedule_of(WORK, "2026-01-07 10:00-12:00")
-    moments = [us(datetime(2026, 1, 7, hour, tzinfo=UTC)) for hour in (9, 10, 12, 18)]
-    assert [schedule.at(moment) for moment in moments] == [WORK, "2026-01-07 10:00-12:00", WORK, None]
 
 
 def test_a_range_follows_the_clock_on_the_wall() -> None:
@@ -168,17 +157,16 @@ def test_check_lists_all_ranges() -> None:
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Casablanca"]
 MINUTES = st.integers(0, 1440 // 30 - 1).map(lambda half: half * 30)
 CHOSEN = st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True)
-DATED = st.lists(st.integers(0, 370), min_size=1, max_size=3, unique=True)
-RANGES = st.lists(st.tuples(st.booleans(), CHOSEN, DATED, MINUTES, MINUTES), min_size=1, max_size=4)
+RANGES = st.lists(st.tuples(CHOSEN, MINUTES, MINUTES), min_size=1, max_size=4)
 
 
 class Range:
     """A range as a set of first days, and as a span that may end on the next day."""
 
-    def __init__(self, is_dated: bool, days: list[int], dates: list[int], start: int, end: int) -> None:
-        self.is_dated, self.days = is_dated, {MONDAY + timedelta(each) for each in dates} if is_dated else days
+    def __init__(self, days: list[int], start: int, end: int) -> None:
+        self.days = days
         self.start, self.end = timedelta(minutes=start), timedelta(minutes=end if end > start else end + 1440)
-        names = [each.isoformat() for each in self.days] if is_dated else [DAYS[each] for each in days]  # type: ignore[union-attr]
+        names = [DAYS[each] for each in days]
         times = f"{start // 60:02}:{start % 60:02}-{end // 60:02}:{end % 60:02}"
         self.text = f"{','.join(names)} {times}" if start != end else ",".join(names)
         if start == end:
@@ -187,20 +175,16 @@ class Range:
     def has(self, local: datetime) -> bool:
         """Return whether a local time is in the span that begins on its day, or on the day before."""
         for day in (local.date(), local.date() - timedelta(1)):
-            begins = day in self.days if self.is_dated else day.weekday() in self.days
             midnight = datetime.combine(day, time())
-            if begins and midnight + self.start <= local < midnight + self.end:
+            if day.weekday() in self.days and midnight + self.start <= local < midnight + self.end:
                 return True
         return False
 
 
 def overlap(ranges: list[Range]) -> bool:
-    """Return whether two ranges of one kind have a half hour in common, in two years."""
-    kinds = [[each for each in ranges if each.is_dated is is_dated] for is_dated in (True, False)]
+    """Return whether two ranges have a half hour of the week in common."""
     halves = [datetime.combine(MONDAY, time()) + timedelta(minutes=30 * i) for i in range(48 * 8)]
-    dates = {day + timedelta(i) for each in kinds[0] for day in each.days for i in (0, 1)}  # type: ignore[operator]
-    halves += [datetime.combine(day, time()) + timedelta(minutes=30 * i) for day in dates for i in range(48)]
-    return any(sum(each.has(half) for each in kind) > 1 for half in halves for kind in kinds)
+    return any(sum(each.has(half) for each in ranges) > 1 for half in halves)
 
 
 @given(RANGES, st.sampled_from(ZONES), st.lists(st.integers(0, 380 * 86_400_000_000), min_size=1, max_size=50))
@@ -218,8 +202,7 @@ def test_a_schedule_agrees_with_a_calendar(drawn: list[Any], zone: str, offsets:
     for moment in (*(begin + offset for offset in offsets), *(us(edge) + more for edge in edges for more in (-1, 0))):
         local = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)).astimezone(ZoneInfo(zone))
         found = [each for each in ranges if each.has(local.replace(tzinfo=None))]
-        first = next((each.text for each in sorted(found, key=lambda each: not each.is_dated)), None)
-        assert schedule.at(moment) == first
+        assert schedule.at(moment) == next((each.text for each in found), None)
 
 
 RESERVE = {"critical": "20%", "normal": "10%"}
