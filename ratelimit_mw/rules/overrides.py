@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import cache
-from hashlib import blake2b
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import asdict
@@ -19,9 +18,7 @@ from ..keys.features import INVALID, Features
 from ..keys.key import KeyMaker, Secret
 from ..keys.parts import Part, part_of
 
-_FORMAT: Final = b"ratelimit_mw overrides 1 "
-_NO_DATE: Final = 253_402_300_800 * SECOND
-"""The year 10,000, which no date can be in."""
+_FORMAT: Final = b"ratelimit_mw overrides 1\n"
 
 
 class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -38,7 +35,7 @@ class ClientOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc
     rule: str
     key: str
     limits: str
-    until_us: Annotated[int, msgspec.Meta(lt=_NO_DATE)] | None = None
+    until_us: int | None = None
     by: tuple[Part, ...] = ()
 
     @property
@@ -100,23 +97,18 @@ def _maker(by: Iterable[Part], secret: Secret) -> KeyMaker:
 def dump_overrides(overrides: Iterable[ClientOverride]) -> bytes:
     """Return the record of overrides. Keys may have halves of surrogate pairs, which only escapes can hold."""
     entries = [{name: value for name, value in asdict(each).items() if value not in (None, ())} for each in overrides]
-    body = json.dumps(entries, separators=(",", ":")).encode()
-    return _FORMAT + _digest(body) + b"\n" + body
+    return _FORMAT + json.dumps(entries, separators=(",", ":")).encode()
 
 
 def load_overrides(data: bytes | None) -> tuple[ClientOverride, ...]:
     """Return the overrides of a record; ``ValueError`` for a damaged one."""
     if data is None:
         return ()
-    head, _, body = data.partition(b"\n")
-    if head == _FORMAT + _digest(body):
+    if data.startswith(_FORMAT):
         with suppress(ValueError, RecursionError, msgspec.ValidationError):
-            return msgspec.convert(json.loads(body), tuple[ClientOverride, ...], dec_hook=lambda _, text: part_of(text))
+            entries = json.loads(data.removeprefix(_FORMAT))
+            return msgspec.convert(entries, tuple[ClientOverride, ...], dec_hook=lambda _, text: part_of(text))
     raise ValueError("the record of overrides is damaged, or of another version")
-
-
-def _digest(body: bytes) -> bytes:
-    return blake2b(body, digest_size=16).hexdigest().encode()
 
 
 class OverrideTable:

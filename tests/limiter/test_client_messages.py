@@ -55,7 +55,7 @@ MESSAGES: list[tuple[Callable[[Limiter], object], str]] = [
     ),
     (
         with_a_full_record,
-        "the override record is full (31 overrides). Put the limits of many clients into per_key, or into a function",
+        "the override record is full (32 overrides). Put the limits of many clients into per_key, or into a function",
     ),
     (
         with_a_damaged_record,
