@@ -24,7 +24,6 @@ from ..settings import (
     Settings,
     SettingsDict,
     SettingsSource,
-    checked_source,
     load_settings,
     with_options,
 )
@@ -245,9 +244,7 @@ def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: 
                 'give the middleware either limits="100/minute", settings="ratelimit.toml" or limiter=Limiter(...). '
                 "For limits in decorators only, pass settings={}"
             )
-        if settings is not None:
-            checked_source(settings)
-        return Limiter.from_settings(with_options(settings, options))
+        return Limiter.from_settings(with_options(Settings() if settings is None else settings, options))
     if settings is not None:
         raise ConfigError("give the middleware either settings or a limiter, which has settings of its own")
     if not isinstance(limiter, Limiter):

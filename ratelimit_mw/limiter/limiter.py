@@ -19,7 +19,7 @@ from ..rules.lookup import find_limits
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
-from ..settings import Settings, SettingsSource, checked_source, with_options
+from ..settings import Settings, SettingsSource, with_options
 from ..settings.options import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..stores.blocking import Call, async_call, blocking_call, run_beside, run_blocking, twins
@@ -154,7 +154,7 @@ class Limiter:
         Raises:
             ConfigError: A setting is invalid. The message names the file and the line.
         """
-        loaded = with_options(checked_source(settings), {} if store is None else {"store": store})
+        loaded = with_options(settings, {} if store is None else {"store": store})
         return cls(None, None, clock, loaded, observers)
 
     @property

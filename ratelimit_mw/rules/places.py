@@ -138,6 +138,6 @@ def yaml_lines(text: str | bytes) -> dict[Steps, int]:
 
     try:
         walk(yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), ())
-    except (yaml.YAMLError, RecursionError, AttributeError):  # not YAML after all, too deep, or empty
+    except (yaml.YAMLError, AttributeError):  # not YAML after all, or empty
         return {}
     return lines

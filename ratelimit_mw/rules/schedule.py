@@ -70,7 +70,7 @@ def parse_timezone(name: object) -> tzinfo:
 
 
 def _spans_of(text: str) -> Iterator[tuple[int, int, int]]:
-    """Split a range at midnight: yield days of the week, 0 for Monday, each with the minutes at which its part starts and ends."""
+    """Split a range at midnight: yield days, 0 for Monday, each with the minutes at which its part starts and ends."""
     words = text.lower().split()
     times = _TIMES.fullmatch(words[-1]) if words else None
     days = words[: len(words) - bool(times)]

@@ -137,19 +137,13 @@ def load_settings(source: SettingsFile) -> Settings:
         >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
         'api'
     """
+    if not isinstance(source, str | PathLike | Mapping):
+        raise ConfigError(f"expected the path of a file or a dictionary; got {source!r}", "settings")
     try:
-        return _load(checked_source(source, str, PathLike, Mapping), {})
+        return _load(source, {})
     except ConfigError as error:
         error.name_page(SETTINGS)
         raise
-
-
-def checked_source(source: Any, *kinds: type) -> Any:
-    """Return the source of settings; ``ConfigError`` for one of another kind."""
-    if isinstance(source, kinds or (str, PathLike, Mapping, Settings)):
-        return source
-    last = "or a dictionary" if kinds else "a dictionary or Settings"
-    raise ConfigError(f"expected the path of a file{' ' if kinds else ', '}{last}; got {source!r}", "settings")
 
 
 def _load(source: SettingsFile, files: Identities, may_be_empty: bool = True) -> Settings:
@@ -164,8 +158,6 @@ def _load(source: SettingsFile, files: Identities, may_be_empty: bool = True) ->
     try:
         data = with_files(data, folder, files)
         settings = _settings(data, folder, path)
-    except RecursionError:
-        raise _locate(ConfigError("tables or lists are nested too deeply"), {}, path) from None
     except ConfigError as error:
         raise _locate(error, data, path) from None
     return settings.replaced(origin=Origin(partial(_load, source, may_be_empty=False), files, data))
@@ -215,10 +207,8 @@ def _built(values: dict[str, Any]) -> Settings:
     return settings
 
 
-def with_options(source: SettingsSource | None, options: HttpOptions) -> Settings:
+def with_options(source: SettingsSource, options: HttpOptions) -> Settings:
     """Load settings with the arguments of a middleware that its limiter needs: limits, store, enabled."""
-    if source is None:
-        source = Settings()
     settings = source if isinstance(source, Settings) else load_settings(source)
     given = {name: value for name, value in options.items() if name in OF_LIMITER}
     if not given:

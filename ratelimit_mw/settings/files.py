@@ -67,7 +67,7 @@ def read(path: Path, files: Identities, kind: str = "settings file") -> Any:
     content = _content(path, files, kind)
     try:
         data = decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         # PyYAML without libyaml quotes an indented line of the file, which may hold a secret.
         reason = "\n".join(line for line in str(error).splitlines() if not line.startswith("    "))
         place = _PLACE.search(reason)
@@ -148,11 +148,6 @@ def with_variables(value: Any, hint: Any = None) -> Any:
     if isinstance(value, list | tuple):
         items = [get_args(kind)[0] for kind in kinds_of(hint) if get_origin(kind) is Sequence]
         return type(value)([_at(f"[{i}]", item, next(iter(items), None)) for i, item in enumerate(value)])
-    if isinstance(value, int):
-        try:
-            str(value)
-        except ValueError:  # TOML and YAML have hexadecimal numbers of any length
-            raise ConfigError("the number has too many digits") from None
     return value
 
 

@@ -202,10 +202,3 @@ def test_a_variable_that_is_not_set_is_an_error(tmp_path: Path) -> None:
     ):
         error = expect_error(f"^{re.escape(message)}", load_settings, settings)
         assert "hunter2" not in error, settings
-
-
-def test_settings_that_contain_themselves_are_an_error() -> None:
-    """Variables are looked for in every table, even in one without an end."""
-    table: dict[str, Any] = {}
-    table["lists"] = table
-    expect_error("nested too deeply", load_settings, table)

@@ -196,7 +196,7 @@ def test_arguments_that_do_not_go_together_are_an_error() -> None:
         ({"limiter": Limiter(), "store": URL}, "store: the limiter has its own"),
         ({"limiter": Limiter(), "enabled": False}, "enabled: the limiter has its own"),
         ({"limiter": "redis://"}, "limiter: expected a Limiter; got 'redis://'"),
-        ({"settings": 5}, "settings: expected the path of a file, a dictionary or Settings; got 5"),
+        ({"settings": 5}, "settings: expected the path of a file or a dictionary; got 5"),
     ):
         expect_error(f"^{re.escape(message)}", WSGIMiddleware, nothing, **options)
 

@@ -28,13 +28,9 @@ RULE = {"limits": "5/minute"}
 
 def test_settings_of_another_kind_are_an_error() -> None:
     """None could be a variable that is not set: it does not mean that there are no limits."""
-    for source in (None, 5):
-        expect_error(
-            f"^settings: expected the path of a file, a dictionary or Settings; got {source}$",
-            Limiter.from_settings,
-            source,
-        )
-        expect_error(f"^settings: expected the path of a file or a dictionary; got {source}$", load_settings, source)
+    for load in (Limiter.from_settings, load_settings):
+        for source in (None, 5):
+            expect_error(f"^settings: expected the path of a file or a dictionary; got {source}$", load, source)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
@@ -189,7 +185,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("r.toml", 'a = "\udcff"', "(:1)?: cannot parse the file: "),
         ("r.json", "{]", ":1: cannot parse the file: "),
         ("r.json", "[]", ": expected a table; got \\[\\]"),
-        ("r.json", "[" * 100_000, ": cannot parse the file: "),
         ("r.json", '{"rules":\n[{"name": a"}]}', ":2: cannot parse the file: "),
         ("r.json", '{"store": "memory://",\n "store": "memory://"}', ": cannot parse the file: .*twice"),
         ("r.json", '{"rules": [{"name": "a",\n "name": "b", "limits": "5/m"}]}', ": cannot parse the file: .*twice"),
@@ -218,29 +213,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     expect_error(r"^settings file '.*\.toml' cannot be read: Is a directory", load_settings, tmp_path / "folder.toml")
 
 
-def test_a_number_that_python_cannot_write_has_its_place(tmp_path: Path) -> None:
-    """Python reads hexadecimal numbers of any length, and writes no more than 4,300 decimal digits."""
-    for setting, path in (
-        ("ipv6_prefix = {}", "ipv6_prefix"),
-        ("[[rules]]\nlimits = '5/minute'\ncost = {}", "rules[0]: cost"),
-        ("[lists.deny]\nuser = [7, {}]", "lists.deny.user[1]"),
-    ):
-        file = written(tmp_path, "r.toml", setting.format(f"0x{'f' * 4000}") + "\n")
-        expect_error(rf"^{re.escape(str(file))}:\d: {re.escape(path)}: the number has too many", load_settings, file)
-
-
 def test_half_a_character_is_shown() -> None:
     """Text that no file can hold, from a dictionary."""
     expect_error(r"'\\ud800': unknown setting", load_settings, {"\ud800": 1})
-
-
-def test_what_nests_without_end_is_a_mistake() -> None:
-    """It says what is wrong, whatever it nests in."""
-    for place in ("key", "match", "per", "limits", "algorithm"):
-        deep: Any = "x"
-        for _ in range(100_000):
-            deep = {"a": deep} if place in ("match", "per", "algorithm") else [deep]
-        expect_error("", load_settings, {"rules": [{**RULE, place: {"path": deep} if place == "match" else deep}]})
 
 
 TOML = '''# [lists] in a comment
