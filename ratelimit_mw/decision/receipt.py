@@ -94,38 +94,16 @@ class Receipt:
         with lock:
             return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
 
-    def drop(self, rule: str) -> Callable[[], None]:
-        """Forget the charges of a rule, whose keys are reset. The function that is returned undoes it, after an outage.
-
-        Charges that this process counted on its own stay forgotten.
-        """
+    def drop(self, rule: str) -> None:
+        """Forget the charges of a rule, whose keys are reset. Headers show the rule as it is then."""
         with lock:
-            stated = self.stated.pop(rule, None)
-            charges = [(d, charge) for d, charges in self._open_charges() if d.rule == rule for charge in charges]
-            dropped = [(charge, 0 if decision.source.local else charge.cost) for decision, charge in charges]
-            for charge, _ in dropped:
+            self.stated.pop(rule, None)
+            for charge in (each for d, charges in self._open_charges() if d.rule == rule for each in charges):
                 charge.cost = 0
-        shown = self._show_reset(rule)
-
-        def undo() -> None:
-            for decision, remaining, reset_us in (each for each in shown if not each[0].local):
-                decision.remaining, decision.reset_us = remaining, reset_us
-            with lock:
-                if stated is not None:
-                    self.stated.setdefault(rule, stated)
-                for charge, cost in dropped:
-                    charge.cost += cost
-
-        return undo
-
-    def _show_reset(self, rule: str) -> list[tuple[Decision, int, int]]:
-        """Let headers show a rule as it is after a reset. Return the numbers before, with their decisions."""
         decisions = (*self._decisions, *self.before.values()) if self._has_consumed else ()
-        before = [(each, each.remaining, each.reset_us) for each in decisions if each.rule == rule]
-        for decision, _, _ in before:
+        for decision in (each for each in decisions if each.rule == rule):
             _, fresh = decision.source.decide(None, decision.at_us, 0)
             decision.remaining, decision.reset_us = fresh.remaining, fresh.reset_us
-        return before
 
     @staticmethod
     def cancel(pending: Sequence[PendingCorrection]) -> None:

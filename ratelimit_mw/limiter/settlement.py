@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
 
 from ..decision import REFUND, PendingCorrection, Receipt, Verdict, prefix_of, settle_now, state_cost
 from ..errors import ConfigError, StoreError, suggestion
@@ -113,20 +111,20 @@ class Settlement:
         """
         decisions = [decision for decision in verdict.decisions if decision.rule == rule]
         keys = dict.fromkeys(key for decision in decisions for key in decision.source.keys_of(decision.key))
-        work = self._forgetting(verdict, rule, list(keys), self.rules.by_name.get(rule))
+        dropped = self._drop(verdict, rule, list(keys), self.rules.by_name.get(rule))
 
         def forget_here() -> None:
-            run_blocking(work(blocking_call))
+            run_blocking(self._forget(blocking_call, rule, dropped))
 
         if self._tasks.must_not_wait:
-            self._tasks.start(work(async_call), forget_here)
+            self._tasks.start(self._forget(async_call, rule, dropped), forget_here)
         else:
             forget_here()
 
     async def _forget_key(self, call: Call, verdict: Verdict, rule: str, features: Features, rules: RuleSet) -> None:
         """Do what ``forget`` does for a key that the current request, which has a verdict, may count under."""
         found = await self._keys(call, rule, features, rules)
-        await self._forgetting(verdict, rule, found, rules.named(rule))(call)
+        await self._forget(call, rule, self._drop(verdict, rule, found, rules.named(rule)))
 
     forget_key, aforget_key = twins(_forget_key)
 
@@ -153,29 +151,24 @@ class Settlement:
         keys = await self._keys(call, rule, self._reloads.as_counted(features), self.rules)
         await call(self._counts, "forget", keys)
 
-    def _forgetting(
-        self, verdict: Verdict, rule: str, keys: Sequence[str], compiled: CompiledRule | None
-    ) -> Callable[[Call], Coroutine[Any, Any, None]]:
-        """Note that a verdict has consumed nothing under keys. Return what forgets those that belong to one client.
+    def _drop(self, verdict: Verdict, rule: str, keys: list[str], compiled: CompiledRule | None) -> list[str]:
+        """Note that a verdict has consumed nothing under keys. Return those that belong to one client.
 
         A reload may have removed the rule.
         """
         if compiled is not None:
             keys = [key for key in keys if not compiled.key.has_invalid(key.removeprefix(prefix_of(key)))]
-        parts = [p for p in verdict.parts if rule in p and any(decision.hit[1] in keys for decision in p.decisions)]
-        undo = [part.receipt.drop(rule) for part in parts]
+        for part in verdict.parts:
+            if rule in part and any(decision.hit[1] in keys for decision in part.decisions):
+                part.receipt.drop(rule)
+        return keys
 
-        async def forget(call: Call) -> None:
-            try:
-                await call(self._counts, "forget", keys)
-            except StoreError as error:
-                _log.warning("rule %s: the store could not reset a key (%s)", rule, error)  # the view continues
-                for each in undo:
-                    each()
-                if any(part.receipt.has_ended for part in verdict.parts):  # its refunds are due
-                    await self._correct(call, verdict)
-
-        return forget
+    async def _forget(self, call: Call, rule: str, keys: list[str]) -> None:
+        """Reset keys. A failure is logged, because the view continues."""
+        try:
+            await call(self._counts, "forget", keys)
+        except StoreError as error:
+            _log.warning("rule %s: the store could not reset a key (%s)", rule, error)
 
     async def _correct(self, call: Call, verdict: Verdict) -> None:
         """Send the corrections of a verdict. On an event loop, they are sent even when the caller is cancelled."""
