@@ -82,9 +82,10 @@ def test_a_refund_adds_what_the_store_gives_back(spec: Any, back: int) -> None:
     """The part of a cost that has left its window, or has drained, is no part of the rest."""
     limit, at, later = limit_of("10/minute", spec), int(START - 1) * SECOND, int(START + 11) * SECOND
     change = Correction(limit, "key", 5, Charge(at, 5))
-    last = LastDecision(2, later - 1, SECOND, at)
+    last = LastDecision(2, at, SECOND)
     assert last.corrected(change, later).rest == 2 + back
-    assert last.corrected(change, later - 2) is last, "the store has decided after the refund"
+    assert last.corrected(change, at - 1) is last, "the store has decided after the refund"
+    assert last._replace(at_us=at + 1).corrected(change, later).rest == 2, "the store has decided after the charge"
     assert last._replace(rest=9).corrected(change, later).rest == (10 if back else 9)
 
 

@@ -91,22 +91,21 @@ def _may_be_cached(decision: Decision) -> bool:
 
 
 class LastDecision(NamedTuple):
-    """The quota that remained after a decision, the time of the decision, and the time until its reset.
-
-    ``began_us`` is the time of the first decision on the same count. A refund of an earlier charge is void.
-    """
+    """The quota that remained after a decision, the time of the decision, and the time until its reset."""
 
     rest: int
     at_us: int
     reset_us: int
-    began_us: int
 
     def corrected(self, change: Correction, at: int) -> LastDecision:
-        """Return the decision as it is after a correction at the time ``at``."""
+        """Return the decision as it is after a correction at the time ``at``.
+
+        A refund of an earlier charge changes nothing, because the key may have been reset since.
+        """
         limit, _, cost, consumed = change
         if self.at_us > at:  # the store has decided after the correction
             return self
-        if consumed is not None and consumed.at_us < self.began_us and not limit.quota.concurrent:
+        if consumed is not None and consumed.at_us < self.at_us and not limit.quota.concurrent:
             return self
         if consumed is not None:
             return self._replace(rest=min(limit.algorithm.limit, self.rest + refunded(limit, consumed, cost, at)))
@@ -138,20 +137,14 @@ class LastDecisions:
     def __init__(self, max_keys: int) -> None:
         self._part = max(1, max_keys // 2)
         # Plain tuples of numbers: the garbage collector does not visit them.
-        self._young: dict[str, tuple[int, int, int, int]] = {}
-        self._old: dict[str, tuple[int, int, int, int]] = {}
+        self._young: dict[str, tuple[int, int, int]] = {}
+        self._old: dict[str, tuple[int, int, int]] = {}
 
     def keep(self, decisions: Sequence[Decision]) -> None:
         young = self._young
         for decision in decisions:
-            limit, key, cost = decision.hit
-            known, began = young.get(key), decision.at_us
-            rest = decision.remaining + limit.held
-            if known is not None and known[3] < began:
-                # A hit that found nothing consumed may be the first one after a reset, or after a loss of data.
-                is_first = rest + cost >= limit.algorithm.limit and all(each.allowed for each in decisions)
-                began = began if is_first else known[3]
-            young[key] = (rest, decision.at_us, decision.reset_us, began)
+            limit, key, _ = decision.hit
+            young[key] = (decision.remaining + limit.held, decision.at_us, decision.reset_us)
         if len(young) >= self._part:
             self._old, self._young = young, {}
 
