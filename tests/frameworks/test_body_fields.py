@@ -77,6 +77,7 @@ def test_a_field_has_one_count_for_each_value(site: Build) -> None:
         sent += [{"json": {"email": email}}, {"data": {"email": email}}, {"files": {"email": (None, email)}}]
     assert [served.call("POST", **body).status_code for body in sent] == [200, 200, 429] * 2
     assert [served.call("POST", **body).status_code for body in [{"json": {"other": 1}}, {}] * 2] == [200] * 4
+    assert served.left(**{"field:email": "ann@x.org"}) == [0]
 
 
 @each(
@@ -96,6 +97,7 @@ def test_spellings_of_an_email_address_share_a_count(site: Build, part: str, sen
     texts = ("ann@x.org", "Ann@X.org.", "bob@x.org")
     assert [served.call("POST", **sent(text)).status_code for text in texts] == [200, 429, 200]
     assert served.statuses(2, "POST") == [200, 200]
+    assert served.left(**{part: "ann@x.org"}) == [0]
 
 
 @each(

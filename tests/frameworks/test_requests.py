@@ -173,6 +173,7 @@ FEATURES = {
 
 @each("name", FEATURES)
 def test_all_frameworks_make_the_same_key(site: Build, name: str) -> None:
+    """So applications in several frameworks share the counts of one store."""
     served = site(Rule(limits="9/minute", key=[name]))
     served.call(path="/a%20b?q=%C3%A9", headers={"x-api-key": "k1", "cookie": "session=s1"})
     assert served.left(**{name: FEATURES[name]}) == [8]
