@@ -175,7 +175,7 @@ def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
 def test_a_request_without_its_turn_in_time_is_rejected(
     store: DictStore, monkeypatch: pytest.MonkeyPatch, replies: bool
 ) -> None:
-    """The store has not failed if it replies to others meanwhile."""
+    """The store has not failed if it replies to others meanwhile. A correction is made without a turn."""
 
     async def wait(*_: Any) -> Any:
         if replies:
@@ -187,6 +187,8 @@ def test_a_request_without_its_turn_in_time_is_rejected(
     assert store._threads.turns.take(SimpleNamespace(keys={hit("all").key}, joins=True))
     with nullcontext() if replies else pytest.raises(StoreError):
         assert [each.retry_us for each in store.apply([hit("all")], NOW)] == [100_000]
+        store.may_read.release(2)
+        assert store.correct([Correction(LIMIT, hit("all").key, 1, None)], NOW) == [NOW]
 
 
 def test_a_late_request_does_not_race_again(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -188,15 +187,6 @@ def test_a_hit_during_a_reset_is_counted_after_it(other: MemcachedStore, meddled
     assert other.apply([hit(limit, 0)], NOW)[0].remaining == 4
 
 
-def test_a_lost_race_is_decided_again(other: MemcachedStore, meddled: Opening) -> None:
-    """The slower client sees the hit of the faster one, so one of the last two requests is allowed."""
-    limit = limit_of("3/minute")
-    other.apply([hit(limit)], NOW)
-    store = meddled(lambda: other.apply([hit(limit)], NOW))
-    assert not store.apply([hit(limit)], NOW)[0].allowed
-    assert other.apply([hit(limit, 0)], NOW)[0].remaining == 0
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("spec", ["fixed-window", "tiered-window"])
 def test_a_hit_after_a_look_at_its_key_is_undone_once(
@@ -228,35 +218,6 @@ def test_a_lost_race_of_a_shadow_limit_rejects_nothing(
             assert (decisions[1].allowed, decisions[1].remaining) == (True, remaining)
     counted = amount - other.apply([hit(shadow, 0)], NOW)[0].remaining
     assert counted == (2 if amount == 2 else 4) if once else counted > 1
-
-
-def test_a_thread_without_its_turn_in_time_is_rejected(meddled: Opening) -> None:
-    """A thread waits for its turn at a key, but no longer than its time budget, in which other keys have replies."""
-    limit, has_turn, is_over = limit_of("100/minute"), threading.Event(), threading.Event()
-
-    def meddle() -> None:
-        if threading.current_thread() is first:
-            has_turn.set()
-            is_over.wait()
-
-    def hit_another() -> None:
-        while not is_over.is_set():
-            store.apply([hit(limit, client="another")], NOW)
-
-    store = meddled(meddle)
-    first = threading.Thread(target=store.apply, args=([hit(limit)], NOW))
-    others = threading.Thread(target=hit_another)
-    first.start()
-    has_turn.wait()
-    others.start()
-    try:
-        with hurried(store, 0.5):
-            (decision,) = store.apply([hit(limit)], NOW)
-    finally:
-        is_over.set()
-        first.join()
-        others.join()
-    assert (decision.allowed, decision.remaining) == (False, 0)
 
 
 def fill(server: Server) -> None:

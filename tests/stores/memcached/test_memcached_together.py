@@ -3,17 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from memcached_handles import NOW, PATIENT, address, closing, commands, hit, opened
-from memcached_meddling import Meddling
-from own_time import hurried
-from servers import Server, memcached_running, wait_for
+from servers import Server, wait_for
 from store_races import in_processes
 
-from ratelimit_mw import Limiter, Rule, StoreError
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import ALGORITHMS, limit_of
@@ -44,36 +41,6 @@ def test_requests_for_one_key_lose_no_race(memcached_server: Server) -> None:
             assert writes == 30 * 2
         else:
             assert writes == 2, spec
-
-
-@pytest.mark.thorough
-def test_a_request_without_its_turn_in_time_is_rejected(tmp_path: Path) -> None:
-    """The server replied to the first request. The next ones share a turn without a reply, and the last one has none.
-
-    A tiered window shares no turn.
-    """
-    limit, tiered = limit_of("100/day"), limit_of("100/day", "tiered-window")
-    with memcached_running(tmp_path) as server:
-        meddlings: list[Callable[[], object]] = [lambda: None, server.pause]
-        requests = [[hit(limit)], [hit(limit)], [hit(limit)], [hit(limit), hit(tiered)]]
-        first, *others, last = together(Meddling(server, lambda: meddlings.pop(0)(), races=2), requests)
-        server.resume()
-    assert first[0].allowed
-    assert [type(each) for each in others] == [StoreError] * 2
-    assert (last[0].allowed, last[0].remaining, last[0].retry_us) == (False, 0, 100_000)
-    assert last[0].source is limit
-
-
-@pytest.mark.slow
-def test_a_request_without_its_turn_at_a_silent_server_fails(tmp_path: Path) -> None:
-    """No request has a reply, so each is an error."""
-    limit = limit_of("100/day")
-    with memcached_running(tmp_path) as server, opened(server) as store:
-        store.apply([hit(limit)], NOW)
-        server.pause()
-        with hurried(store, 0.1):
-            assert {type(each) for each in together(store, [[hit(limit)]] * 5)} == {StoreError}
-        server.resume()
 
 
 def test_a_cancelled_request_consumes_nothing_and_delays_no_other(memcached_server: Server) -> None:
