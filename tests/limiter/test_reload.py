@@ -151,17 +151,17 @@ def test_a_pipe_is_no_settings_file(tmp_path: Path, file: Path) -> None:
 
 
 @each("half", ["enabled = false\n", "enabled = "])
-def test_a_file_that_changes_while_it_is_read_is_read_again(half: str, file: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_read_again(half: str, file: Path, later: Later) -> None:
     """The first reading meets the first half of the file, which may be valid and has no limit."""
     limiter, halves = limiter_of(file), iter([toml("9/minute"), toml("5/minute")])
-    file.write_text(half)
+    later.write(file, half)
 
     def load_and_write(load: Any) -> Any:
         try:
             return load()
         finally:
             if content := next(halves, ""):
-                file.write_text(content)
+                later.write(file, content)
 
     load_instead(limiter, load_and_write)
     limiter.reload()

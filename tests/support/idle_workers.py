@@ -38,7 +38,11 @@ class Later:
         patch.setattr(files, "_PATIENCE", 60.0)  # also where the machine is slow
         self.files = 0
         patch.setattr(files, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9)))
-        patch.setattr(files, "time", SimpleNamespace(sleep=lambda _: None))
+        patch.setattr(files, "time", SimpleNamespace(sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        """Let the time pass without waiting."""
+        self.passed += seconds
 
     def write(self, file: Path, content: str) -> None:
         """Replace a file in one step, now by this clock."""
