@@ -17,9 +17,11 @@ from servers import HOST, Server, cluster_running, redis_running, sentinel_runni
 from tables import each
 
 from ratelimit_mw import Limiter
+from ratelimit_mw.cli import operate
 from ratelimit_mw.cli.connect import FACT, NOTE, PROBLEM, examine_part, examine_store
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.stores.base import Facts
+from ratelimit_mw.stores.redis import router
 
 SITE = {"name": "site", "key": ["ip"], "limits": "5/minute"}
 PATIENT = {"store_timeout": "10s"}
@@ -105,8 +107,10 @@ def test_a_store_of_your_own_shows_its_facts() -> None:
 
 
 @pytest.mark.slow
-def test_a_silent_store_ends_the_command(tmp_path: Path) -> None:
+def test_a_silent_store_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each probe has a bounded time."""
+    monkeypatch.setattr(router, "_FACTS_SECONDS", 0.2)
+    monkeypatch.setattr(operate, "_TIMEOUT_US", 200_000)
     with redis_running(tmp_path) as server:
         file = Files(tmp_path).rules(SITE, store=address(server))
         server.pause()

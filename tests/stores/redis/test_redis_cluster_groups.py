@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from own_time import hurried
 from redis.crc import key_slot
 from redis_handles import NOW, PATIENT, calls, client, hit, limit_of
 from redis_topology import port_at
@@ -212,7 +213,7 @@ def test_a_silent_server_has_the_others_refunded(
         apply(hits)
         server.pause()
         try:
-            with pytest.raises(StoreError, match="time budget"):
+            with hurried(store, 0.2), pytest.raises(StoreError, match="time budget"):
                 apply(hits)
         finally:
             server.resume()
