@@ -110,7 +110,7 @@ def read(path: Path) -> Snapshot | None:
         return None
     body = data[len(_MAGIC) + _DIGEST :]
     if data[: len(_MAGIC) + _DIGEST] == _MAGIC + blake2b(body, digest_size=_DIGEST).digest():
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        with suppress(msgspec.MsgspecError):
             return msgspec.msgpack.decode(body, type=Snapshot)
     page = url_of("how-to/operate/log-messages#snapshot-damaged")
     _log.warning("the snapshot %s is damaged or of another version; starting with empty counts. See %s", path, page)

@@ -36,7 +36,6 @@ _FAR: Final = 86_400 * SECOND
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
 _NEVER: Final = 1 << 63
-_INTERVAL: Final = 60.0  # seconds between two writes of the snapshot
 
 
 class MemoryStore(Store):
@@ -46,7 +45,7 @@ class MemoryStore(Store):
         max_keys: The maximum number of keys with a state of their own, at least 1. A key takes about 300 bytes.
         clock: A function that returns whole microseconds. It applies when the limiter has no clock.
         snapshot: A file. Its states are read now. A thread and ``close`` write all states to it.
-        snapshot_interval: The seconds between two writes of the thread. It needs ``snapshot``. The default is 60.
+        snapshot_interval: The seconds between two writes of the thread.
 
     Raises:
         ConfigError: ``max_keys`` or ``snapshot_interval`` is not such a number, or the folder of ``snapshot`` does not
@@ -65,10 +64,12 @@ class MemoryStore(Store):
         max_keys: int = 1_000_000,
         clock: Clock = now_us,
         snapshot: str | PathLike[str] | None = None,
-        snapshot_interval: float | None = None,
+        snapshot_interval: float = 60.0,
     ) -> None:
         if type(max_keys) is not int or max_keys < 1:
             raise ConfigError(f"max_keys must be a whole number of at least 1, got {max_keys!r}")
+        if not snapshot_interval > 0:
+            raise ConfigError(f"snapshot_interval must be a time above 0, got {snapshot_interval!r} seconds")
         path = None if snapshot is None else Path(snapshot)
         if path and (not path.name or not path.parent.is_dir()):
             raise ConfigError(f"snapshot must be a file in an existing folder, got {str(path)!r}")
@@ -84,7 +85,7 @@ class MemoryStore(Store):
         self._documents: dict[str, bytes] = {}
         self._snapshot = path
         self._saving = create_lock(self, "_saving", threading.Lock)
-        self._saver = Heartbeat(_save, _seconds(snapshot_interval, path), "write the snapshot", "it has older counts")
+        self._saver = Heartbeat(_save, snapshot_interval, "write the snapshot", "it has older counts")
         self._me = ref(self, self._saver.release)
         hash(self._me)  # a reference to an object that is gone has only the hash of before
         if path and (saved := read(path)):
@@ -343,16 +344,7 @@ def _save(store: ref[MemoryStore]) -> None:
         found.save()
 
 
-def _seconds(interval: object, path: Path | None) -> float:
-    if interval is None:
-        return _INTERVAL
-    if path is None or not (isinstance(interval, int | float) and interval > 0):
-        needs = "snapshot_interval needs a snapshot, and is a number of seconds above 0"
-        raise ConfigError(f"{needs}; got {interval!r}" + " without a snapshot" * (path is None))
-    return interval
-
-
-def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None, float | None]:
+def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None, float]:
     """Return the bound, the snapshot, and the seconds between two writes of it."""
     if address.netloc or address.path.strip("/"):
         raise ConfigError("memory:// has no host and no path")
@@ -360,12 +352,12 @@ def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, s
     if not re.fullmatch("0*[1-9][0-9]{0,11}", text):
         raise ConfigError(f"max_keys must be a whole number of at least 1, got {text[:99]!r}")
     try:
-        interval = parse_duration(options["snapshot_interval"]) / SECOND if "snapshot_interval" in options else None
+        interval = parse_duration(options.get("snapshot_interval", "1m")) / SECOND
     except ConfigError as error:
         raise ConfigError(f"memory:// option snapshot_interval: {error}") from error
     return int(text), options.get("snapshot"), interval
 
 
-def open_address(parsed: tuple[int, str | None, float | None], _timeout_us: int) -> MemoryStore:
+def open_address(parsed: tuple[int, str | None, float], _timeout_us: int) -> MemoryStore:
     max_keys, snapshot, interval = parsed
     return MemoryStore(max_keys, snapshot=snapshot, snapshot_interval=interval)

@@ -217,14 +217,13 @@ def test_a_write_of_the_thread_that_fails_is_logged(tmp_path: Path, caplog: pyte
 
 
 def test_a_wrong_interval_is_an_error(tmp_path: Path) -> None:
-    """It is a duration above 0, and needs a snapshot."""
+    """It is a duration above 0."""
     for query, message in (
         (
             f"snapshot={tmp_path}/limits&snapshot_interval=soon",
             "memory:// option snapshot_interval: expected a duration",
         ),
-        (f"snapshot={tmp_path}/limits&snapshot_interval=0s", "a number of seconds above 0; got 0.0"),
-        ("snapshot_interval=1m", "needs a snapshot, and is a number of seconds above 0; got 60.0 without a snapshot"),
+        (f"snapshot={tmp_path}/limits&snapshot_interval=0s", "a time above 0, got 0.0 seconds"),
     ):
         with pytest.raises(ConfigError, match=message):
             open_store(f"memory://?{query}")
@@ -238,21 +237,14 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["limits"]
 
 
-def signed(body: bytes) -> bytes:
-    return snapshot._MAGIC + blake2b(body, digest_size=16).digest() + body
-
-
-UNREADABLE = [signed(b"\x91" * 100_000 + b"\x01"), signed(b"\xc1"), signed(b"\x81\xa6secret\xa1\xff")]
-"""Lists in lists, no MessagePack, and no UTF-8, with the digest of a snapshot."""
-
-
 def test_a_damaged_snapshot_is_logged_and_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The application starts, and one log line names the file."""
     path, store = tmp_path / "limits", MemoryStore()
     limiter(store).hit({"ip": "192.0.2.7"})
     store.save(path)
     whole = path.read_bytes()
-    for data in (b"", b"junk", whole[:-3], whole[:-1] + bytes([whole[-1] ^ 1]), *UNREADABLE):
+    other = snapshot._MAGIC + blake2b(b"\x01", digest_size=16).digest() + b"\x01"  # of another version
+    for data in (b"", b"junk", whole[:-3], whole[:-1] + bytes([whole[-1] ^ 1]), other):
         path.write_bytes(data)
         check_ignored(path, caplog)
     for make in (Path.mkdir, os.mkfifo):
