@@ -195,13 +195,6 @@ class Store(ABC):
     aclose = async_form(close)
 
 
-def seconds_of(timeout_us: object) -> float:
-    """Return a time budget in seconds."""
-    if type(timeout_us) is not int or timeout_us < 1:
-        raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
-    return timeout_us / 1_000_000
-
-
 def numbers_in(place: str) -> list[int]:
     """Return the two numbers of a place such as ``3:1024``, zeros for the first page."""
     numbers = place.split(":") if place else ["0", "0"]

@@ -17,7 +17,7 @@ from ..decision import Correction
 from ..errors import ConfigError, RateLimitError, StoreError
 from ..forksafe import check_process, run_in_child
 from ..heartbeat import Heartbeat
-from .base import Store, seconds_of
+from .base import Store
 from .blocking import PerLoop, forms, run_blocking
 from .budget import STARTING
 from .ways import EventLoop, Threads, Way, forget_transports
@@ -42,7 +42,7 @@ class CallStore(Store):
     """The kind of the server, if the store has one."""
 
     def __init__(self, timeout_us: int = 50_000) -> None:
-        self._seconds = seconds_of(timeout_us)
+        self._seconds = timeout_us / SECOND
         self._loops = PerLoop(lambda: self._open(EventLoop(self._seconds)))
         self._threads = self._open(Threads(self._seconds))
         self._unmade = UnmadeCorrections(self._correct_again)

@@ -86,10 +86,8 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
     """
     try:
         split = urlsplit(url)
-    except ValueError as error:
-        # Python's reason may show the part before the @.
-        reason = "its login or its host is malformed" if "@" in url else error
-        raise ConfigError(f"cannot parse the store URL: {reason}") from None
+    except ValueError:  # its text may show the login
+        raise ConfigError("cannot parse the store URL: its login or its host is malformed") from None
     if not split.scheme or f"{split.scheme}://" not in url.lower():  # text before a lone colon may be a login
         raise ConfigError("a store URL starts with a scheme and ://, for example redis://cache:6379/0")
     split = split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))

@@ -17,7 +17,7 @@ from postgres_handles import NOW, address, ask, hit, opened
 from servers import HOST, PostgresServer, wait_for
 from tables import each
 
-from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
+from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.blocking import run_blocking
@@ -258,8 +258,5 @@ def test_a_url_has_the_parameters_of_libpq(url: str, parameters: dict[str, str])
     assert check_store_url(url)[1].parameters == {"application_name": "ratelimit_mw", **parameters}
 
 
-def test_a_store_has_a_time_budget_and_no_password_in_its_name() -> None:
-    """Both are checked when it is made, without a connection."""
-    with pytest.raises(ConfigError, match="timeout_us"):
-        PostgresStore("postgresql://db/shop", timeout_us=0)
+def test_a_store_has_no_password_in_its_name() -> None:
     assert repr(PostgresStore("postgresql://app:secret@db/shop")) == "<PostgresStore postgresql://db/shop>"
