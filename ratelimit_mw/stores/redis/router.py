@@ -166,7 +166,10 @@ class Router:
                 self.map.mark_silent(location)
             await self._refresh(deadline)
         for call, location in failed:
-            self._redirect(call, location, left)
+            try:
+                self._redirect(call, location, left)
+            except Exception as error:  # of the remap of the application
+                call.fail(NotRunError(f"Redis: remap: {type(error).__name__}: {error}"))
         return left
 
     def _redirect(self, call: Call, source: Server, left: Calls) -> None:

@@ -165,6 +165,19 @@ def test_a_server_without_a_host_has_the_host_that_was_asked(host: bytes | None)
     assert set(cluster.map.owners) == {("a", 8), B}
 
 
+def test_a_remap_that_does_not_know_a_server_fails_its_calls_alone() -> None:
+    """They have run nowhere. What a call to another server has counted can be refunded."""
+    servers = Servers(a=moved(("new", 9)))
+    servers.map = [(0, 8_000, A), (8_001, 16_383, B)]
+    known = {A: A, B: B}
+    cluster = Router(Address((A,), cluster=True, remap=known.__getitem__), servers.way(), servers.connect)
+    one, other = heard(), heard()
+    other.slot = 9_000
+    run_blocking(cluster.ask_each([one, other], BUDGET))
+    assert (type(one.result), str(one.result)) == (NotRunError, "Redis: remap: KeyError: ('new', 9)")
+    assert other.result == b"counted"
+
+
 def test_servers_that_redirect_to_each_other_end_in_an_error() -> None:
     """No reply counted anything, and the number of hops is bounded."""
     servers = Servers(a=moved(B), b=moved(A))
