@@ -7,7 +7,7 @@ no server has run it: after NOSCRIPT, a redirect or a failed connect. Replicas a
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
@@ -66,13 +66,10 @@ class Sender:
 
 
 class Router:
-    """Sends each call to the server that has its slot. ``connect`` connects to one of the servers until a deadline."""
+    """Sends each call to the server that has its slot."""
 
-    def __init__(
-        self, address: Address, way: Way, connect: Callable[[Way, Address, Server, float], Awaitable[Any]] = log_in
-    ) -> None:
+    def __init__(self, address: Address, way: Way) -> None:
         self._address = address
-        self._log_in = connect
         self.way = way
         self.clock = way.clock
         self.map = SlotMap(address)
@@ -258,7 +255,7 @@ class Router:
         if address.service and location in address.hosts:
             address = address.sentinels
         try:
-            return await self._log_in(self.way, address, location, deadline)
+            return await log_in(self.way, address, location, deadline)
         except ConfigError:
             raise
         except TimeoutError as error:  # a silent server leaves no time for another one

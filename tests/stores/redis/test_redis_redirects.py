@@ -45,9 +45,9 @@ class Servers:
         self.accepts.set()
 
     def way(self) -> Any:
-        return SimpleNamespace(clock=self.clock, channel=Pool)
+        return SimpleNamespace(clock=self.clock, channel=Pool, servers=self)
 
-    async def connect(self, _: Any, __: Address, location: Location, deadline: float) -> Callable[[Any], Any]:
+    async def connect(self, location: Location, deadline: float) -> Callable[[Any], Any]:
         host = location[0]
         await self.accepts.wait()
         if self.replies.get(host) is DOWN:
@@ -97,10 +97,11 @@ class Pool:
 @pytest.fixture(autouse=True)
 def interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "_MAP_INTERVAL", 0)
+    monkeypatch.setattr(router_module, "log_in", lambda way, _, *rest: way.servers.connect(*rest))
 
 
 def opened(servers: Servers, *hosts: Location) -> Router:
-    return Router(Address(hosts or (A,), cluster=True), servers.way(), servers.connect)
+    return Router(Address(hosts or (A,), cluster=True), servers.way())
 
 
 class Heard(Operation):
@@ -159,7 +160,7 @@ def test_a_server_without_a_host_has_the_host_that_was_asked(host: bytes | None)
     servers = Servers(a=ResponseError(f"MOVED 7 {(host or b'').decode()}:9"))
     servers.maps["a"] = [[0, 16383, [host, 8]]]
     address = Address((A,), cluster=True, remap=lambda announced: B if announced == ("a", 9) else announced)
-    cluster = Router(address, servers.way(), servers.connect)
+    cluster = Router(address, servers.way())
     assert ask(cluster, servers) == b"counted"
     assert servers.sent == ["a:CLUSTER", "a:EVALSHA", "b:EVALSHA"]
     assert set(cluster.map.owners) == {("a", 8), B}
@@ -170,7 +171,7 @@ def test_a_remap_that_does_not_know_a_server_fails_its_calls_alone() -> None:
     servers = Servers(a=moved(("new", 9)))
     servers.map = [(0, 8_000, A), (8_001, 16_383, B)]
     known = {A: A, B: B}
-    cluster = Router(Address((A,), cluster=True, remap=known.__getitem__), servers.way(), servers.connect)
+    cluster = Router(Address((A,), cluster=True, remap=known.__getitem__), servers.way())
     one, other = heard(), heard()
     other.slot = 9_000
     run_blocking(cluster.ask_each([one, other], BUDGET))
@@ -280,8 +281,8 @@ def test_of_the_calls_of_a_loop_one_reads_the_map() -> None:
 
     async def run() -> None:
         way: Any = EventLoop(BUDGET)
-        way.channel = Pool
-        cluster = Router(Address((A,), cluster=True), way, servers.connect)
+        way.channel, way.servers = Pool, servers
+        cluster = Router(Address((A,), cluster=True), way)
         servers.accepts.clear()
         deadlines = zip(calls, (9, 9, BUDGET / 10), strict=True)
         reader, other, late = (asyncio.ensure_future(cluster.ask_each([call], due)) for call, due in deadlines)
