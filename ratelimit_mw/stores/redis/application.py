@@ -6,9 +6,10 @@ A retry of redis-py could count one request several times.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 import redis
 import redis.asyncio
@@ -20,6 +21,9 @@ from ..servers import Server
 from ..ways import EventLoop, Threads, Way
 from .address import Address
 from .router import Router
+
+_FULL_POOL: Final = "Too many connections", "No connection available"  # of redis-py, for a pool that does not wait
+_FULL_POOL_WAIT: Final = 0.002  # seconds
 
 
 class _PoolChannel:
@@ -72,9 +76,17 @@ class ThreadPoolChannel(_PoolChannel):
         return _as_awaitable(received)
 
     def _take(self, deadline: float) -> Any:
+        is_quick = self._is_connected and self._never_waits
+        while True:
+            try:
+                return self._pool.get_connection() if is_quick else self._take_in_thread(deadline)
+            except redis.ConnectionError as error:
+                if not _is_full(error) or self._clock.now >= deadline:
+                    raise
+                self._clock.once(lambda _: time.sleep(_FULL_POOL_WAIT), deadline)
+
+    def _take_in_thread(self, deadline: float) -> Any:
         """Bound the time to connect and to wait: the timeouts and retries of the client may take much longer."""
-        if self._is_connected and self._never_waits:
-            return self._pool.get_connection()
 
         def release(taken: Future[Any]) -> None:
             if taken.exception() is None:
@@ -123,7 +135,7 @@ class BridgeChannel(_PoolChannel):
 
 async def _exchange(pool: Any, frame: bytes, replies: int) -> list[Any]:
     """Return the replies to calls. The caller bounds the time."""
-    connection, received = await pool.get_connection(), []
+    connection, received = await _take(pool), []
     try:
         await connection.send_packed_command([frame], check_health=False)
         for _ in range(replies):
@@ -134,6 +146,21 @@ async def _exchange(pool: Any, frame: bytes, replies: int) -> list[Any]:
     finally:
         await pool.release(connection)
     return received
+
+
+async def _take(pool: Any) -> Any:
+    while True:
+        try:
+            return await pool.get_connection()
+        except redis.ConnectionError as error:
+            if not _is_full(error):
+                raise
+            await asyncio.sleep(_FULL_POOL_WAIT)
+
+
+def _is_full(error: Exception) -> bool:
+    """Return whether a pool has no connection left, which is no outage. Nothing was sent."""
+    return any(text in str(error) for text in _FULL_POOL)
 
 
 async def _as_awaitable(replies: list[Any]) -> list[Any]:

@@ -188,11 +188,12 @@ def test_a_pool_that_waits_holds_no_call_beyond_its_budget(redis_server: Server)
     pool.disconnect()
 
 
-def test_calls_wait_for_a_connection_of_a_full_pool(redis_server: Server) -> None:
-    """A pool that waits serves ten threads and thirty tasks with two connections."""
+@pytest.mark.parametrize("kind", ["ConnectionPool", "BlockingConnectionPool"])
+def test_calls_wait_for_a_connection_of_a_full_pool(redis_server: Server, kind: str) -> None:
+    """A pool with two connections serves ten threads and thirty tasks. A full pool is no outage."""
     limit = limit_of("500/hour")
     options: dict[str, Any] = {"host": HOST, "port": redis_server.port, "max_connections": 2}
-    pool = redis.BlockingConnectionPool(**options)
+    pool = getattr(redis, kind)(**options)
     store = RedisStore(client=redis.Redis(connection_pool=pool), timeout_us=PATIENT)
     with ThreadPoolExecutor(10) as threads:
         decisions = list(threads.map(lambda _: store.apply([hit(limit)])[0].remaining, range(100)))
@@ -200,7 +201,7 @@ def test_calls_wait_for_a_connection_of_a_full_pool(redis_server: Server) -> Non
     pool.disconnect()
 
     async def run() -> None:
-        aown = redis.asyncio.Redis.from_pool(redis.asyncio.BlockingConnectionPool(**options))
+        aown = redis.asyncio.Redis.from_pool(getattr(redis.asyncio, kind)(**options))
         both = RedisStore(aclient=aown, timeout_us=PATIENT)
         other = [limit_of(f"{n}/hour") for n in range(1, 31)]
         assert all(each[0].allowed for each in await asyncio.gather(*(both.aapply([hit(one)]) for one in other)))
