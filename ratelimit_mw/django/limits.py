@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import django.conf
+from django.conf import UserSettingsHolder
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.urls import get_resolver
@@ -108,12 +109,13 @@ class ProjectLimits:
         drf = throttling()
         rates = drf.default_marks() if drf else ()
         self._features |= dict.fromkeys(drf.own_keys(routes.all) if drf else (), _passed_by_a_throttle)
+        is_root = resolver is get_resolver(_root_urlconf())
 
         def check(limits: HttpLimits) -> None:
             if drf:
                 drf.check_scopes(routes.all, limits.rules)
 
-        self.http_limiter.adopt(routes.all, rates, check, id(resolver), resolver is get_resolver())
+        self.http_limiter.adopt(routes.all, rates, check, id(resolver), is_root)
         self.by_resolver[resolver] = routes
         warn_at_start(self.http_limiter)
         return routes
@@ -121,6 +123,16 @@ class ProjectLimits:
 
 def _passed_by_a_throttle(_: Any) -> None:
     """Return nothing: only a throttle knows the feature."""
+
+
+def _root_urlconf() -> Any:
+    """Return the URLconf that the rules are written for. Tests may override ``ROOT_URLCONF`` alone."""
+    holder = django.conf.settings._wrapped
+    while isinstance(holder, UserSettingsHolder) and SETTING not in vars(holder):
+        if not hasattr(holder.default_settings, "ROOT_URLCONF"):
+            break
+        holder = holder.default_settings
+    return holder.ROOT_URLCONF
 
 
 @lru_cache(4)

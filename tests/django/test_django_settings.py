@@ -87,13 +87,15 @@ def test_overridden_settings_apply(is_async: bool) -> None:
         assert served.statuses(times=2) == [200, 429]
 
 
-def test_urls_that_a_test_overrides_need_their_own_rules() -> None:
-    """The rules are compared with the URLconf in effect."""
+def test_urls_that_a_test_overrides_are_served() -> None:
+    """The rules are written for the URLconf of the project. A test may replace it by another one, or replace both."""
     rule = {"rules": [{"limits": "1/minute", "match": {"path": "/login"}}]}
     with project(rule, path("login", hello)) as served:
-        other = override_settings(ROOT_URLCONF=urls(path("widget", hello)))
-        with other, pytest.raises(ConfigError, match="no route has the path"):
-            served.ask("/widget")
+        with override_settings(ROOT_URLCONF=urls(path("widget", hello))):
+            assert served.ask("/widget").status_code == 200
+            with override_settings(RATELIMIT_MW={**rule}), pytest.raises(ConfigError, match="no route has the path"):
+                served.ask("/widget")
+            assert served.ask("/widget").status_code == 200
         assert served.statuses("/login", 2) == [200, 429]
 
 
