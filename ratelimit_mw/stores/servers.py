@@ -66,8 +66,9 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
     requirement = options.get("ssl_cert_reqs", "required")
     try:
         context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
-        if certificate := options.get("ssl_certfile"):
-            context.load_cert_chain(certificate, options.get("ssl_keyfile"), password="")  # no question on a terminal
+        key = options.get("ssl_keyfile")
+        if certificate := options.get("ssl_certfile", key):
+            context.load_cert_chain(certificate, key, password="")  # no question on a terminal
     except (OSError, ValueError) as error:
         files = ", ".join(f"{name}={options[name]!r}" for name in _TLS_FILES if name in options)
         expected = "Expected files in PEM format, the key without a password"
