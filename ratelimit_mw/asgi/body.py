@@ -2,13 +2,19 @@
 
 import asyncio
 from collections import deque
-from typing import Final
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from ..keys.features import INVALID
 from .types import Message, Receive
 
 _MAX_MESSAGES: Final = 64
+_DISCONNECTS: Final = ("http.disconnect", "websocket.disconnect")
+
 _LATE: Final[Message] = {"type": ""}
+
+_Result = TypeVar("_Result")
 
 
 class ReadAhead:
@@ -46,9 +52,40 @@ class ReadAhead:
                 self._kept = deque([{"type": "http.request", "body": bytes(content), "more_body": True}])
         return INVALID
 
-    async def _next(self, timeout: float) -> Message:
+    async def run_connected(self, decision: Awaitable[_Result]) -> _Result | None:
+        """Await a decision while the client is connected; None when the client leaves before."""
+        scope = asyncio.timeout(None)
+
+        def end_scope(leaving: asyncio.Future[bool]) -> None:
+            if not leaving.cancelled() and leaving.exception() is None and leaving.result():
+                with suppress(RuntimeError):  # the request was decided at the same time
+                    scope.reschedule(0)
+
+        leaving = asyncio.ensure_future(self._has_left())
+        leaving.add_done_callback(end_scope)
+        try:
+            async with scope:
+                return await decision
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return None
+        finally:
+            leaving.cancel()
+
+    async def _has_left(self) -> bool:
+        """Wait until the client leaves. Return False when it sends more than can be kept for the application."""
+        size = sum(len(message.get("body", b"")) for message in self._kept)
+        while size <= self._limit and len(self._kept) < _MAX_MESSAGES:
+            message = await self._next()
+            if message["type"] in _DISCONNECTS:
+                return True
+            size += len(message.get("body", b""))
+        return False
+
+    async def _next(self, timeout: float | None = None) -> Message:
         """Return the next message and keep it for the application; ``_LATE`` when it does not arrive in time."""
-        self._pending = asyncio.ensure_future(self._receive())
+        self._pending = self._pending or asyncio.ensure_future(self._receive())
         await asyncio.wait([self._pending], timeout=timeout)
         if not self._pending.done():
             return _LATE

@@ -5,6 +5,7 @@ app = RateLimitMiddleware(app, settings="ratelimit.toml")
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from inspect import isfunction
 from typing import Any, Final, Unpack
 
@@ -25,6 +26,7 @@ from .routes import Applications, BrokenApplications
 from .types import ASGIApp, Message, Receive, Scope, Send
 from .websocket import WebSocketAdmission
 
+_CLIENT_LEFT: Final = 499  # as in the logs of nginx
 _ENDS: Final = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
@@ -107,7 +109,12 @@ class RateLimitMiddleware:
             if limits.decides_at_once:
                 verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
             else:
-                verdict, receive = await _decide(limits, plan, request, receive)
+                decided, receive = await _decide(limits, plan, request, receive)
+                if decided is None:
+                    if is_http:
+                        await _respond_to_nobody(send)
+                    return
+                verdict = decided
             if is_http:
                 admission = ASGIAdmission(limits, request, plan, verdict, request.native, send)
             else:
@@ -153,10 +160,31 @@ class RateLimitMiddleware:
         return send_in_time
 
 
-async def _decide(limits: HttpLimits, plan: Plan, request: ASGIRequest, receive: Receive) -> tuple[Verdict, Receive]:
-    """Return the verdict, and the ``receive`` for the application, which repeats the body where a rule reads it."""
+async def _decide(
+    limits: HttpLimits, plan: Plan, request: ASGIRequest, receive: Receive
+) -> tuple[Verdict | None, Receive]:
+    """Return the verdict, None when the client left before, and the ``receive`` for the application.
+
+    It repeats the body, where a rule reads it. A request that waits for a slot ends when its client leaves.
+    """
     if limits.reader.reads_bodies and not request.has_body and limits.reader.needs_body(plan):
-        request.ahead = ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
-        request.native = {**request.native, BODY: await ahead.read()}
+        ahead = _read_ahead(limits, request, receive)
         receive = ahead.receive
-    return await limits.adecide(plan, request), receive
+        request.native = {**request.native, BODY: await ahead.read()}
+    if not plan.waits:
+        return await limits.adecide(plan, request), receive
+    ahead = _read_ahead(limits, request, receive)
+    return await ahead.run_connected(limits.adecide(plan, request)), ahead.receive
+
+
+def _read_ahead(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> ReadAhead:
+    if request.ahead is None:
+        request.ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
+    return request.ahead
+
+
+async def _respond_to_nobody(send: Send) -> None:
+    """End the request of a client that has left. Outer middleware may need a response; servers send none."""
+    with suppress(OSError):
+        await send({"type": "http.response.start", "status": _CLIENT_LEFT, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
