@@ -105,9 +105,9 @@ def count_hours(url: str, events: Sequence[str]) -> tuple[int, list[int]]:
     end = now_us() // SECOND // HOUR * HOUR
     with closing(open_log(url)) as log:
         kept = [each.kept // HOUR for each in log.retention.resolutions if HOUR % each.step == 0]
-        if not kept:
+        hours = min(max(kept, default=0), _LONGEST)
+        if hours < 2:
             raise Failure(f"{redacted_url(url)}: the log keeps no hours. Give it a retention such as 1h:90d")
-        hours = min(max(kept), _LONGEST)
         start = end - (hours - 1) * HOUR  # within the retention, also later in this hour
         curves = list(log.curves(events, start, end, points=_LONGEST + 2).values())
     steps = [sum(step) for step in zip(*(curve.counts for curve in curves), strict=True)]

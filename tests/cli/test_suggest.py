@@ -297,10 +297,11 @@ def test_an_event_of_a_traffic_log_is_forecast(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.thorough
 def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
     """An hour is not lost at the edge of its retention."""
-    for retention, days, hours in (("1h:90d,1d:1y", 89, 89 * 24), ("1h:8d", 7, 7 * 24), ("1d:1y", 9, None)):
+    none = ("1d:1y", 9, None), ("1m:1h", 0, None)
+    for retention, days, hours in (("1h:90d,1d:1y", 89, 89 * 24), ("1h:8d", 7, 7 * 24), *none):
         url = f"sqlite:///{tmp_path}/{days}.db?retention={retention}"
         log = TrafficLog(url)
-        for hour in range(days * 24):
+        for hour in range(days * 24 or 1):
             log.record("api", at=clock.now_us() / clock.SECOND - hour * HOUR)
         log.close()
         result = run("forecast", url, "api", "--json")
