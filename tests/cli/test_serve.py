@@ -307,6 +307,8 @@ def test_without_a_token_file_the_start_prints_a_token(folder: Path, monkeypatch
         assert [admits(word) for word in printed.split()].count(True) == 1
         assert run("serve", "ratelimit.toml", *token_options(folder)).stderr == ""
         assert admits(TOKEN)
+        (folder / "admin-token").chmod(0o644)
+        assert "chmod 600" in run("serve", "ratelimit.toml", "--admin-token-file", "admin-token").stderr
 
 
 def admits(word: str) -> bool:

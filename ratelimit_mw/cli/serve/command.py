@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,6 +76,8 @@ def serve(
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
                       " --workers 1")  # fmt: skip
     os.environ[_OPTIONS] = json.dumps(options)
+    if token_file and token_file.stat().st_mode & stat.S_IROTH:
+        note(f"{token_file}: all users of this machine can read the token. Write: chmod 600 {token_file}")
     if new_token:
         note(f"/v1/check, the admin API and the dashboard need this token until the service stops: {new_token}")
     _run_server(service if workers == 1 else f"{__name__}:create_service", host, port, workers)
