@@ -19,16 +19,7 @@ from unittest.mock import Mock
 import pytest
 from own_time import way_of
 from redis_handles import PATIENT, hit, limit_of
-from servers import (
-    HOST,
-    Server,
-    free_port,
-    memcached_running,
-    postgres_running,
-    redis_running,
-    unreachable,
-    wait_for,
-)
+from servers import HOST, Server, free_port, memcached_running, postgres_running, redis_running, unreachable, wait_for
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
@@ -42,11 +33,7 @@ RUNNING: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
     "memcached": memcached_running,
     "postgres": lambda folder: postgres_running(),
 }
-URLS = {
-    "redis": "redis://{}:{}",
-    "memcached": "memcached://{}:{}",
-    "postgres": "postgresql://postgres@{}:{}/postgres",
-}
+URLS = {"redis": "redis://{}:{}", "memcached": "memcached://{}:{}", "postgres": "postgresql://postgres@{}:{}/postgres"}
 
 
 class Scene(NamedTuple):

@@ -100,9 +100,10 @@ class Environment:
             file = (self._folder / "data.mdb").stat()
             facts |= {"free": shutil.disk_usage(self._folder).free, "allocated": file.st_blocks * 512}
         if (env := self._env) is not None:
-            stat = env.stat()
-            used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
-            facts |= {"used": used, "size": env.info()["map_size"], "entries": stat["entries"]}
+            with suppress(lmdb.Error):  # another thread may close it now
+                stat = env.stat()
+                used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
+                facts |= {"used": used, "size": env.info()["map_size"], "entries": stat["entries"]}
         return facts
 
     def _discard(self) -> None:
