@@ -262,11 +262,11 @@ class FlaskHooks:
 
     def _read_route(self, rule: Any) -> Route:
         """Read all routes, and return that of a rule that was not known: at the first request."""
-        self.routes.read()
+        route = self.routes.route_of(rule)
         warn_at_start(self.http_limiter)
         for text in self.notes():
             warn(text, "no-user")
-        return self.routes.by_rule[id(rule)]
+        return route
 
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native

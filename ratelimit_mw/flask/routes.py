@@ -1,6 +1,7 @@
 """The routes of one Flask application, read at its first request, when all views are registered."""
 
 import itertools
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from flask import Flask
 from werkzeug.routing import MapAdapter, Rule
 
 from ..errors import ConfigError
+from ..forksafe import create_lock
 from ..http.limits import HttpLimiter
 from ..http.routes import Route, marked_view, marks_by_method
 from ..rules.marks import ViewMarks, marks_of, readers
@@ -24,6 +26,7 @@ class FlaskRoutes(MapRoutes):
         self._app = app
         self._own = own
         self._configured = app.config.get(SETTING)
+        self._lock = create_lock(self, "_lock", threading.RLock)
         readers.add(self)
 
     def read(self) -> list[Route]:
@@ -35,7 +38,15 @@ class FlaskRoutes(MapRoutes):
 
     def forget_marks(self) -> None:
         """Read the views again at the next request, because a blueprint has another mark."""
-        self.by_rule = {}
+        with self._lock:
+            self.by_rule = {}
+
+    def route_of(self, rule: Rule | None) -> Route:
+        """Return the route of a rule. One that is not known is read, with the marks that views have until then."""
+        with self._lock:
+            if id(rule) not in self.by_rule:
+                self.read()
+            return self.by_rule[id(rule)]
 
     def _bind(self, environ: dict[str, Any]) -> MapAdapter:
         request: Any = self._app.request_class(environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 from command_line import run_with
@@ -153,11 +154,15 @@ def test_a_view_whose_name_has_a_dot_is_in_no_blueprint() -> None:
 
 
 def test_a_limit_added_while_the_application_serves_counts() -> None:
-    """Flask allows no further views then, but a limit on a blueprint is no view."""
-    shop = blueprint_of({"/": hello})
-    app = limited(shop, rules=())
-    assert statuses(app) == [200] * 3
-    limit("1/minute")(shop)
+    """Flask allows no further views then, but a limit on a blueprint is no view. Another thread may read the views."""
+    app, limiter, shop = Flask("app"), still({"rules": []}), blueprint_of({"/": hello})
+    adding = Thread(target=limit("1/minute"), args=[shop])
+    limiter.reloads.checks.append(lambda _: adding.start() if adding.ident is None else None)
+    limiter.reloads.checks.append(lambda _: adding.join(0.2))  # it waits for the views
+    app.register_blueprint(shop)
+    RateLimiter(app, limiter=limiter)
+    assert ask(app).status_code == 200
+    adding.join()
     assert statuses(app, times=2) == [200, 429]
 
 
