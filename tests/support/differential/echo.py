@@ -188,7 +188,7 @@ def _canonical(name: str, value: Any) -> str:
     if name == "host":
         return _host(text)
     if name == "email":
-        return unicodedata.normalize("NFKC", text).strip().casefold()
+        return unicodedata.normalize("NFKC", text.replace("\ufeff", "")).strip().casefold()
     return _address(text) if name == "ip" else text
 
 
