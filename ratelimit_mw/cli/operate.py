@@ -76,9 +76,7 @@ def _fields(operation: AdminOperation, source: Source, values: dict[str, Any]) -
         if operation.takes_all_rules and "=" in (values["rule"] or ""):
             values["features"], values["rule"] = (values["rule"], *values["features"]), None
         if "features" in values:
-            values["features"] = source.as_counted(read_features(values["features"])) or None
-        if values.get("features") is None and not values.get("key") and "features" in operation.words:
-            values["features"] = {}
+            values["features"] = source.as_counted(read_features(values["features"]))
         decode(operation.arguments, values)
     except ConfigError as error:
         if error.path not in operation.arguments:  # of a feature

@@ -19,18 +19,13 @@ from .answer import Answer
 
 Perform = Callable[..., Awaitable[Answer]]
 _Perform = TypeVar("_Perform", bound=Perform)
-Given = Mapping[str, Any] | None
 
-_RULE: Final = Meta(title="RULE", description="The name of the rule.")
 _OR_ALL: Final = Meta(title="RULE", description="The name of the rule. Default: all rules.")
-_FEATURES: Final = Meta(title="NAME=VALUE", description="The features of the key of the rule.")
 _END: Final = Meta(title="DURATION", description="The length, such as 12h or 7d. Default: no end.")
-RuleName = Annotated[str, _RULE]
-AnyRule = Annotated[str | None, _RULE]
+RuleName = Annotated[str, Meta(title="RULE", description="The name of the rule.")]
 RuleOrAll = Annotated[str | None, _OR_ALL]
 OnlyRule = Annotated[str | None, Meta(title="NAME", description="Show only the clients of this rule.")]
-Client = Annotated[Mapping[str, Any], _FEATURES]
-AnyClient = Annotated[Given, _FEATURES]
+Client = Annotated[Mapping[str, Any], Meta(title="NAME=VALUE", description="The features of the key of the rule.")]
 Limits = Annotated[str, Meta(title="LIMITS", description='Limits such as "1000/minute", or "unlimited".')]
 Length = Annotated[str | None, _END]
 Last = Annotated[str, Meta(title="DURATION", description="The time range up to now.")]
@@ -162,10 +157,7 @@ def _of_text(value: Any, hint: Any) -> Any:
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
-    try:
-        check_type(value, hint)
-    except ConfigError as error:  # of a settings file, which has tables
-        raise ConfigError(error.message.replace("a table", "an object"), error.path) from None
+    check_type(value, hint)
     if name in _PERIODS and not parse_duration(value):
         raise ConfigError(f"expected more than 0; got {value!r}")
 

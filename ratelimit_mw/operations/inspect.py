@@ -13,7 +13,7 @@ from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule, similar_names, words_of_entries
 from ..stores.blocking import Call
 from .answer import Answer, Cell, Table, decision_json, span_text, words_of_client
-from .arguments import Given, Most, OnlyRule, operation, read_features
+from .arguments import Most, OnlyRule, operation, read_features
 from .clients import (
     ALL_CLIENTS,
     counted,
@@ -52,7 +52,7 @@ async def inspect(
     limiter: Limiter,
     *,
     rule: OnlyRule = None,
-    features: Annotated[Given, _VALUE] = None,
+    features: Annotated[Mapping[str, Any] | None, _VALUE] = None,
     prefix: Annotated[str, _PREFIX] = "",
     rejected: Annotated[bool, _REJECTED] = False,
     limit: Most = 100,

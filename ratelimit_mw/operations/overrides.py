@@ -6,8 +6,8 @@ from typing import Any
 from ..limiter.limiter import Limiter
 from ..stores.blocking import Call
 from .answer import Answer, Cell, Table, client_json, override_json, time_text, words_of
-from .arguments import AnyClient, AnyRule, Client, Length, Limits, RuleName, operation
-from .clients import ALL_CLIENTS, SPELLING, named_client, notes_on_interval, place_of, secret_hint
+from .arguments import Client, Length, Limits, RuleName, operation
+from .clients import ALL_CLIENTS, SPELLING, named_client, notes_on_interval, place_of
 
 
 @operation(
@@ -37,25 +37,15 @@ async def set_override(
     return Answer(json, [_override_table(limiter, [json])], notes)
 
 
-@operation("override list", "/v1/overrides", "FILE", "FILE api user=acme", "APP --json")
-async def list_overrides(call: Call, limiter: Limiter, rule: AnyRule = None, features: AnyClient = None) -> Answer:
-    """Show all overrides, those of RULE, or that of one client.
+@operation("override list", "/v1/overrides", "FILE", "APP --json")
+async def list_overrides(call: Call, limiter: Limiter) -> Answer:
+    """Show all overrides.
 
     Overrides that have ended are not shown.
     """
-    if rule is not None:
-        limiter.rules.named(rule)
-    key = None
-    if rule and features:
-        named, given = await named_client(call, limiter, rule, features)
-        key = named.client_key(given)
     await call(limiter, "start")
-    every = await call(limiter.clients, "overrides")
-    shown = [each for each in every if rule in (None, each.rule) and key in (None, each.key)]
-    notes = [] if shown else ["there is no such override" if every else "there are no overrides"]
-    if shown and key is None and (hint := secret_hint(limiter, limiter.rules.rules)):
-        notes.append(f"{hint}. To find a client, name its rule and its features")
-    overrides = [override_json(each, limiter.rules) for each in shown]
+    overrides = [override_json(each, limiter.rules) for each in await call(limiter.clients, "overrides")]
+    notes = [] if overrides else ["there are no overrides"]
     return Answer({"overrides": overrides}, [_override_table(limiter, overrides)], notes)
 
 

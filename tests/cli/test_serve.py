@@ -108,7 +108,7 @@ WRONG_CHECKS: list[tuple[dict[str, Any], str]] = [
     ({"features": {"method": "GET", "path": "login"}}, "expected a path that starts with /; got 'login'"),
     ({"features": {"method": 7}}, "features.method: expected text; got 7"),
     ({"features": {"a b": "c"}}, "expected a feature"),
-    ({"features": []}, "features: expected an object; got []"),
+    ({"features": []}, "features: expected a table; got []"),
     ({"rule": "male"}, "unknown rule 'male'. Did you mean 'mail'?"),
     ({"rule": "mail"}, "rule 'mail' uses the feature 'email'"),
     ({"rule": "mail", "features": {"email": ["a"]}}, "email"),
@@ -192,7 +192,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("GET", "/v1/keys?feature=ip", None, "feature: expected NAME=VALUE; got 'ip'"),
     ("GET", "/v1/keys?rejected=7", None, "rejected: expected true or false; got '7'"),
     ("GET", "/v1/keys?limit=x", None, "limit: expected a whole number from 1 to 100000; got 'x'"),
-    ("POST", "/v1/ban", {"rule": "api", "features": []}, "features: expected an object; got []"),
+    ("POST", "/v1/ban", {"rule": "api", "features": []}, "features: expected a table; got []"),
     ("POST", "/v1/ban", {**CLIENT, "for": 7}, "for: expected text; got 7"),
     ("POST", "/v1/override/set", {**CLIENT, "limits": "2 concurrent"}, "limits: the service sees no"),
 ]

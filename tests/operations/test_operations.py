@@ -264,8 +264,6 @@ def test_an_override_is_set_listed_and_removed() -> None:
         ("pages", "user=acme", ["1000/hour", "20000/day"], "1970-01-12 14:46:40 UTC"),
         ("everybody", "all clients", ["7/hour"], "no end"),
     ]
-    assert shop.run("override list", rule="pages", features={"user": "ACME"}).json["overrides"] == [answer.json]
-    assert [each["rule"] for each in shop.run("override list", rule="everybody").json["overrides"]] == ["everybody"]
     shop.hit("/pages", 4, user="acme")
     assert {key["limit"] for key in shop.keys(features=acme)} >= {1000, 20000}
     acme = {"user": "acme"}
@@ -274,22 +272,18 @@ def test_an_override_is_set_listed_and_removed() -> None:
     again = shop.run("override remove", rule="pages", features=acme)
     assert (again.json["removed"], again.found_wrong) == (False, True)
     assert "Check the spelling" in again.notes[0]
-    assert shop.run("override list", rule="pages").notes == ["there is no such override"]
     assert shop.run("override clear").json == {"cleared": True}
     assert shop.run("override list").notes == ["there are no overrides"]
 
 
 def test_notes_on_overrides() -> None:
-    """A secret hides clients but finds them. Other notes are on intervals, slots, and rules that are gone."""
+    """They are on intervals, slots, and rules that are gone. A secret hides clients."""
     store = MemoryStore()
     shop = Shop(PAGES, secret=SECRET, reload_interval=0, store=store)
     set_note, interval = shop.run("override set", rule="pages", features={"user": "acme"}, limits="2 concurrent").notes
     assert "cannot decide concurrent limits" in set_note
     assert interval == "reload_interval = 0: your workers apply the change when they start"
-    listed = shop.run("override list")
-    assert "acme" not in str(listed.json)
-    assert "The keys have digests of user and ip" in listed.notes[0]
-    assert len(shop.run("override list", rule="pages", features={"user": "acme"}).json["overrides"]) == 1
+    assert "acme" not in str(shop.run("override list").json)
     [row] = rows_of(Shop({**PAGES, "name": "web"}, store=store).run("override list"))
     assert row["rule"] == "pages (unknown)"
 
@@ -315,7 +309,6 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("override set", {"rule": "pages", "features": WHO}, "limits: is missing"),
     ("override set", {"rule": "pages", "features": WHO, "limits": "5/minut"}, "limits: cannot parse quota '5/minut'"),
     ("override set", {"rule": "pages", "features": {"plan": "pro"}, "limits": "5/minute"}, "does not use plan"),
-    ("override list", {"rule": "page"}, "unknown rule 'page'"),
     ("report", {"last": "0s"}, "last: expected more than 0"),
     ("report", {}, 'the application has no traffic log. Add traffic_log = "sqlite:///traffic.db"'),
     ("top", {"rule": "page"}, "unknown rule 'page'"),
