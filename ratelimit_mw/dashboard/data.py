@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -97,7 +97,6 @@ def _traffic_json(outcomes: LogOutcomes, view: View) -> Json:
     order = {name: position for position, name in enumerate(outcomes.rules.by_name)}
     drawn.sort(key=lambda each: (order.get(each.name, len(order)), each.name))
     first = next(iter(curves.values()), None)
-    shown = [_curve_json(each, curves) for each in drawn]
     return {
         "log": outcomes.log.name,
         "from": time_json(outcomes.start),
@@ -110,9 +109,8 @@ def _traffic_json(outcomes: LogOutcomes, view: View) -> Json:
         "totals_left_out": max(0, len(chosen) - _MOST_ROWS),
         "start": first and time_json(first.start),
         "step": first and first.step,
-        "curves": shown,
+        "curves": [_curve_json(each, curves) for each in drawn],
         "curves_left_out": len(chosen) - len(drawn),
-        **({} if view.name is None or first is None else {"steps": _rows(shown[0]["lines"], first)}),
     }
 
 
@@ -125,15 +123,6 @@ def _curve_json(series: TrafficSeries, curves: Mapping[str, Curve]) -> Json:
     span = span_text(next(iter(curves.values())).step)
     is_shadow = series.mode == "shadow"
     return {**series.as_json(), "is_shadow": is_shadow, "lines": lines, "peaks": f"at most {peaks} in {span}"}
-
-
-def _rows(lines: Mapping[str, Sequence[int]], curve: Curve) -> list[Json]:
-    """Return the counts of each step, the latest first."""
-    counts = enumerate(zip(*lines.values(), strict=True))
-    rows = [
-        {"time": time_json(curve.start + i * curve.step), **dict(zip(lines, each, strict=True))} for i, each in counts
-    ]
-    return rows[::-1]
 
 
 def _clients_json(outcomes: LogOutcomes, view: View) -> Json:

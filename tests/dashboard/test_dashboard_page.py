@@ -127,22 +127,15 @@ def test_another_range_redraws_the_curves(browser: Browser, page: str) -> None:
 
 
 @pytest.mark.thorough
-def test_one_rule_has_its_curve_as_a_table(browser: Browser, page: str, limiter: Limiter) -> None:
-    """A screen reader reads the counts that others see. An update keeps the focus and the open table."""
+def test_an_update_keeps_the_focus(browser: Browser, page: str, limiter: Limiter) -> None:
+    """The link in a row stays where it is."""
     browser.open(page)
     browser.find(".card h3 a").click()
     browser.wait(lambda: "name=api" in browser.driver.current_url and drawn(browser), "one rule")
-    browser.find("summary").click()
-    rows = browser.all("#steps tbody tr")
-    assert len(rows) == 289
-    counts = [[int(cell.text) for cell in row.find_elements("css selector", "td")] for row in rows[:8]]
-    assert [5, 2] in counts
-    assert [0, 0] in counts
     browser.run("document.querySelector('table a').focus()")
     limiter.hit({"ip": "192.0.2.77"})
     browser.wait(lambda: "711 allowed" in legend(browser), "an update")
     assert browser.run("return document.activeElement.textContent") == "api"
-    assert browser.run("return document.querySelector('#steps').open")
 
 
 @pytest.mark.thorough
