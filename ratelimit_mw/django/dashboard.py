@@ -7,7 +7,7 @@ from typing import Any, Final
 from django.http import HttpResponse
 from django.urls import path
 
-from ..dashboard.core import Mount, dashboard_by, is_open, redirect_into, respond
+from ..dashboard.core import Mount, dashboard_by, is_open, respond
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
 from .limits import project_limits
 from .request import DjangoRequest, resolve, server_data
@@ -20,12 +20,9 @@ def _patterns(mount: Mount) -> list[Any]:
 
     def show(framework_request: Any, below: str = "") -> HttpResponse:
         request = DjangoRequest(framework_request)
-        if not (below or request.path.endswith("/")):
-            response = redirect_into(request.path, request.query_string)
-        else:
-            opens = is_open(resolve(mount.ask(request)), server_data(framework_request))
-            shown = mount.limiter or project_limits().http_limiter.limiter
-            response = respond(mount, shown, request, below.removeprefix("/"), opens)
+        opens = is_open(resolve(mount.ask(request)), server_data(framework_request))
+        shown = mount.limiter or project_limits().http_limiter.limiter
+        response = respond(mount, shown, request, below, opens)
         return HttpResponse(response.body, status=response.status, headers=response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)

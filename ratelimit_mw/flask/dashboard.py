@@ -7,7 +7,7 @@ from typing import Final
 import flask
 from flask import Blueprint, Flask
 
-from ..dashboard.core import Mount, dashboard_by, is_open, redirect_into, respond
+from ..dashboard.core import Mount, dashboard_by, is_open, respond
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
 from .extension import hooks_of
 from .hooks import FlaskRequest
@@ -17,20 +17,15 @@ def _blueprint(mount: Mount) -> Blueprint:
     def show(path: str = "") -> flask.Response:
         app: Flask = flask.current_app._get_current_object()  # type: ignore[attr-defined]
         request = FlaskRequest(flask.request._get_current_object())  # type: ignore[attr-defined]
-        if not (path or request.path.endswith("/")):
-            response = redirect_into(request.path, request.query_string)
-        else:
-            opens = is_open(
-                mount._replace(allow=mount.allow and app.ensure_sync(mount.allow)).ask(request), request.native
-            )
-            shown = mount.limiter or hooks_of(app).limiter
-            response = respond(mount, shown, request, path, opens)
+        allow = mount.allow and app.ensure_sync(mount.allow)
+        opens = is_open(mount._replace(allow=allow).ask(request), request.native)
+        response = respond(mount, mount.limiter or hooks_of(app).limiter, request, path, opens)
         return flask.Response(response.body, response.status, response.headers)
 
     setattr(show, ATTRIBUTE, OWN_PAGE)
     blueprint = Blueprint("ratelimit", __name__)
     for rule in ("/", "/<path:path>"):
-        blueprint.add_url_rule(rule, "dashboard", show, strict_slashes=False, methods=["GET", *["POST"] * mount.writes])
+        blueprint.add_url_rule(rule, "dashboard", show, methods=["GET", *["POST"] * mount.writes])
     return blueprint
 
 

@@ -73,14 +73,13 @@ def django_project(
     limiter: Limiter,
     allow: Allow = None,
     writes: bool = False,
-    prefix: str = "ratelimit/",
     is_async: bool = False,
 ) -> Iterator[Any]:
     from django.core.asgi import get_asgi_application
     from django.core.wsgi import get_wsgi_application
     from django.urls import include, path
 
-    patterns = [path("", hello), path(prefix, include(ratelimit_mw.django.dashboard(allow=allow, writes=writes)))]
+    patterns = [path("", hello), path("ratelimit/", include(ratelimit_mw.django.dashboard(allow=allow, writes=writes)))]
     with project(limiter, *patterns, middleware=[COMMON, CSRF, *MIDDLEWARE]):
         yield get_asgi_application() if is_async else get_wsgi_application()
 
