@@ -7,7 +7,6 @@
 
 (() => {
   const EVERY_MS = 5000;
-  const NEWS_EVERY_MS = 30000;
   const DAY = 86400;
   const LANES = [["allowed"], ["rejected", "shadow"], ["limit", "in_flight"]];  // with scales of their own: the first are often higher
   const LABELS = { allowed: "allowed", rejected: "rejected", shadow: "would be rejected", limit: "limit", in_flight: "in flight" };
@@ -175,40 +174,25 @@
   // ---- Updates
 
   const pause = document.getElementById("pause");
-  const news = document.getElementById("news");
   const failure = document.getElementById("failure");
   let timer = 0;
   let isPaused = false;
   let latest = null;
-  let newsAt = 0;
-  let rejected = Infinity;
-
-  // A screen reader hears at most one message in a while. Returns whether this one was shown.
-  function announce(text) {
-    if (Date.now() - newsAt < NEWS_EVERY_MS) return false;
-    newsAt = Date.now();
-    news.textContent = text;
-    return true;
-  }
 
   function show(data) {
     latest = data;
     write(document.body, data);
     for (const element of charts.keys()) if (!element.isConnected) erase(element);
     for (const card of document.querySelectorAll(".card")) if (card.curve?.lines) draw(card.querySelector(".plot"), card.curve.lines, { ...data.traffic, ...card.curve });
-    const now = (data.traffic.curves ?? []).reduce((sum, curve) => sum + (curve.rejected ?? 0), 0);
-    if (now <= rejected || announce(`${number.format(now - rejected)} more rejected requests`)) rejected = now;
   }
 
   async function update() {
     try {
       const response = await fetch(`data.json${location.search}`);
-      if (!response.ok) throw new Error(`the server responded with the status ${response.status}`);
-      show(await response.json());
-      failure.hidden = true;
-    } catch (error) {
+      if (response.ok) show(await response.json());
+      failure.hidden = response.ok;
+    } catch {
       failure.hidden = false;
-      announce(`The page cannot be updated: ${error.message}`);
     }
   }
 
