@@ -149,15 +149,18 @@ class CompiledRule:
         """Return the part of the keys of this rule that names a client with these features.
 
         Requests without an IP address count as ``unknown``. Here, the feature is missing. With ``is_exact``, a feature
-        without use is an error, because it may be misspelt.
+        that does not choose the client or its limits is an error, because it may be misspelt, or be of another client.
         """
         if self.missing_in_key(features) or (is_exact and features.keys() - self.used_features):
             raise self.no_key(features)
         given = self.captures.add(features)
-        for parts in self.source.entries:
-            part = next(part for part in parts if part.value(given) is not None)
+        chosen = [next(part for part in parts if part.value(given) is not None) for parts in self.source.entries]
+        for part in chosen:
             if part.compared(given) is INVALID:
                 raise ConfigError(f"{part} of rule {self.name!r} cannot have this value")
+        naming = {part.feature for part in (*chosen, *(by for by, _ in self.source.tables if by))}
+        if is_exact and (others := [name for name in features if name not in naming and name not in self._of_path]):
+            raise ConfigError(f"rule {self.name!r} does not count this client by {' and '.join(others)}. Leave it out")
         return self.build_key(given) or ""
 
     def no_key(self, features: Features) -> ConfigError:
@@ -178,7 +181,11 @@ class CompiledRule:
     @property
     def used_features(self) -> set[str]:
         """The features that the rule uses, with those that have the parameters of its path patterns."""
-        return {*self.needs, *self.captures.names, *(["path"] if self.captures.names else [])}
+        return {*self.needs, *self._of_path}
+
+    @property
+    def _of_path(self) -> set[str]:
+        return {"path", *self.captures.names} if self.captures.names else set()
 
     def parse(self, result: object) -> Limits:
         """Return the limits of an override, or of the result of a function: the same objects for the same quotas."""

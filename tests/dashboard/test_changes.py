@@ -104,6 +104,16 @@ def test_a_client_may_have_several_features_with_spaces() -> None:
     assert not limiter.peek(features).banned
 
 
+def test_the_name_of_a_client_never_names_another_one() -> None:
+    """Clients choose their names. What may be two clients is an error."""
+    limiter = limiter_of(["user|ip"])
+    for name in ("ann", "ann ip=192.0.2.7"):
+        limiter.clients.ban("api", {"user": name})
+    response = send(limiter, "unban", client="user=ann ip=192.0.2.7")
+    assert "does not count this client by ip. Leave it out" in shown(response.body.decode())
+    assert limiter.peek({"user": "ann"}).banned
+
+
 @each(
     ("operation", "fields", "problem"),
     [
