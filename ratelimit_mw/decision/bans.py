@@ -29,7 +29,6 @@ class BanTerms(NamedTuple):
     first: int
     growth: int
     longest: int
-    status: int = 429
 
 
 class Ban(Algorithm):
@@ -44,7 +43,7 @@ class Ban(Algorithm):
     def __init__(self, terms: BanTerms) -> None:
         super().__init__(Quota.exact(terms.after or 1, terms.within))
         self.limit = MAX_AMOUNT
-        self.after, self.within, self.first, self.growth, self.longest, _ = terms
+        self.after, self.within, self.first, self.growth, self.longest = terms
         self.quiet = self.longest if self.growth > 1 else 0
         """The time after the end of a ban until bans are forgotten."""
 
@@ -117,7 +116,7 @@ class BanLimit(Limit):
         )
         self.show_as(shown.shown_rule)
         self.values_of, self.names_client, self.local = shown.values_of, shown.names_client, shown.local
-        self.terms, self.shown, self.status = terms, shown, terms.status
+        self.terms, self.shown = terms, shown
         self.quiet = Ban(terms).quiet
         # Without a period: a change of the option lifts no ban.
         self.prefix = f"{prefix_of_rule(self.rule)}{Ban.name}||"

@@ -144,19 +144,15 @@ class Verdict(msgspec.Struct, eq=False):
     def status(self) -> int:
         """The HTTP status of a rejection; 200 when allowed.
 
-        429 for a limit, 403 for a deny list (``denied``), 503 for an unreachable store (``unavailable``) and
+        429 for a limit and a ban, 403 for a deny list (``denied``), 503 for an unreachable store (``unavailable``) and
         for a service that cannot bear more requests (``shed``).
-        For a ban, the ``status`` of the option ``ban``, by default 429.
         """
         if self.allowed or not self.decisions:
             return 200 if self.allowed else 403
-        status = 429
         for decision in self.decisions:
             if decision.why == UNAVAILABLE or (decision.why == SHED and not decision.hit[0].shadow):
                 return 503
-            if decision.why and not decision.hit[0].shadow and (ban := decision.hit[0].ban):
-                status = ban.status
-        return status
+        return 429
 
     @property
     def receipt(self) -> Receipt:

@@ -24,7 +24,7 @@ class RequestThrottled(APIRejection, Throttled):  # type: ignore[misc] # REST fr
 
 
 class ClientDenied(APIRejection, PermissionDenied):  # type: ignore[misc]
-    """A 403, for a deny list, or for a ban with ``status = 403``."""
+    """A 403, for a deny list, or for a ban from all rules."""
 
 
 class StoreUnavailable(APIRejection, APIException):  # type: ignore[misc]

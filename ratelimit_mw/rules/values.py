@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
 from ..algorithms import checked_spec
 from ..clock import SECOND
@@ -92,7 +92,6 @@ class BanOptions(_Ban, total=False):
         PositiveDuration,
         option("The longest ban; `for` if that is longer. Bans are forgotten after this time without one.", "7d"),
     ]
-    status: Annotated[Literal[403, 429], option("The HTTP status of responses to banned clients.", 429)]
 
 
 def parse_ban(value: Any) -> BanTerms | None:
@@ -103,7 +102,7 @@ def parse_ban(value: Any) -> BanTerms | None:
     first, longest = ban["for"], ban["max"]
     if "max" in value and longest < first:
         raise ConfigError(f"expected at least the duration of for, {value['for']!r}; got {value['max']!r}", "max")
-    return BanTerms(ban["after"], ban["within"], first, ban["growth"], max(first, longest), ban["status"])
+    return BanTerms(ban["after"], ban["within"], first, ban["growth"], max(first, longest))
 
 
 _EVERY: Final = frozenset(range(1000))

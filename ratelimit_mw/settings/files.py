@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -209,8 +209,6 @@ def _converted(text: str, hint: Any) -> Any:
     """Return a text as a value of the declared type, if it can be one."""
     kinds = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds_of(hint)]
     for kind in kinds:
-        if get_origin(kind) is Literal and text in map(str, get_args(kind)):
-            return next(choice for choice in get_args(kind) if str(choice) == text)
         if kind is bool and text.lower() in _TRUTHS:
             return _TRUTHS[text.lower()]
         with suppress(ValueError):
