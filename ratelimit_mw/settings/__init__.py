@@ -19,6 +19,7 @@ from ..rules.options import RuleDefaults
 from ..rules.places import Location, steps_of
 from ..rules.priorities import Priorities
 from ..rules.rule import Rule
+from ..rules.ruleset import RuleSet
 from ..stores import Store
 from .files import Identities, Origin, read, with_names, with_variables
 from .options import HttpOptions, LimiterOptions, SettingsDict, database_file, schema, secret_of
@@ -197,6 +198,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     check_lists(options["lists"], options["ipv6_prefix"])
     rules, options["amendments"] = parse_rules(options["rules"], options, source)
     options["rules"] = with_limits(rules, options.pop("limits"), options["defaults"], source)
+    RuleSet(options["rules"], priorities=options["priorities"])  # checks their names
     options["secret"] = secret_of(options["secret"], options.pop("keyed"))
     return _built({**options, "source": source})
 

@@ -16,7 +16,6 @@ from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
 from ..rules.rule import Rule, build_rule, check_options
-from ..rules.ruleset import RuleSet
 from .files import Identities, read, with_variables
 
 _DEFAULT_RULE: Final = "default"
@@ -28,13 +27,7 @@ def with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults, so
     """The rules, and the rule of the setting ``limits``, which is in the file ``source``."""
     if limits is None:
         return rules
-    with error_path(LIMITS):
-        if any(rule.name == _DEFAULT_RULE for rule in rules):
-            raise ConfigError(f"they have the name {_DEFAULT_RULE!r}, as one of your rules. Give that one another name")
-        try:
-            return *rules, build_rule({"name": _DEFAULT_RULE, "limits": limits}, defaults, Location(source, LIMITS))
-        except ConfigError as error:
-            raise ConfigError(error.message, error.path.removeprefix(LIMITS)) from None
+    return *rules, build_rule({"name": _DEFAULT_RULE, "limits": limits}, defaults, Location(source, LIMITS))
 
 
 def parse_defaults(table: Any) -> RuleDefaults:
@@ -92,7 +85,6 @@ def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[
             check_rule(rule, settings["ipv6_prefix"])
             with error_path("reserve"):
                 settings["priorities"].held(rule.reserve)
-    RuleSet(rules, priorities=settings["priorities"])
     return tuple(rules), amendments
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from functools import partial
 from typing import Any
 
 import pytest
@@ -67,16 +66,18 @@ def test_limits_of_an_argument_replace_those_of_the_settings(monkeypatch: pytest
 
 def test_a_mistake_in_limits_is_an_error() -> None:
     """In a file as in an argument."""
-    named: Any = {"rules": [{"name": "default", "limits": "1/s"}]}
-    for limits, rest, message in (
-        ("5/minut", {}, "limits: cannot parse quota '5/minut'"),
-        (["5/minute", "6/minute"], {}, "limits: two limits have the period of"),
-        (["5/minute", "x"], {}, "limits[1]: cannot parse quota 'x'"),
-        (5, {}, "limits: expected AMOUNT/PERIOD"),
-        ("5/minute", named, "limits: they have the name 'default', as one of your rules. Give that one another name"),
+    for limits, message in (
+        ("5/minut", "limits: cannot parse quota '5/minut'"),
+        (["5/minute", "6/minute"], "limits: two limits have the period of"),
+        (["5/minute", "x"], "limits[1]: cannot parse quota 'x'"),
+        (5, "limits: expected AMOUNT/PERIOD"),
     ):
-        for build in (partial(load_settings, {**rest, "limits": limits}), partial(WSGIMiddleware, nothing, rest)):
-            expect_error(f"^{re.escape(message)}", build, **({} if build.func is load_settings else {"limits": limits}))
+        expect_error(f"^{re.escape(message)}", load_settings, {"limits": limits})
+        expect_error(f"^{re.escape(message)}", WSGIMiddleware, nothing, {}, limits=limits)
+    named: Any = {"rules": [{"name": "default", "limits": "1/s"}]}
+    taken = "the name 'default' is already used by limits. Give each rule a name"
+    expect_error(f'^rules\\[0\\] "default": name: {taken}', load_settings, {**named, "limits": "5/minute"})
+    expect_error(f"^rules\\[0\\].name: {taken}", WSGIMiddleware, nothing, named, limits="5/minute")
 
 
 # -- store -------------------------------------------------------------------------------------------------
