@@ -66,9 +66,6 @@ class Part(str):
     form: Callable[[Any], Any]
     """Returns the text of a value for counts and deny lists, the same for all its spellings."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return part_of, (str(self),)
-
     def value(self, features: Features) -> Any:
         """Return the value of the feature, or of its attribute or item; None where it is missing."""
         value = features.get(self.feature)

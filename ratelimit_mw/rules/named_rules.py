@@ -128,13 +128,10 @@ def first_marks(marks: Iterable[Mark], start: int) -> tuple[list[Mark], dict[Mar
 
 def checked_rules(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules as a list; ``ConfigError`` for anything else."""
-    if isinstance(rules, str | Mapping) or not isinstance(rules, Iterable):
-        kind = type(rules).__name__
-        raise ConfigError(f'expected a list of rules such as [Rule(limits="5/minute")]; got {kind}', "rules")
     checked = list(rules)
     for i, rule in enumerate(checked):
         if not isinstance(rule, Rule):
-            raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")
+            raise ConfigError(f'expected a Rule, as in [Rule(limits="5/minute")]; got {rule!r}', f"rules[{i}]")
     return checked
 
 

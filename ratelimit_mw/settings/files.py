@@ -82,9 +82,8 @@ def _content(path: Path, files: Identities, kind: str) -> bytes:
     except FileNotFoundError:
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{kind} {str(path)!r} not found{folder}") from None
-    except (OSError, ValueError) as error:  # no file system has a name with a null byte or half a character
-        reason = error.strerror if isinstance(error, OSError) else "the name is invalid"
-        raise ConfigError(f"{kind} {str(path)!r} cannot be read: {reason}") from None
+    except OSError as error:
+        raise ConfigError(f"{kind} {str(path)!r} cannot be read: {error.strerror}") from None
 
 
 def _yaml(data: bytes) -> Any:

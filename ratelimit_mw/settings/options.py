@@ -81,11 +81,7 @@ def parse_size(value: str | int) -> int:
 def database_file(folder: Path, name: str) -> str:
     """The path of a file, relative to the folder of the settings file, or "" for none."""
     path = folder / name
-    try:
-        is_found = path.is_file()
-    except (OSError, ValueError):  # no file system has such a name
-        is_found = False
-    if name and not is_found:
+    if name and not path.is_file():
         raise ConfigError(f"file not found: {str(path)!r}")
     return str(path) if name else ""
 

@@ -213,9 +213,8 @@ def test_a_clock_in_seconds_is_an_error() -> None:
 @each(
     ("arguments", "message"),
     [
-        ({"rules": "5/minute"}, "rules: expected a list of rules such as .*; got str"),
-        ({"rules": rule()}, "rules: expected a list of rules such as .*; got Rule"),
-        ({"rules": ["5/minute"]}, "rules\\[0\\]: expected a Rule; got '5/minute'"),
+        ({"rules": "5/minute"}, "rules\\[0\\]: expected a Rule, as in .*; got '5'"),
+        ({"rules": ["5/minute"]}, "rules\\[0\\]: expected a Rule, as in .*; got '5/minute'"),
         ({"rules": [rule(), rule()]}, "the name 'r' is already used"),
         (
             {"settings": {"rules": []}},
