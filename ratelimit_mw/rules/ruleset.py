@@ -222,7 +222,7 @@ class RuleSet:
         self, numbers: Sequence[int], method: str, host: Any, view: ViewMarks | None, lists: AccessLists | None
     ) -> Plan:
         """The plan of those rules that apply."""
-        method = method.upper()
+        method = str.upper(method)  # an error for bytes, which would match no method
         if view is not None and view.exempt is not None:
             inside = {self._of_mark[mark] for mark in view.inside}
             numbers = [i for i in numbers if i in inside or not view.is_exempt_from(self.rules[i].name)]

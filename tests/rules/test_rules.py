@@ -68,6 +68,8 @@ def test_all_matching_rules_apply_in_their_order() -> None:
         ("", "", ["every"]),
     ):
         assert rules_for(SHOP, method, path) == expected
+    with pytest.raises(TypeError, match="'bytes'"):  # which would match no method
+        rules_for(SHOP, b"POST")  # type: ignore[arg-type]
 
 
 def test_a_method_that_the_framework_answers_matches_only_by_name() -> None:
