@@ -305,13 +305,8 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
 
 
 def amended(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
-    """Build a rule with other options in their place, and without old ones that depend on those replaced."""
-    given = dict(rule.given)
-    if "lease" in options:
-        given.pop("consistency", None)
-    elif options.get("consistency", "leased") != "leased":
-        given.pop("lease", None)
-    return build_rule({**given, **options}, defaults, inherited=given.keys() - options.keys())
+    """Build a rule with other options in their place."""
+    return build_rule({**rule.given, **options}, defaults, inherited=rule.given.keys() - options.keys())
 
 
 def check_options(options: Mapping[str, Any]) -> Rule:

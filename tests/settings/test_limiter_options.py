@@ -287,13 +287,13 @@ def test_options_without_limits_are_checked_with_no_limits() -> None:
 
 
 def test_settings_override_the_consistency_of_a_decorator() -> None:
-    """Neither its lease nor its consistency is left to conflict with the new one."""
+    """Beside "exact", a lease has no effect, whoever has written either."""
     for own, options, consistency, percent in (
         ({"lease": "5%"}, {"consistency": "exact"}, "exact", 0),
         ({"lease": "5%"}, {"consistency": "leased"}, "leased", 5),
         ({"consistency": "leased"}, {"limits": "200/minute"}, "leased", 2),
         ({"consistency": "exact", "lease": "5%"}, {"consistency": "leased"}, "leased", 5),
-        ({"consistency": "exact"}, {"lease": "5%"}, "leased", 5),
+        ({"consistency": "exact"}, {"lease": "5%"}, "exact", 0),
     ):
         limiter = Limiter.from_settings({"rules": [{"overrides": "shop.view", **options}]})
         limiter.reloads.adopt([make_mark("100/minute", own, "shop.view")])
