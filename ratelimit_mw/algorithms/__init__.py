@@ -131,12 +131,11 @@ def checked_spec(spec: object) -> Builder:
     if isinstance(spec, type) and _BUILDERS[name] is not spec:
         fix = "Give it a name of its own, and register it"
         raise ConfigError(f"the algorithm {name!r} is another class than {spec.__name__}. {fix}")
-    if len(options) > 1:
-        raise ConfigError(f"{name} takes at most one option; got {', '.join(map(repr, options))}")
+    builder = _BUILDERS[name]
     for option, value in options.items():
-        readers = _OPTIONS.get(name, {})
+        readers = _OPTIONS.get(name, {})  # one for each algorithm at most
         if option not in readers:
             raise ConfigError(f"{name} has no option {option!r}{suggestion(option, readers)}")
         with error_path(option):
-            return readers[option](value)
-    return _BUILDERS[name]
+            builder = readers[option](value)
+    return builder

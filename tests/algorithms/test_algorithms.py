@@ -130,7 +130,7 @@ WRONG: list[tuple[object, str, str]] = [
     (
         {"name": "token-bucket", "refill": "interval", "x": 1},
         "5/minute",
-        "takes at most one option; got 'refill', 'x'",
+        "token-bucket has no option 'x'. Expected one of refill",
     ),
     ({"name": "leaky-bucket", "mode": "fifo"}, "5/minute", "mode: expected 'meter' or 'queue'; got 'fifo'"),
     ({"name": "sliding-window-log", "count_rejected": "yes"}, "5/minute", "count_rejected: expected true or false"),
