@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 _CODE = re.compile(r"[A-Z][A-Z0-9]", re.ASCII)  # Cloudflare writes T1 for Tor
 _NO_COUNTRY: Final = ("XX", "ZZ")
 _RECORDS_CHECKED: Final = 1000
-_log = logging.getLogger("ratelimit_mw")
 
 
 class Region:
@@ -31,7 +29,6 @@ class Region:
             raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "region_header")
         self._client_ip = client_ip
         self._header = header
-        self._warned = False
         with error_path("region_database"):
             self._database = _open(database) if database else None
 
@@ -63,11 +60,6 @@ class Region:
             return _country(database.get(address)) if address else None
         except ValueError:
             return None  # an IPv6 address in a database of IPv4 addresses
-        except Exception:  # a file that was truncated while it is open raises any error
-            if not self._warned:
-                self._warned = True
-                _log.exception("region_database cannot be read: the feature 'region' is missing until it can")
-            return None
 
 
 def _open(path: str) -> Reader:

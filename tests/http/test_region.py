@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,20 +80,6 @@ def region_of(region: Region, peer: str | None, **headers: str) -> str | None:
 def test_the_lookup_uses_the_whole_ip_address(full_region: Region, address: str | None, country: str | None) -> None:
     """The lookup uses the whole address, not the counted network. An address without an entry has no region."""
     assert region_of(full_region, address) == country
-
-
-def test_a_damaged_database_raises_no_error_in_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """When the file is overwritten, regions are missing, and the log reports it once."""
-    path = Path(write_database(tmp_path / "r.mmdb", PLACES))
-    region = Region(str(path), "", ClientIP((), "x-forwarded-for", 128))
-    with path.open("r+b") as file:
-        file.seek(path.read_bytes().index(b"country") - 1)
-        file.write(b"\xff" * 60)
-    with caplog.at_level(logging.ERROR, "ratelimit_mw"):
-        assert [region_of(region, "192.0.2.7") for _ in range(3)] == [None] * 3
-    assert [record.message for record in caplog.records] == [
-        "region_database cannot be read: the feature 'region' is missing until it can"
-    ]
 
 
 def test_the_lookup_uses_the_client_address_of_rules(database: str, tmp_path: Path) -> None:
