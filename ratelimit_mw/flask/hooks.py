@@ -152,7 +152,9 @@ class FlaskAdmission(WSGIAdmission):
     def response_to(self, verdict: Verdict) -> Response:
         """Return the response to a rejection: that of your function, else that of the package."""
         self.verdict, reject = verdict, self.limits.reject
-        response = reject(self.request.framework_request, verdict) if reject else self.rejection().response
+        response: Any = reject and reject(self.request.framework_request, verdict)
+        if response is None:
+            response = self.rejection().response
         if isinstance(response, Rejection):
             return current_app.response_class(response.body, response.status, response.headers)
         return current_app.make_response(response)

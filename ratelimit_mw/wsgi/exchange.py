@@ -116,7 +116,9 @@ class WSGIAdmission(Admission):
     def respond(self, start: Any) -> Iterable[bytes]:
         """Start the response to the rejection, your own or the package's, and return its body."""
         request, reject = self.request, self.limits.reject
-        response: Any = self.rejection().response if reject is None else reject(request, self.verdict)
+        response: Any = reject and reject(request, self.verdict)
+        if response is None:
+            response = self.rejection().response
         if not isinstance(response, Rejection):
             return response(request.native, start)  # type: ignore[no-any-return]
         start(f"{response.status} {response.reason}", response.headers)

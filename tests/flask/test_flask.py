@@ -169,12 +169,6 @@ def test_a_custom_rejection(result: Any) -> None:
     assert rejected.headers["retry-after"] == "60"
 
 
-def test_a_rejection_of_none_allows_no_request() -> None:
-    """A rejection function that returns None is an error and does not allow the request."""
-    app = app_of(one_rule("1/minute", cost=lambda _: 2), rejection=lambda request, verdict: None)
-    assert ask(app).status_code == 500
-
-
 class User(UserMixin):
     def __init__(self, name: str) -> None:
         self.id = name

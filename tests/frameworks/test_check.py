@@ -186,6 +186,14 @@ def test_your_own_response_is_sent(site: Build, path: str, status: int, statuses
     assert left_of == {"site": 97, "forbidden": remaining}
 
 
+def test_a_function_may_leave_the_response_to_the_package(site: Build) -> None:
+    """Such as for some paths. A rejection of the middleware and one of a check are alike."""
+    served = open_site(site, [Rule(name="all", limits="3/minute"), RULES[1]], rejection=lambda *_: None)
+    responses = [served.call(path="/check?thread=7") for _ in range(4)]
+    assert [response.status_code for response in responses] == [200, 200, 429, 429]
+    assert [response.json()["violated-policies"] for response in responses[2:]] == [["post"], ["all"]]
+
+
 @only(SITES.keys() - {"django", "async django"})  # which have one line of each name
 def test_a_rejection_keeps_all_cookies_and_headers(site: Build) -> None:
     """Each ``Set-Cookie`` of a rejection is sent as it is written, and other equal names keep all values."""
