@@ -52,7 +52,7 @@ def _http_error() -> type[RateLimitExceeded]:
     return RateLimitHTTPException
 
 
-def handler_of(app: Any, status: int) -> Callable[[Any, Any], Any] | None:
+def handler_of(app: Any, status: int | None = None) -> Callable[[Any, Any], Any] | None:
     """Return the own handler of an application for rejections: for their error, their status, or ``HTTPException``."""
     registered: Mapping[Any, Any] = getattr(app, "exception_handlers", None) or {}
     kinds = (*_ERRORS, status, *(each for each in _http_error().__mro__ if each is not Exception))
@@ -85,9 +85,10 @@ def _is_default(handler: Any) -> bool:
 def handle_rejections(app: Any) -> None:
     """Give an application of Starlette a handler for the rejections of its views, where it has none for the error.
 
-    Starlette handles errors of a view inside the middleware, in a mounted application where that is mounted.
+    Starlette handles errors of a view inside the middleware, in a mounted application where that is mounted. It calls
+    the handlers of the application first.
     """
-    if _ERRORS[0] in getattr(app, "exception_handlers", _ERRORS) or _ERRORS[1] in app.exception_handlers:
+    if not hasattr(app, "exception_handlers") or handler_of(app) is not None:
         return
     for layer in (app, *layers_of(app.middleware_stack)):  # a stack that is built later takes those of the application
         if hasattr(layer, "add_exception_handler"):
@@ -100,7 +101,7 @@ async def _respond(request: Any, error: RateLimitExceeded) -> Any:
     if admission is None or request.scope["type"] != "http":
         raise error
     admission.verdict = error.verdict
-    return lambda _, receive, send: admission.reject(receive, send, request.scope.get("app"))
+    return lambda _, receive, send: admission.reject(receive, send)
 
 
 def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppRoute]) -> None:

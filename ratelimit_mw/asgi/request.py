@@ -183,15 +183,14 @@ class ASGIAdmission(Admission):
             await self.aend((self.status or ERROR) if isinstance(error, Exception) else None)
         return False
 
-    async def reject(self, receive: Receive, send: Send | None = None, app: Any = None) -> None:
+    async def reject(self, receive: Receive, send: Send | None = None) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's.
 
-        Code of the application sends it by its own ``send``. The handlers of ``app`` then take precedence over those of
-        the application that the middleware serves.
+        Code of the application sends it by its own ``send``.
         """
         index, custom = self.request.index, None
-        if self.limits.reject is not None or app is not None or (index is not None and index.handling is not None):
-            custom = await self._custom_response(receive, app)
+        if self.limits.reject is not None or (index is not None and index.handling is not None):
+            custom = await self._custom_response(receive)
         if not custom:
             prepared, send = self.rejection(), send or self.server_send
             response = prepared.response
@@ -206,14 +205,12 @@ class ASGIAdmission(Admission):
         body = b"" if self.request.native["method"].upper() == "HEAD" else response.body
         await send({"type": "http.response.body", "body": body})
 
-    async def _custom_response(self, receive: Receive, app: Any) -> Any:
+    async def _custom_response(self, receive: Receive) -> Any:
         """Return the response of your function, else that of an error handler; None where none of them responds."""
         request, verdict = self.request, self.verdict
         if self.limits.reject is not None:
             response = self.limits.reject(request.passed, verdict)
             return await response if inspect.isawaitable(response) else response
-        response = None
-        if request.index is not None and self.native["type"] == "http":
-            for each in filter(None, (app, request.index.handling)):
-                response = response or await respond(each, verdict, self.native, receive)
-        return response
+        if self.native["type"] != "http":
+            return None
+        return await respond(request.index.handling, verdict, self.native, receive)

@@ -4,7 +4,7 @@ A handshake counts as a GET of its path.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from ..decision import Verdict, rejection_of
 from .request import ASGIAdmission
@@ -43,7 +43,7 @@ class WebSocketAdmission(ASGIAdmission):
             await self.aend(self.status)
         return True
 
-    async def reject(self, receive: Receive, send: Send | None = None, app: Any = None) -> None:
+    async def reject(self, receive: Receive, send: Send | None = None) -> None:
         """Reject the handshake: with a whole response where the server can send one, else by closing (403)."""
         if not self._has_received:
             await self._receive()

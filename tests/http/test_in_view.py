@@ -16,13 +16,15 @@ from django.http import HttpResponse
 from django.urls import path
 from django_calls import project
 from fastapi import Depends, FastAPI, Request
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Mount, Route, WebSocketRoute
 from starlette_apps import application
 from tables import each
 from websocket_calls import connect, kinds
 
-from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
+from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rejection, Rule
 from ratelimit_mw import django as in_django
 from ratelimit_mw import fastapi as in_fastapi
 from ratelimit_mw import starlette as in_starlette
@@ -115,6 +117,9 @@ def test_a_rejection_in_a_group_of_tasks_closes_a_websocket() -> None:
     assert kinds(connect(application([WebSocketRoute("/ws", view)], POST))) == ["accept", 1013]
 
 
+OWN = Rejection(429, [], b"own")
+
+
 async def too_many(request: Any, error: Any) -> JSONResponse:
     return JSONResponse({"error": "wait"}, status_code=error.verdict.status)
 
@@ -135,6 +140,23 @@ def test_a_handler_for_requests_closes_an_open_websocket(kind: Any) -> None:
     assert kinds(connect(app, said=["hi"])) == ["accept", "hi", 1013]
     early = connect(app, query_string=b"early", extensions={"websocket.http.response": {}})
     assert [message["type"] for message in early] == ["websocket.http.response.start", "websocket.http.response.body"]
+
+
+@each("kind", [RateLimitExceeded, HTTPException, 429])
+@each("is_mounted", [False, True])
+def test_handlers_take_the_rejections_of_views(kind: Any, is_mounted: bool) -> None:
+    """Starlette calls them for an error of a view. Your function responds to a rejection of the middleware."""
+
+    async def view(request: Any) -> PlainTextResponse:
+        await check(request, "post")
+        return PlainTextResponse("ok")
+
+    app = Starlette(routes=[Route("/", view)], exception_handlers={kind: too_many})
+    app = Starlette(routes=[Mount("/in", app=app)]) if is_mounted else app
+    rules = [POST, Rule(name="all", limits="2/minute")]
+    app.add_middleware(in_starlette.RateLimitMiddleware, limiter=limited(*rules), rejection=lambda *_: OWN)
+    texts = [ask(app, "/in/" if is_mounted else "/").text for _ in range(3)]
+    assert texts == ["ok", '{"error":"wait"}', "own"]
 
 
 def identify_after(calls: list[Any], *errors: BaseException) -> Any:
