@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 
 from ..errors import ConfigError, FeatureTypeError, error_path
 from ..keys.features import checked_name
-from ..rules.declaration import checked_call
+from ..rules.declaration import checked_call, is_async
 from .request import Request
 
 Read = Callable[[Request], Any]
@@ -47,8 +47,7 @@ class CheckedFunctions:
 
     def __init__(self, features: FeatureFunctions) -> None:
         functions = checked_functions(features)
-        kinds = [kind for function in functions.values() for kind in (function, type(function).__call__)]
-        self.must_await = any(map(inspect.iscoroutinefunction, kinds))
+        self.must_await = any(map(is_async, functions.values()))
         several = functions.pop(IDENTIFY, None)
         with error_path("features"):
             self.identify = None if several is None else Identify(several)

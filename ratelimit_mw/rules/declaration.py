@@ -215,6 +215,11 @@ def _kind_text(kind: Any) -> str:
     return words
 
 
+def is_async(function: object) -> bool:
+    """Return whether a function, or an object that is called as one, is async."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
 def checked_call(function: Any, *arguments: str) -> Callable[..., Any]:
     """Return the function; ``ConfigError`` unless it can be called with these arguments, given in words.
 

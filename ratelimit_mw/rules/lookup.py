@@ -14,7 +14,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from inspect import Parameter, isawaitable, iscoroutine, iscoroutinefunction, signature
+from inspect import Parameter, isawaitable, iscoroutine, signature
 from itertools import chain, takewhile
 from traceback import extract_tb
 from typing import Any, Final, NamedTuple, TypeVar
@@ -25,7 +25,7 @@ from ..errors import ConfigError
 from ..keys.features import BUILT_IN, Features
 from ..keys.parts import LONGEST, Part, part_of
 from ..stores.blocking import Call, PerLoop, is_on_event_loop, run_once
-from .declaration import checked_call
+from .declaration import checked_call, is_async
 
 Result = TypeVar("Result")
 _Limits = tuple[Limit, ...]
@@ -78,7 +78,7 @@ class LimitsLookup:
         name: str,
     ) -> None:
         self.function, self.values, self.parse = function, values, parse
-        self._is_async = iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
+        self._is_async = is_async(function)
         self._kept_us = kept_us
         self._name = f"{name}: limits"
         self._young: dict[object, _Known] = {}

@@ -2,7 +2,6 @@
 
 # Annotations are evaluated here, because msgspec reads them.
 
-import inspect
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from ..errors import ConfigError
 from ..keys.features import INVALID, Features
 from ..keys.parts import part_of
 from ..quota import MAX_AMOUNT, checked_cost, parse_duration
-from .declaration import checked_call, decode, option
+from .declaration import checked_call, decode, is_async, option
 
 _PERCENT: Final = re.compile(r"(\d{1,3})%", re.ASCII)
 _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
@@ -208,7 +207,7 @@ def parse_cost(cost: object) -> object:
         return FeatureCost(cost)
     if not callable(cost):
         return checked_cost(cost)
-    if inspect.iscoroutinefunction(cost):
+    if is_async(cost):
         raise ConfigError(f"expected a function that is not async; got {cost!r}")
     return checked_call(cost, "the request or message")
 

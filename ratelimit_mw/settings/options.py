@@ -3,7 +3,6 @@
 # Annotations are evaluated here, because msgspec reads them.
 
 import difflib
-import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from ..keys.features import checked_name, field_name
 from ..keys.key import NO_SECRET, PERSONAL, Secret
 from ..keys.parts import part_of
 from ..rules.access_lists import ListSettings
-from ..rules.declaration import Parse, as_given, check_type, checked_call, of_type, option
+from ..rules.declaration import Parse, as_given, check_type, checked_call, is_async, of_type, option
 from ..rules.match import FeatureValues, MatchOptions
 from ..rules.options import Limits, OnStoreError, RuleDefaults, RuleSettings
 from ..rules.paths import checked_pattern
@@ -115,7 +114,7 @@ def _checked_observer_or_name(observer: Any) -> str | Callable[[Any], object]:
 
 def checked_observer(observer: Any) -> Callable[[Any], object]:
     """Return a function of an event. It is called without ``await``."""
-    if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):
+    if is_async(observer):
         name = getattr(observer, "__name__", repr(observer))
         message = f"expected a function without async; got {name}. In the function, start a task or fill a queue"
         raise ConfigError(message)

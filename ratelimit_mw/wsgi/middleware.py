@@ -14,6 +14,7 @@ from ..http.functions import FeatureFunctions
 from ..http.limits import HttpLimiter
 from ..http.warnings import warn_at_start, warn_of_user
 from ..limiter.limiter import Limiter
+from ..rules.declaration import is_async
 from ..settings import HttpOptions, SettingsSource
 from .exchange import Exchange, WSGIAdmission, WSGIRequest, decide_request, remote_user
 
@@ -78,8 +79,9 @@ class RateLimitMiddleware:
 
             self.routes = MapRoutes(http_limiter, url_map)
             self.routes.read()
-        if http_limiter.functions.must_await:
-            raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
+        for name, must_await in (("features", http_limiter.functions.must_await), ("rejection", is_async(rejection))):
+            if must_await:
+                raise ConfigError("WSGI cannot await an async function. Pass a function without async", name)
         warn_at_start(http_limiter)
         warn_of_user(http_limiter, NO_REMOTE_USER)
 

@@ -116,7 +116,10 @@ COSTS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"cost": f"7|{TOKENS}"}, "cost: expected a feature: .* got '7'"),
     ({"cost": lambda: 1}, r"cost: expected a function of the request or message; got <lambda>\(\): too many"),
     ({"cost": lambda request, more: 1}, "function of the request or message; .* missing a required argument: 'more'"),
-    ({"cost": awaited}, "cost: expected a function that is not async"),
+    *(
+        ({"cost": cost}, "cost: expected a function that is not async")
+        for cost in (awaited, type("Awaited", (), {"__call__": awaited})())
+    ),
     ({"unit": "Tokens"}, "unit: expected a word in lower case such as \"tokens\"; got 'Tokens'"),
     *(({"unit": unit}, "unit: expected a word") for unit in ('a"b', "", None)),
 )

@@ -261,12 +261,12 @@ def test_field_names_are_spelled_as_in_the_standards() -> None:
     assert Served(app).names() == [*own, *FIELDS, "Retry-After"]
 
 
-async def async_function(request: Any) -> str:
+async def async_function(request: Any, *_: Any) -> str:
     return "x"
 
 
 class AsyncObject:
-    async def __call__(self, request: Any) -> str:
+    async def __call__(self, request: Any, *_: Any) -> str:
         return "x"
 
 
@@ -278,10 +278,12 @@ def test_an_override_without_its_rule_is_rejected_when_built() -> None:
 
 
 @each("read", [async_function, AsyncObject()])
-def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> None:
-    """WSGI cannot await a feature, so the middleware raises an error at the start."""
-    with pytest.raises(ConfigError, match="features: WSGI cannot await an async function"):
-        RateLimitMiddleware(listing, limiter=limiter(key=["user"]), features={"user": read})
+def test_an_async_function_is_rejected_when_built(read: Callable[[Any], Any]) -> None:
+    """WSGI cannot await a feature or a response, so the middleware raises an error at the start."""
+    options: dict[str, Any] = {"features": {"user": read}, "rejection": read}
+    for name, value in options.items():
+        with pytest.raises(ConfigError, match=f"{name}: WSGI cannot await an async function"):
+            RateLimitMiddleware(listing, limiter=limiter(key=["user"]), **{name: value})
 
 
 def test_a_function_that_returns_an_awaitable_is_an_error() -> None:
