@@ -1,7 +1,5 @@
 """Errors cross the border of a process, for example from a ``ProcessPoolExecutor`` or from Celery."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

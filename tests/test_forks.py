@@ -1,7 +1,5 @@
 """Forks: a child process is served whatever the threads of its parent were doing, and uses nothing of its parent."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The tree and the public names of the package, and the documentation of both."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """A table in one test reports each wrong case, and gives the test its other fixtures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The ban of a rule, worked by hand: its state, its decisions, and what each rejection adds."""
 
-from __future__ import annotations
-
 import pytest
 
 from ratelimit_mw.decision import Ban, BanTerms, Charge

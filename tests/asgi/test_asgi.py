@@ -1,7 +1,5 @@
 """The ASGI middleware changes the header list of the start message and no other message."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import nullcontext
 from contextvars import copy_context

@@ -1,7 +1,5 @@
 """The ASGI middleware reads state, mounts, method, path and features of requests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from asgi_checker import App, Receive, Scope, Send

@@ -1,7 +1,5 @@
 """Rules on body fields under ASGI leave the body that the application receives unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Lines of the common, the combined and JSON formats: every field is read, and no other line has a wrong client."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """``ratelimit-mw check --connect`` finds what is wrong with the store, and says how to repair it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import textwrap

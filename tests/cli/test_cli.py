@@ -1,7 +1,5 @@
 """All commands: exit codes, streams, messages instead of tracebacks, and one renderer of text and JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``--app`` of the commands: an application as servers import it, with its routes, decorators and mistakes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``ratelimit-mw explain`` shows the decision of a limiter about a request, with reasons."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``ratelimit-mw report``, ``top`` and ``traffic``: the numbers of several processes, and the import of access logs."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

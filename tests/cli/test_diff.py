@@ -1,7 +1,5 @@
 """``ratelimit-mw diff`` shows the rules that differ, and the requests that the change affects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

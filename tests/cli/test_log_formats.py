@@ -1,7 +1,5 @@
 """The formats of access logs that ``LineParser`` knows, by samples of each and by the logs of real servers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

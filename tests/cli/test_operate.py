@@ -1,7 +1,5 @@
 """The commands of the operations, on the stores of a running application. ``tests/operations`` has their answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

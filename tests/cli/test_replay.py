@@ -1,7 +1,5 @@
 """``ratelimit-mw replay`` decides the requests of a log as a limiter does."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

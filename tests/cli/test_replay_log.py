@@ -1,7 +1,5 @@
 """``ratelimit-mw replay`` reads logs in any order, with invalid lines, compressed, and from pipes."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The tools that test pages: the browser finds each kind of mistake, so that a clean page means something."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

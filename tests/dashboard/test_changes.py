@@ -1,7 +1,5 @@
 """The changes that an operator makes on the page: the forms, what keeps other websites out, and the results."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from urllib.parse import urlencode

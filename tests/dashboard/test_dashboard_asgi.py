@@ -1,7 +1,5 @@
 """The dashboard as an ASGI application: its mount, its access and its limiter."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The responses of the dashboard, without a framework."""
 
-from __future__ import annotations
-
 import json
 import re
 from urllib.parse import quote

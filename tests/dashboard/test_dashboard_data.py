@@ -1,7 +1,5 @@
 """The data of the dashboard: the JSON of each part, and parts that cannot be read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from threading import Thread

@@ -1,7 +1,5 @@
 """The dashboard behind a real nginx."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``ratelimit-mw serve`` behind a real nginx, with the files of examples/gateways, even restarted under load."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

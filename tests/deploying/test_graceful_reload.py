@@ -1,7 +1,5 @@
 """New workers of gunicorn and nginx under load: no request over the limit, no error of a proxy."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Nothing here runs a container. Their commands run as processes of this machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The files of examples/deploying on real servers: nginx, gunicorn and uvicorn with several workers, Redis and LMDB."""
 
-from __future__ import annotations
-
 import itertools
 import socket
 import subprocess

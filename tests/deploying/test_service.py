@@ -1,7 +1,5 @@
 """``ratelimit-mw serve`` as a service: restarts, reloads, several workers, and its unit."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The metrics of ``ratelimit-mw serve`` with two workers, with the program of observing.md for OpenTelemetry."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

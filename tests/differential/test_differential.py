@@ -7,8 +7,6 @@ A pair is a framework behind a server. The requests follow from the seed, so you
 `make test-all` sends as many as security.md states.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

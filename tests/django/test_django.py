@@ -1,7 +1,5 @@
 """The Django middleware takes its rules, decides requests and rejects clients, sync and async."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Body fields are features in Django. Views get their body, even when another middleware read it first."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from io import BytesIO

@@ -1,7 +1,5 @@
 """System checks of the Django application, and its management command."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Django REST framework behind the middleware: its kinds of views, and the throttle class."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle

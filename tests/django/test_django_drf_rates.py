@@ -1,7 +1,5 @@
 """The throttles of REST framework with their names, scopes and rates, decided by the limiter."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Django requests settle outcomes, costs, slots and delays at their end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import io

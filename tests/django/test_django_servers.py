@@ -1,7 +1,5 @@
 """Django behind gunicorn and uvicorn: disconnects and files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import httpx

@@ -1,7 +1,5 @@
 """The settings of a Django project, their overrides in tests, and the errors that stop the start."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits on Django's views: functions, coroutines, classes and methods by method_decorator, and on their routes."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from typing import Any

@@ -1,7 +1,5 @@
 """The login rules of the pages count what a failed login of Django is, and nothing that another site can forge."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

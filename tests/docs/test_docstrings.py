@@ -1,7 +1,5 @@
 """The worked examples of the docstrings are true, and the public names are all there."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import pkgutil

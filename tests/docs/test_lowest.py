@@ -1,7 +1,5 @@
 """The lowest versions that are tested are those that pyproject.toml allows and that the documentation names."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

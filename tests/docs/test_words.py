@@ -1,7 +1,5 @@
 """The word check finds what the glossary rules out, with its line."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

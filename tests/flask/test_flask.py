@@ -1,7 +1,5 @@
 """The Flask extension takes its rules, decides requests and rejects clients."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

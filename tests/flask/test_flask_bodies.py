@@ -1,7 +1,5 @@
 """Body fields are features in Flask. The application gets its body, even when another function read it first."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Flask requests and streams settle outcomes, costs, slots and delays at their end."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import threading

@@ -1,7 +1,5 @@
 """Endpoints and path parameters come from Flask's routes, and the commands list rules with their routes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

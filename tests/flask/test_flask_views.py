@@ -1,7 +1,5 @@
 """Limits on Flask's kinds of views, and the parameters that they count by."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import flask

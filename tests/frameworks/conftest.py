@@ -1,7 +1,5 @@
 """The fixtures of behaviours that all frameworks share."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A key and a cost may be in the body of a request, which the view receives unchanged. Deny lists hold in all forms."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """``@limit`` and ``@exempt`` on views: which requests they hold for, by which names, and together with the settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Each concluded request has one event, whatever its end."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Functions of features get the request of the framework, and one function may return several features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypedDict
 

@@ -1,7 +1,5 @@
 """``@limit`` and ``@exempt`` on functions, and on class-based views and their methods."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

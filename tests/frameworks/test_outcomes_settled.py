@@ -1,7 +1,5 @@
 """Outcomes, true costs, slots and delays are settled at the end of each request, in every framework."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The precedence of rules, decorators, overrides and lists is the same in every framework and in the commands."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A settings file, and overrides of clients, that change while an application of each framework runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path

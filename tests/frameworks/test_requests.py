@@ -1,7 +1,5 @@
 """A request is decided, counted or rejected, and what its client and its view see."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

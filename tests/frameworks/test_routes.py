@@ -1,7 +1,5 @@
 """Rules by endpoint, view and path parameters, and values of features that need a stable text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

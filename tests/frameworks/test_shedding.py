@@ -1,7 +1,5 @@
 """A request that the service cannot bear gets a 503 in every framework, and its place ends with the response."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Two middlewares with one limiter: the outer one counts by IP address, the inner one by user."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Iterator
 from functools import partial

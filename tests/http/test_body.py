@@ -1,7 +1,5 @@
 """Body fields have the value that the application sees, or count as invalid."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from urllib.parse import urlencode

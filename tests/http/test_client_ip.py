@@ -1,7 +1,5 @@
 """No client can forge its IP address or appear as many clients."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The methods of a limiter mean the client that the requests of its middleware are counted under."""
 
-from __future__ import annotations
-
 import asyncio
 from ipaddress import IPv6Address
 from typing import Any

@@ -1,7 +1,5 @@
 """A cost from a feature of the request while its store is unreachable."""
 
-from __future__ import annotations
-
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule

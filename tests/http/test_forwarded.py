@@ -1,7 +1,5 @@
 """The parser of the ``Forwarded`` header follows RFC 7239, and no open quote hides an element."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import each

@@ -1,7 +1,5 @@
 """Each recipe of proxies.md finds the client, with headers as the provider sends them and a forged one."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable

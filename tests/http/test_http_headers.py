@@ -1,7 +1,5 @@
 """The rate limit headers parse with an independent parser and carry the right values."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The whole messages of the middleware, of decorators and of FastAPI's limits. Other tests match place and key word."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from typing import Any

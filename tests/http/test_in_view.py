@@ -1,7 +1,5 @@
 """``check`` in a view, often, in threads, tasks and streams, and ready views with the usage of a client."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """The rejection has the requested format, is never cached, and can be replaced."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

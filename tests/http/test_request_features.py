@@ -1,7 +1,5 @@
 """Features of requests are the same under ASGI and WSGI, and as the frameworks read them."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import unquote_to_bytes
 

@@ -1,7 +1,5 @@
 """A rule of the settings whose path, view or method no route has stops the start."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

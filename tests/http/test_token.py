@@ -1,7 +1,5 @@
 """The token that opens what has no other check."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 
 from tables import each

@@ -1,7 +1,5 @@
 """Warnings about an application: logged once, and those that need no request shown by ``check``."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Spellings that an application may read as one value have one count. Types without a stable text are errors."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Awaitable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Different requests never share a key, and no client input makes a limit disappear."""
 
-from __future__ import annotations
-
 import logging
 from ipaddress import ip_address
 from itertools import product

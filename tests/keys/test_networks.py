@@ -1,7 +1,5 @@
 """Bisection finds a client in networks. Addresses that no client can have are errors where the key is known."""
 
-from __future__ import annotations
-
 import ipaddress
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys have a hash tag of the client. With a secret the store contains digests of personal features only."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Every spelling of an email address, a path, a host or a region has one form, and no text raises an error."""
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Any
 

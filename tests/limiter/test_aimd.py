@@ -1,7 +1,5 @@
 """A limit of concurrent requests follows their times. The faults that others had with such limits are tests here."""
 
-from __future__ import annotations
-
 from tables import each
 
 from ratelimit_mw.clock import SECOND

@@ -1,7 +1,5 @@
 """What a limiter does with a ban: several rules, shadow mode, resets, local decisions, the rejection cache, events."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

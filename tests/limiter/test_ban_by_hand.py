@@ -1,7 +1,5 @@
 """Bans by hand: who can be banned, how long, and how bans are listed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

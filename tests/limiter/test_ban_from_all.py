@@ -1,7 +1,5 @@
 """Bans by hand from all rules: in every process that shares the store, and in the response to the client."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from typing import Any

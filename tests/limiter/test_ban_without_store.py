@@ -1,7 +1,5 @@
 """Bans beside the rejection cache, and without the store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ban_kit import BAN, START, WHO, ban_client, rule_of

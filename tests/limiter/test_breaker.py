@@ -1,7 +1,5 @@
 """The circuit breaker: it opens after failures in a row, and probes at growing intervals, one caller at a time."""
 
-from __future__ import annotations
-
 import pytest
 
 from ratelimit_mw.limiter.remote.breaker import Breaker

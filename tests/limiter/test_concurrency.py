@@ -1,7 +1,5 @@
 """Slots: never more than N concurrent requests, and each slot is returned however its request ends."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Counts of outcomes: observers that only count get the same numbers without an event."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any

@@ -1,7 +1,5 @@
 """The log lines and the counts of decisions without the store."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

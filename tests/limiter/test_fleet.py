@@ -1,7 +1,5 @@
 """The number of processes, learned from the store, and their shares of the limits during an outage."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import subprocess

@@ -1,7 +1,5 @@
 """Adaptive limits in front of the store: each process sheds what it cannot bear, and asks no store for that."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

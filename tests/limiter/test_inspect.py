@@ -1,7 +1,5 @@
 """What is left under the keys of a store, and how a key is reset: ``inspect`` and ``reset_key``."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Leases: fewer calls for a hot key, never more than the limit, and little left unused."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from bisect import bisect

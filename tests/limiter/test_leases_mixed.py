@@ -1,7 +1,5 @@
 """Requests with several limits of which some or all have leases: each limit counts what was allowed."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import random

@@ -1,7 +1,5 @@
 """Leases of several processes on real stores: the limit holds, even when processes are killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The limiter and its verdicts, blocking and async: all or nothing over limits and keys."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any

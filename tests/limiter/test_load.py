@@ -3,8 +3,6 @@
 It serves 400 requests per second, each in 50 ms, and clients give up after 1 s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Observers of a limiter: the events of ``hit``, and the errors of observers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """``count_when`` and ``count_unless``: which outcomes count, what is left after them, and rules that never count."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

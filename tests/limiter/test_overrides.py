@@ -1,7 +1,5 @@
 """Overrides of single clients: what they change, when they end, and how other workers apply them."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The program of a plan, which decides in memory, against the general way that all other decisions take."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

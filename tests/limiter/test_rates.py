@@ -1,7 +1,5 @@
 """Rates whose amount follows the demand, or the health of the service."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import time

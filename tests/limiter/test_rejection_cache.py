@@ -1,7 +1,5 @@
 """The rejection cache: a key that the store has just rejected is rejected without a call, and not for longer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

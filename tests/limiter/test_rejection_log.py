@@ -1,7 +1,5 @@
 """``log_rejections``: a line for each rejected request, with a limit on the lines."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Any

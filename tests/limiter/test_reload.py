@@ -1,7 +1,5 @@
 """A limiter whose settings file changes: what takes effect, what stays, and what an operator reads in the log."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

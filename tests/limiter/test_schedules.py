@@ -1,7 +1,5 @@
 """Limits that change with the time: when they change, what stays, and what comes before them."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

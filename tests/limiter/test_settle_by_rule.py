@@ -1,7 +1,5 @@
 """Requests per minute and tokens per minute together: each rule is settled by its name, even for cancelled callers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -3,8 +3,6 @@
 Each slot has an id that its client chose.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A store is opened when a worker starts, outside the time budget of its first requests."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A state that cannot be decoded is no outage: its key starts anew, and the circuit breaker does not count it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

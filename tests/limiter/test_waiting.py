@@ -1,7 +1,5 @@
 """Waiting for a slot: the order, the end of a wait, and requests that leave their queue."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """When workers look for changes: a busy worker before the interval ends, and an idle one before its next decision."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

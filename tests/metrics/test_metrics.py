@@ -1,7 +1,5 @@
 """Metrics for Prometheus and OpenTelemetry, the attributes of spans, and the dashboard and alerts."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re

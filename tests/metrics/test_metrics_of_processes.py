@@ -1,7 +1,5 @@
 """Metrics of several processes, which count together in the files of ``prometheus_client``."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

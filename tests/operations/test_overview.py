@@ -1,7 +1,5 @@
 """The overview of a limiter's rules, and the outcomes and clients of a traffic log, as all tools show them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

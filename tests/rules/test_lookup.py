@@ -1,7 +1,5 @@
 """Limits from functions: the arguments, the cache, and the errors."""
 
-from __future__ import annotations
-
 import asyncio
 from decimal import Decimal
 from typing import Any

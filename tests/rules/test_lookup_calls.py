@@ -1,7 +1,5 @@
 """Calls of functions that return limits: what requests wait for, and the bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Decorators accept only views, which never run without a decision. Automatic rule names work for views of any name."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The table of path patterns gives the results of regular expressions, and its parameters are features."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

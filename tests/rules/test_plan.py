@@ -1,7 +1,5 @@
 """The limiter applies shadow rules, plans, missing keys, queues, and costs, of which a feature may be an estimate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Rules match requests, list the features they need, and reject invalid options with their place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

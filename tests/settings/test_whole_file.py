@@ -1,7 +1,5 @@
 """A settings file with most of the settings, as the public names promise it, and the forms of settings."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

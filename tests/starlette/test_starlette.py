@@ -1,7 +1,5 @@
 """The error handlers of an application shape the rejections of the Starlette middleware and of its views."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

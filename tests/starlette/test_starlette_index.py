@@ -1,7 +1,5 @@
 """For any routes and path, the index of routes finds the same endpoint as Starlette's router."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Any

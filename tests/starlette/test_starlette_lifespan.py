@@ -1,7 +1,5 @@
 """Mistakes stop the start of an application, and its shutdown closes the store."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

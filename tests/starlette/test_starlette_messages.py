@@ -1,7 +1,5 @@
 """A limit on WebSocket messages drops excess messages or closes the connection."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Every mistake that would disable a limit is an error that names the problem."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

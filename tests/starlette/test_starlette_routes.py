@@ -1,7 +1,5 @@
 """The middleware finds the route of a request from any place in the stack."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

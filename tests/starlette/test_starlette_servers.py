@@ -1,7 +1,5 @@
 """WebSocket clients of a real server see rejected handshakes and limits on messages."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tokens of a client that hangs up are settled, at whatever step the server cancels its request."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator

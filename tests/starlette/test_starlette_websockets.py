@@ -1,7 +1,5 @@
 """A WebSocket handshake counts as a GET request, and a rejection comes before the connection is accepted."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Servers and stores that the tests of stores share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

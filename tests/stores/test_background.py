@@ -1,7 +1,5 @@
 """Work in the background: one thread for several callers, and corrections that are tried again until they are made."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 

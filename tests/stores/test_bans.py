@@ -1,7 +1,5 @@
 """Bans of a rule: which requests they reject, and for how long."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 from uuid import uuid4

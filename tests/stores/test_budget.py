@@ -1,7 +1,5 @@
 """The clocks of time budgets count waits for a server, and a pause of this process as a twentieth of the budget."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable

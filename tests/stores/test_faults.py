@@ -3,8 +3,6 @@
 The time of a call is read from the clocks of the store, which a busy machine does not change.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import socket

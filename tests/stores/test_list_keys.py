@@ -1,7 +1,5 @@
 """Stores list their keys page by page: all but Memcached, which cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path

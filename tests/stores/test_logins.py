@@ -1,7 +1,5 @@
 """Every scheme, with real servers that need a password: hits, rejections, and no password in any text."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Processes and event loops that share a store: exact counts, and connections of their own."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

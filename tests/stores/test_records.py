@@ -1,7 +1,5 @@
 """Records: what the compliance suite does not see. Stores without records, snapshots and the keys of rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A reserve keeps a part of one shared count for the important classes, on every store in one decision."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

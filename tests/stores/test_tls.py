@@ -1,7 +1,5 @@
 """Certificates of servers and clients: the checks, and the options that turn them off."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from collections.abc import Callable, Iterator

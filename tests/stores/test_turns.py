@@ -1,7 +1,5 @@
 """Calls of one process on the same keys: they do not race, and those that wait are decided together."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -4,8 +4,6 @@ Call the application ``checked(build, app)``. A violation raises ``ProtocolError
 late, altered or repeated message, a header of the wrong type or in capitals, a consumed body.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
 from typing import Any

@@ -1,7 +1,5 @@
 """A rule with a ban, and a client that gets it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ratelimit_mw import Limiter, Rule

@@ -1,7 +1,5 @@
 """Clients that send a body over ASGI, and an application that reads it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

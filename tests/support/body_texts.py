@@ -1,7 +1,5 @@
 """Bodies of requests in each content type."""
 
-from __future__ import annotations
-
 from ratelimit_mw.http.body import Body
 
 JSON = "application/json"

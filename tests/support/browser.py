@@ -1,7 +1,5 @@
 """A real Chromium without a window, for tests of pages. It reaches this machine only, and reports what goes wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import json

@@ -3,8 +3,6 @@
 A response to ``/login`` says whether the store or the process itself decided. ``/work`` responds with the process ID.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Small applications behind the middleware, and clients that call them through httpx or with raw messages."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine

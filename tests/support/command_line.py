@@ -1,7 +1,5 @@
 """Run the command line in this process and as a program, and write its settings and logs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Requests to the dashboard without a framework, and what a page shows."""
 
-from __future__ import annotations
-
 import io
 import json
 from html.parser import HTMLParser

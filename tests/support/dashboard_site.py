@@ -1,7 +1,5 @@
 """A site with a dashboard, served by uvicorn in this process, so that a test can use its limiter."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

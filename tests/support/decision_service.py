@@ -1,7 +1,5 @@
 """The decision service in this process, and the requests that gateways send to it."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Mapping

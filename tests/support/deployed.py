@@ -1,7 +1,5 @@
 """The files of examples/deploying as a user copies them, with other paths and ports, and limits by the day."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

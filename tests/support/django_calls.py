@@ -1,7 +1,5 @@
 """A Django project that is configured once. Each test serves it with its own URLs, middleware and limits."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Limiters on a shared store that can be away."""
 
-from __future__ import annotations
-
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule

@@ -1,7 +1,5 @@
 """Small Flask applications and requests to them, for the tests of the extension."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flask import Flask

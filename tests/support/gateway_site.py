@@ -1,7 +1,5 @@
 """An application behind nginx or Caddy, which asks ``ratelimit-mw serve`` first."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

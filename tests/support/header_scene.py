@@ -1,7 +1,5 @@
 """Rules, a clock and a header writer, and an independent parser that checks the headers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import http_sf

@@ -1,7 +1,5 @@
 """Web servers in their own processes, and raw requests to them."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

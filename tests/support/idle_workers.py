@@ -1,7 +1,5 @@
 """A clock for all that looks for changes at intervals: workers that were idle for a while, without waiting."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

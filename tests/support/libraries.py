@@ -1,7 +1,5 @@
 """Missing libraries: a package is loaded again without them, and is as before when the test ends."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

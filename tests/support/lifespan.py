@@ -1,7 +1,5 @@
 """Start and stop an ASGI application as a server does."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any

@@ -1,7 +1,5 @@
 """A limiter without HTTP: its rules, the remaining requests, and its blocking and async methods."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A function of limits that counts its calls, and a limiter with it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ratelimit_mw import Limiter, Rule

@@ -1,7 +1,5 @@
 """A Memcached store whose keys change between its reads and its writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

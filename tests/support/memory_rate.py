@@ -1,7 +1,5 @@
 """A limiter on a memory store of a given size with a manual clock."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ratelimit_mw import Limiter, Rule

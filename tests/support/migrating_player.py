@@ -5,8 +5,6 @@ steps. A step has the arguments of ``httpx.request``, and ``after``, the seconds
 body. The processes are forks of one that has imported the libraries.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect

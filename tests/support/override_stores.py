@@ -1,7 +1,5 @@
 """Limiters with overrides, and a store whose reads of them are counted and can fail."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

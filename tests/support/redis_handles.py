@@ -1,7 +1,5 @@
 """Helpers to open a Redis store on a server of the tests, and to read the statistics of that server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

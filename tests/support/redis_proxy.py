@@ -1,7 +1,5 @@
 """A proxy between a store and its server that records commands and can drop replies or connections."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Changes of a running cluster: slots that move, failovers, servers that join and leave."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

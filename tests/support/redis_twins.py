@@ -1,7 +1,5 @@
 """Traces through an algorithm in Python and through its twin in Lua, run by a real server with the states passed in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Views of Django REST framework with throttles. The import of django_calls configures Django."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -4,8 +4,6 @@ Below ``/plain`` no proxy is trusted. Below ``/behind`` the local proxy and clie
 ``/bodies`` a rule needs the body, and the response is the body that the application has read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator

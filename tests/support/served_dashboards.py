@@ -4,8 +4,6 @@ The environment variables are in ``mounted_dashboards``.
 ``python -m served_dashboards serve FILE`` is ``ratelimit-mw serve``.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from mounted_dashboards import application

@@ -1,7 +1,5 @@
 """Served by real servers in ``test_django_servers.py``: a Django project under WSGI and ASGI."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator

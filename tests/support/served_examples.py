@@ -1,7 +1,5 @@
 """Servers that run by the command of an example."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -3,8 +3,6 @@
 A missing program is installed (Debian, as root). Without root, the tests end with the command that installs it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

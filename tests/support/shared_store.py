@@ -1,7 +1,5 @@
 """A memory store that stands for a shared one: its calls are counted and can fail."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Starlette applications behind the middleware, and views to limit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from calls import ask

@@ -1,7 +1,5 @@
 """The route of a path, by the index of routes and by the router of Starlette."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from calls import http_scope

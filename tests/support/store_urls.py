@@ -1,7 +1,5 @@
 """The URLs of the stores that are built in, on the servers of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

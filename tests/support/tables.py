@@ -1,7 +1,5 @@
 """A table of cases in one test, instead of one test for each case. A failure names the wrong cases."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

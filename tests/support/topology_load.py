@@ -1,7 +1,5 @@
 """Requests from three processes, while a test does something to their store."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import random

@@ -4,8 +4,6 @@ After each change, the states in the servers are compared with the requests that
 so nothing expires.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator

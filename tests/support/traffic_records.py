@@ -1,7 +1,5 @@
 """A log of requests with a skewed distribution of clients, and its counts by brute force."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left
 from collections import Counter

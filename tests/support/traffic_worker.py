@@ -1,7 +1,5 @@
 """A worker that records events and forks: `traffic_worker.py URL ENDING COUNT`. It ends without closing its log."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

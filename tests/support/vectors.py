@@ -1,7 +1,5 @@
 """The vectors computed by hand, and the paths that replay them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """WebSocket connections without a server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any

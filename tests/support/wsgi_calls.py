@@ -1,7 +1,5 @@
 """Small WSGI applications behind the middleware, and a strict server."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 from wsgiref.util import setup_testing_defaults

@@ -1,7 +1,5 @@
 """`limits_timed_by` and `limits_off` affect limiters that exist already, on every store, sync and async."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

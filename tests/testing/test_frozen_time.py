@@ -1,7 +1,5 @@
 """Test tools that replace the clocks of Python change no limit. The clocks of a limiter are those of the machine."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

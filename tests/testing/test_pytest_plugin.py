@@ -1,7 +1,5 @@
 """The pytest plugin in the tests of projects that have the package installed, in pytest processes of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """``deduct_when`` of other packages: code of the application outside the view decides whether a request counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import flask

@@ -1,7 +1,5 @@
 """The benchmarks run, with one round of each comparison. No test looks at a time."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

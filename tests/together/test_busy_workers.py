@@ -3,8 +3,6 @@
 ``tests/stores/test_budget.py`` has threads that lack the GIL.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The simulation behind capacity.md: queueing theory, the rules of the store, and measurements of real servers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Each concluded request has one event, in every framework, whatever its end."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

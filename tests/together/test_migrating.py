@@ -3,8 +3,6 @@
 Each example application is in `examples/migrating` twice, before and after. Both get the same requests.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import json

@@ -4,8 +4,6 @@ A row has both decorators, the requests, and which of them are served. Other opt
 ``test_migrating.py`` compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace

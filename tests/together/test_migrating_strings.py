@@ -3,8 +3,6 @@
 The tests compare with the parsers of these packages.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlsplit
 

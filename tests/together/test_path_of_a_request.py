@@ -3,8 +3,6 @@
 Each case lists the files that one warm call enters. A longer list needs a reason, not a larger number.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Real servers with two workers, whose settings file changes 100 times while clients send requests."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import threading

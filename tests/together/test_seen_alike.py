@@ -1,7 +1,5 @@
 """Keys contain the value that the application sees, or a value that no client can choose."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

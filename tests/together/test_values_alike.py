@@ -1,7 +1,5 @@
 """Typed path parameters mean the same in every framework."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import date

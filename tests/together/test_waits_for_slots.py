@@ -1,7 +1,5 @@
 """Waits for slots: the same on every store."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

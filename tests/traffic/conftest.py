@@ -1,7 +1,5 @@
 """Fixtures of the traffic log: its stores, and a clock that stays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every number of a report, the top clients, curves and the dashboard equals a count by brute force, on every store."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from datetime import UTC, datetime

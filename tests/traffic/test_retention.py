@@ -1,7 +1,5 @@
 """Retention: the syntax and the rules of Graphite, and the buckets that a range has at the boundaries of each one."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from tables import each, expect_error

@@ -1,7 +1,5 @@
 """The sketches of dropped clients: their errors are within the stated bounds, and parts merge into the whole."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

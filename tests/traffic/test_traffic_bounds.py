@@ -1,7 +1,5 @@
 """The bounds of a log, on every store: totals are exact, and a list of clients says from which count it is complete."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from itertools import pairwise

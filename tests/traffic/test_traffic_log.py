@@ -1,7 +1,5 @@
 """The traffic log on every store: counts agree with a brute-force count, and stay exact after errors."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A traffic log in Redis: expiry, size of calls, and the servers that a URL can have."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

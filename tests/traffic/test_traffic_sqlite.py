@@ -1,7 +1,5 @@
 """A traffic log in SQLite: several writers, damaged files, and files of other programs."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import subprocess

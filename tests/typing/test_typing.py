@@ -1,7 +1,5 @@
 """The type hints of the public names: mypy accepts right uses, all examples of the docs, and rejects mistakes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rules on body fields under WSGI leave the body that the application reads unchanged."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

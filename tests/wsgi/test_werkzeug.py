@@ -1,7 +1,5 @@
 """The WSGI middleware reads the URL map of a Werkzeug application: its views, names, templates and parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

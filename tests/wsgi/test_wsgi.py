@@ -1,7 +1,5 @@
 """The WSGI middleware follows the protocol, with the standard library's validator on both sides."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import sys

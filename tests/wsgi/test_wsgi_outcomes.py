@@ -1,7 +1,5 @@
 """The WSGI middleware settles delays, outcomes, costs and slots at the end of every response."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """The memory store keeps each state until it expires, and frees it afterwards."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import tracemalloc

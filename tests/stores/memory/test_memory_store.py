@@ -1,7 +1,5 @@
 """The memory store is exact and bounded under threads and floods, and starts no thread."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import sys

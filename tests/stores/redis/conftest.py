@@ -1,7 +1,5 @@
 """A proxy before the server that the tests of Redis share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Clients of the application, credential providers and connection options: the store uses each as redis-py does."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

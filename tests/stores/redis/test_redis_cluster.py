@@ -1,7 +1,5 @@
 """On a cluster: each key at its own server, requests over several slots exact, redirections and failovers followed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path

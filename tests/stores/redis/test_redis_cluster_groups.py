@@ -1,7 +1,5 @@
 """Requests whose limits are in several slots of a cluster: few messages, all at once, and all limits or none."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A cluster over TLS, with certificates that are valid for a host name and for no IP address."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Lua of every algorithm against its Python: the same answers and the same states, on every step."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from functools import partial

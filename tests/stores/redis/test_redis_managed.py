@@ -1,7 +1,5 @@
 """The statements of managed-redis.md: its URLs, evictions by policy, and shards behind one endpoint."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager

@@ -1,7 +1,5 @@
 """A custom algorithm has no Lua: this process decides, and writes if the state is unchanged. It is exact too."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Four processes that race for one key through limiters, exact and leased, on one server and on a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

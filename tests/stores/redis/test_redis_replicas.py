@@ -1,7 +1,5 @@
 """Replicas of a cluster run no script and no listing, even right after they were primaries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 

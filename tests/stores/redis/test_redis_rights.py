@@ -1,7 +1,5 @@
 """The rights of a user that redis.md names: enough, and no more than that."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

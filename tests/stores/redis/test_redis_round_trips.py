@@ -1,7 +1,5 @@
 """Requests of one event loop share their calls to the server, and nothing else: each is decided, and fails, alone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from unittest.mock import Mock, patch

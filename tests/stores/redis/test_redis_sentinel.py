@@ -1,7 +1,5 @@
 """Sentinel: the store finds the primary, even after a failover, and replicated counts remain."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress

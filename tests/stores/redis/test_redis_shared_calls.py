@@ -1,7 +1,5 @@
 """Requests that share a call to Redis are decided as those that have a call of their own."""
 
-from __future__ import annotations
-
 import random
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Servers that answer, but not to a hit: full, loading, replicas, clusters with a hole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """The effects of the store in the server: number of commands, keys and their expiry, and no write for a rejection."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Iterator

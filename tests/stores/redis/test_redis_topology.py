@@ -1,7 +1,5 @@
 """A cluster whose slots move, whose primaries change, and that servers join and leave, under three processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

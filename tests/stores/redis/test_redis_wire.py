@@ -1,7 +1,5 @@
 """The commands on the wire: one per call, and none twice."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

@@ -3,8 +3,6 @@
 A header has the kinds of the paths that the framework and small readers by hand see, the hosts and the API keys.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

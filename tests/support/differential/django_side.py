@@ -1,7 +1,5 @@
 """A Django project that reports differences, under WSGI and under ASGI."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.conf import settings

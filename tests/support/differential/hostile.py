@@ -1,7 +1,5 @@
 """Random and hostile requests. Each follows from the seed and its number alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

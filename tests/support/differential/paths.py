@@ -1,7 +1,5 @@
 """The paths that small applications take for a decoded one. It imports nothing that changes the limiter."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from urllib.parse import unquote

@@ -1,7 +1,5 @@
 """What applications read of a request: with Starlette, Werkzeug and Django, and by hand from the server's data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Starlette, FastAPI and a plain ASGI application that report differences."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 

@@ -3,8 +3,6 @@ r"""The pieces that hostile requests are made of. Bytes are written as Latin-1; 
 Spaces separate pieces, so pieces with spaces are added in lists.
 """
 
-from __future__ import annotations
-
 TOTALS = "/differential-totals"
 TRUTH = "x-truth"
 """The header in which the sender of a request states the IP address that the limiter must find."""

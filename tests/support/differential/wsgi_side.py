@@ -1,7 +1,5 @@
 """Flask and a plain WSGI application that report differences, and the servers that have no command of their own."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
