@@ -131,7 +131,6 @@ def test_a_body_in_single_bytes_uses_bounded_memory() -> None:
 
 
 def test_a_rejection_application_may_read_the_body() -> None:
-    """A rejection that is an application receives the body, too."""
     app = Reader()
     rejected = RateLimitMiddleware(Reader(), settings=settings(), rejection=lambda request, verdict: app)
     statuses(rejected, (post(), chunks(ANN)), (post(), chunks(ANN, b" ")))
@@ -167,7 +166,6 @@ def test_an_invalid_body_setting_stops_the_start(options: dict[str, Any], messag
 
 @each(("text", "size"), [("1 MB", 1_000_000), ("16mib", 2**24), ("20", 20), (7, 7), ("9b", 9)])
 def test_sizes_are_bytes_or_a_number_with_a_unit(text: str | int, size: int) -> None:
-    """A size is a number of bytes, or a number and a unit."""
     assert Limiter.from_settings({"body_limit": text}).settings.body_limit == size
 
 

@@ -51,7 +51,6 @@ def part_of(entry: LogEntry, name: str) -> object:
 
 
 def test_common_format() -> None:
-    """All fields of the common format are read."""
     expected = LogEntry("192.0.2.7", NOON, "GET", RequestTarget("/a"), 200, {"user": "alice"}, "common")
     assert parse(COMMON) == expected
 

@@ -59,7 +59,6 @@ limits = ["5/minute"]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["check", "diff", "explain", "replay", "schema"])
 def test_help_has_examples_that_run(name: str, folder: Path) -> None:
-    """The examples at the end of a help text run as printed."""
     files = Files(folder)
     files.settings(EXAMPLE.read_text() + BY_HEADER)
     files.settings("[tool.ratelimit_mw]\nstore = 'memory://'", "pyproject.toml")
@@ -269,7 +268,6 @@ def test_each_line_fits_at_80_columns(name: str, files: dict[str, str], monkeypa
 
 @pytest.mark.parametrize("group", ["", "override", "traffic"])
 def test_the_summary_of_each_command_is_whole_at_80_columns(group: str) -> None:
-    """The list of commands has a whole sentence for each."""
     summaries = run(*group.split(), "--help", terminal_width=80).stdout.partition("Commands:\n")[2]
     assert summaries
     assert [line for line in summaries.splitlines() if not line.endswith(".")] == []

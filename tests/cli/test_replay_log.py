@@ -285,7 +285,6 @@ def test_paths_that_are_no_logs(log: Write, rules: Write, tmp_path: Path) -> Non
 
 
 def test_stdin_among_files(log: Write, rules: Write) -> None:
-    """stdin is read along with the files."""
     result = run("replay", rules(SITE), log([line(at=1)] * 2), "-", "--json", input=line() * 2)
     report = json.loads(result.stdout)
     assert (report["requests"], report["rejected"]) == (4, 1)

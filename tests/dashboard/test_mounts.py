@@ -114,7 +114,6 @@ def test_limits_do_not_lock_staff_out(name: str) -> None:
 
 @each("name", FRAMEWORKS)
 def test_a_rule_may_name_the_dashboard(name: str) -> None:
-    """A rule with the path of the dashboard limits it."""
     framework = FRAMEWORKS[name]
     rule = {**RULES["rules"][0], "match": {"path": f"{framework.path}/**"}}
     with mounted(framework, {"rules": [rule]}) as site:

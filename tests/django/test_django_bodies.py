@@ -127,8 +127,6 @@ def test_a_bound_over_the_bound_of_django_rejects_no_request(is_async: bool) -> 
 @both
 @each("read", ["body", "POST", "FILES", "read", "readlines", "stream"])
 def test_a_view_reads_its_body_in_every_way(is_async: bool, read: str) -> None:
-    """After a rule reads the body, the view can use every way that Django offers."""
-
     def view(request: Any) -> HttpResponse:
         if read in ("POST", "FILES"):
             content = getattr(request, read)

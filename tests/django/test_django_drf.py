@@ -69,7 +69,6 @@ def test_views_of_all_kinds_are_limited(view: Any, is_async: bool) -> None:
 
 
 def test_actions_of_a_view_set_have_their_own_limits() -> None:
-    """A limit on an action of a view set holds only for the routes of that action."""
     router = SimpleRouter()
     router.register("things", Things, basename="thing")
     with project(None, path("", include(router.urls))) as served:

@@ -8,7 +8,7 @@ from typing import Any
 
 import django
 import pytest
-from calls import aask, ask, ask_wsgi, http_scope
+from calls import aask, ask, ask_wsgi, http_scope, on_loop
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
@@ -55,8 +55,8 @@ async def catch(serve: Any, request: Any) -> None:
     await serve(request)
 
 
-def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
-    """A request that is cancelled while it waits in a queue holds no slot."""
+@on_loop
+async def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
     rules = Limiter(
         [
             Rule(name="queue", limits="1/minute burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"}, key=[]),
@@ -64,19 +64,16 @@ def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
         ]
     )
 
-    async def scenario() -> None:
-        with project(rules, is_async=True) as served:
-            await served.aask()
-            waiting = asyncio.ensure_future(served.aask())
-            while rules.peek({}):
-                await asyncio.sleep(0)
-            assert rules.peek({}).decisions[1].remaining == 1
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert rules.peek({}).decisions[1].remaining == 2
-
-    asyncio.run(scenario())
+    with project(rules, is_async=True) as served:
+        await served.aask()
+        waiting = asyncio.ensure_future(served.aask())
+        while rules.peek({}):
+            await asyncio.sleep(0)
+        assert rules.peek({}).decisions[1].remaining == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert rules.peek({}).decisions[1].remaining == 2
 
 
 def failing_middleware(where: str) -> Any:

@@ -269,7 +269,6 @@ END = {"router": "/"}
 @WAYS
 @each("key", [["ip"], ["path", "ip"], ["endpoint", "ip"]])
 def test_a_rule_by_path_includes_format_suffixes(how: str, key: list[str]) -> None:
-    """A limit on the path of a route is one limit with that of the same route with a format suffix."""
     with project(one_rule(key=key, match={"path": "/api/users"}), path("api/", include(suffixed(how)))) as site:
         end = END.get(how, "")
         statuses = [site.ask(f"/api/users{tail}").status_code for tail in (end, ".json", ".json/", end)]
@@ -284,7 +283,6 @@ def test_a_rule_by_path_includes_format_suffixes(how: str, key: list[str]) -> No
 @WAYS
 @each("pattern", ["/en/users", "/en/users/", "/*/users"])
 def test_a_rule_by_a_language_includes_format_suffixes(how: str, pattern: str) -> None:
-    """A limit on the path of one language includes the format suffixes of its routes."""
     patterns = i18n_patterns(path("", include(suffixed(how))))
     languages = {"USE_I18N": True, "middleware": ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]}
     with project(one_rule(limits="1/minute", match={"path": pattern}), *patterns, **languages) as site:

@@ -92,7 +92,6 @@ def test_rules_are_named_after_the_class() -> None:
 
 
 def test_one_decorator_for_two_classes_is_one_count() -> None:
-    """Two classes with one limit object share its count."""
     decorator = method_decorator(limit("1/minute"), name="dispatch")
     one, two = (decorator(subclass(Items, __qualname__=name)).as_view() for name in ("One", "Two"))
     with project(None, path("one", one), path("two", two)) as served:

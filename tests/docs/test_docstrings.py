@@ -18,7 +18,6 @@ MODULES = sorted(
 
 @pytest.mark.slow
 def test_examples_in_docstrings() -> None:
-    """The examples of docstrings have the output shown."""
     modules = [importlib.import_module(name) for name in MODULES]
     results = {module.__name__: doctest.testmod(module) for module in modules}
     assert [name for name, result in results.items() if result.failed] == []

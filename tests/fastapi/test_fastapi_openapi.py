@@ -75,7 +75,6 @@ def test_limited_operations_document_a_429() -> None:
     ],
 )
 def test_the_documented_headers_are_those_of_the_response(families: list[str], expected: set[str]) -> None:
-    """The documented 429 has the same headers as the response."""
     app = limited(app_of(), headers=families)
     response = documented(app)
     assert set(response["headers"]) == expected | {"Retry-After"}
@@ -84,7 +83,6 @@ def test_the_documented_headers_are_those_of_the_response(families: list[str], e
 
 
 def test_a_documented_429_of_the_application_stays() -> None:
-    """A 429 that the application documents itself stays unchanged."""
     app = limited(app_of(responses={429: {"description": "Slow down"}}))
     assert documented(app) == {"description": "Slow down"}
 

@@ -300,7 +300,6 @@ def test_the_check_uses_the_prefix_of_the_settings_and_of_the_middleware() -> No
 
 
 def test_a_custom_ip_feature_may_be_any_text() -> None:
-    """A feature function for ``ip`` may return any text."""
     rule = Rule(**rule_options({"match": {"ip": "2001:db8::1"}}))
     guarded = RateLimitMiddleware(app, limiter=Limiter([rule]), features={"ip": lambda request: "2001:db8::1"})
     assert [ask(guarded).status_code for _ in range(2)] == [200, 429]

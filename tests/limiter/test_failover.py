@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from calls import on_loop
 from failover_kit import WHO, limiter, rule
 from servers import wait_for
 from shared_store import SharedStore
@@ -169,18 +170,15 @@ def test_a_correction_that_was_not_sent_can_be_sent_later(way: Any, shared: Shar
     assert mine.peek(WHO, 0).decisions[0].remaining == 6
 
 
-def test_a_refund_clears_cached_rejections_once_it_is_made() -> None:
+@on_loop
+async def test_a_refund_clears_cached_rejections_once_it_is_made() -> None:
     """A rejection during the refund is not cached beyond its end."""
-
-    async def scenario() -> None:
-        store = SharedStore()
-        mine = Limiter([rule("local", "1/minute")], store, ManualClock(1_000_000.0))
-        verdict = await mine.ahit(WHO)
-        meanwhile, _ = await asyncio.gather(mine.ahit(WHO), mine.arefund(verdict))
-        assert not meanwhile
-        assert await mine.ahit(WHO)
-
-    asyncio.run(scenario())
+    store = SharedStore()
+    mine = Limiter([rule("local", "1/minute")], store, ManualClock(1_000_000.0))
+    verdict = await mine.ahit(WHO)
+    meanwhile, _ = await asyncio.gather(mine.ahit(WHO), mine.arefund(verdict))
+    assert not meanwhile
+    assert await mine.ahit(WHO)
 
 
 def test_a_reset_clears_local_counts(shared: SharedStore) -> None:

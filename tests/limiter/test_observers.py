@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from calls import on_loop
 from limiter_ways import rule
 from tables import each, expect_error
 
@@ -286,7 +287,8 @@ def test_a_reader_that_cannot_count_fails_no_request(caplog: pytest.LogCaptureFi
     assert caplog.text.count("FullDisk raised OSError") == 1
 
 
-def test_aclose_lets_an_exporter_wait() -> None:
+@on_loop
+async def test_aclose_lets_an_exporter_wait() -> None:
     """The event loop continues while a reader writes its counts, which may take seconds."""
     gate = threading.Event()
 
@@ -294,12 +296,9 @@ def test_aclose_lets_an_exporter_wait() -> None:
         def write(self) -> None:
             gate.wait(60)
 
-    async def scenario() -> None:
-        limiter = Limiter([Rule(name="api", limits="9/day")], observers=[Exporter()])
-        closing = asyncio.ensure_future(limiter.aclose())
-        await asyncio.sleep(0)
-        assert not closing.done()
-        gate.set()
-        await closing
-
-    asyncio.run(scenario())
+    limiter = Limiter([Rule(name="api", limits="9/day")], observers=[Exporter()])
+    closing = asyncio.ensure_future(limiter.aclose())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    gate.set()
+    await closing

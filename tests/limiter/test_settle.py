@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from calls import on_loop
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
@@ -182,21 +183,19 @@ def test_a_charge_behind_others_in_time_is_never_returned_twice() -> None:
 
 
 @each("kind", SPECS)
-def test_concurrent_settlements_settle_once(kind: str) -> None:
+@on_loop
+async def test_concurrent_settlements_settle_once(kind: str) -> None:
     """Two tasks that refund or settle one verdict while the store decides change it once."""
     desk = Desk(kind, store=SharedStore())
     rate = desk.limiter
 
-    async def scenario() -> None:
-        other, verdict = await rate.ahit(KEY, 5), await rate.ahit(KEY, 2)
-        assert other
-        await asyncio.gather(rate.asettle(verdict, 4), rate.asettle(verdict, 4))
-        assert desk.left() == 1
-        await asyncio.gather(rate.arefund(verdict), rate.asettle(verdict, 1), rate.arefund(verdict))
-        await rate.arefund(verdict)
-        assert desk.left() == 5
-
-    asyncio.run(scenario())
+    other, verdict = await rate.ahit(KEY, 5), await rate.ahit(KEY, 2)
+    assert other
+    await asyncio.gather(rate.asettle(verdict, 4), rate.asettle(verdict, 4))
+    assert desk.left() == 1
+    await asyncio.gather(rate.arefund(verdict), rate.asettle(verdict, 1), rate.arefund(verdict))
+    await rate.arefund(verdict)
+    assert desk.left() == 5
 
 
 def test_concurrent_threads_refund_once() -> None:

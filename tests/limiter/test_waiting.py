@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from calls import on_loop
 from forked import become_child
 from limiter_ways import waiting
 from servers import wait_for
@@ -126,33 +127,31 @@ def test_a_real_wait_ends_by_the_real_time() -> None:
             assert not asyncio.run(limiter.ahit(ANN))
 
 
-def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(
+@on_loop
+async def test_a_request_that_is_not_the_first_asks_once_at_the_end_of_its_wait(
     clock: ManualClock, shared: SharedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its verdict is as fresh as the one of the first."""
     limiter, sleeps = build(store=shared, clock=clock), list[float]()
 
-    async def scenario() -> None:
-        may_wake = asyncio.Event()
+    may_wake = asyncio.Event()
 
-        async def sleep(_: object, call: object, seconds: float) -> None:
-            sleeps.append(seconds)
-            if len(sleeps) == 1:
-                await may_wake.wait()
-            else:
-                clock.advance(HOUR)
+    async def sleep(_: object, call: object, seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 1:
+            await may_wake.wait()
+        else:
+            clock.advance(HOUR)
 
-        monkeypatch.setattr(slots.Waiter, "sleep", sleep)
-        await limiter.ahit(ANN)
-        first = asyncio.create_task(limiter.ahit(ANN))
-        await turn_until(lambda: sleeps)
-        calls = shared.calls
-        assert await limiter.ahit(ANN), "the slot of the one before has expired"
-        assert (len(sleeps), sleeps[1] > 1.0, shared.calls - calls, waiting(limiter)) == (2, True, 1, 1)
-        may_wake.set()
-        assert not await first
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(slots.Waiter, "sleep", sleep)
+    await limiter.ahit(ANN)
+    first = asyncio.create_task(limiter.ahit(ANN))
+    await turn_until(lambda: sleeps)
+    calls = shared.calls
+    assert await limiter.ahit(ANN), "the slot of the one before has expired"
+    assert (len(sleeps), sleeps[1] > 1.0, shared.calls - calls, waiting(limiter)) == (2, True, 1, 1)
+    may_wake.set()
+    assert not await first
 
 
 def test_a_full_queue_rejects_at_once(store: Store) -> None:
@@ -324,18 +323,15 @@ def test_a_store_that_cannot_be_reached_ends_the_wait(clock: ManualClock, shared
     limiter.close()
 
 
-def test_a_forked_child_has_no_waiting_requests(limiter: Limiter) -> None:
+@on_loop
+async def test_a_forked_child_has_no_waiting_requests(limiter: Limiter) -> None:
     """They wait in the parent."""
-
-    async def scenario() -> None:
-        await limiter.ahit(ANN)
-        parents = asyncio.create_task(limiter.ahit(ANN))
-        await turn_until(lambda: waiting(limiter))
-        become_child()
-        assert waiting(limiter) == 0
-        parents.cancel()
-
-    asyncio.run(scenario())
+    await limiter.ahit(ANN)
+    parents = asyncio.create_task(limiter.ahit(ANN))
+    await turn_until(lambda: waiting(limiter))
+    become_child()
+    assert waiting(limiter) == 0
+    parents.cancel()
 
 
 def test_a_rule_with_a_slot_may_wait() -> None:

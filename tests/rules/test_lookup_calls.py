@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from calls import on_loop
 from lookup_plans import ALICE, Plans, build, quotas
 
 from ratelimit_mw.rules import lookup
@@ -53,7 +54,8 @@ def test_a_request_does_not_wait_for_a_function_that_hangs(monkeypatch: pytest.M
     assert calls == ["alice", "alice"]
 
 
-def test_a_blocking_function_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_loop
+async def test_a_blocking_function_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs in a thread, with the context of the request. A request waits for it for a limited time."""
     request, gate = ContextVar("request", default="none"), threading.Event()
 
@@ -62,19 +64,16 @@ def test_a_blocking_function_does_not_block_the_event_loop(monkeypatch: pytest.M
             gate.wait()
         return "7/minute" if request.get() == user else "9/minute"
 
-    async def scenario() -> None:
-        request.set("alice")
-        limiter = build(limits_of)
-        waiting = asyncio.ensure_future(limiter.ahit({"user": "bob"}))
-        assert [str(decision.quota) for decision in (await limiter.ahit(ALICE)).decisions] == ["7/minute"]
-        gate.set()
-        assert [str(decision.quota) for decision in (await waiting).decisions] == ["9/minute"]
-        gate.clear()
-        monkeypatch.setattr(lookup, "_LONGEST", 0.01)
-        assert (await build(limits_of).ahit({"user": "bob"})).unavailable
-        gate.set()
-
-    asyncio.run(scenario())
+    request.set("alice")
+    limiter = build(limits_of)
+    waiting = asyncio.ensure_future(limiter.ahit({"user": "bob"}))
+    assert [str(decision.quota) for decision in (await limiter.ahit(ALICE)).decisions] == ["7/minute"]
+    gate.set()
+    assert [str(decision.quota) for decision in (await waiting).decisions] == ["9/minute"]
+    gate.clear()
+    monkeypatch.setattr(lookup, "_LONGEST", 0.01)
+    assert (await build(limits_of).ahit({"user": "bob"})).unavailable
+    gate.set()
 
 
 def test_new_clients_share_a_limited_number_of_threads() -> None:

@@ -179,6 +179,5 @@ def test_a_view_on_two_routes_has_one_count_without_endpoint_in_its_key() -> Non
 
 
 def test_a_limit_on_a_mounted_application_applies_below_the_mount() -> None:
-    """A decorated ASGI application is limited wherever it is mounted."""
     app = application([Mount("/files", app=limit("1/minute")(sending(START, BODY)))])
     assert statuses(app, "/files/a", "/files/b") == [200, 429]

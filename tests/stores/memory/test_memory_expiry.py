@@ -150,7 +150,6 @@ def test_an_overdue_key_stays_overdue_after_a_partial_refund() -> None:
 
 
 def test_overdue_keys_are_bounded(tmp_path: Path) -> None:
-    """The record of overdue keys is bounded like the states."""
     rate = limiter("60/minute burst 10", max_keys=100, algorithm="token-bucket")
     for i in range(1_000):
         rate.settle(rate.hit({"user": f"{i}"}, 1), 1000)

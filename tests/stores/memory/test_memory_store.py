@@ -191,7 +191,6 @@ def test_a_key_keeps_its_cost_when_it_moves_to_its_own_state() -> None:
 
 
 def test_reset_of_a_key_that_shares_a_state() -> None:
-    """reset works for a key in a shared state."""
     rate = limiter("1/hour", max_keys=1)
     assert [hit(rate, user) for user in ("own", "shared", "own", "shared")] == [True, True, False, False]
     rate.reset("r", {"user": "shared"})

@@ -172,7 +172,6 @@ def test_a_state_in_another_form_is_dropped(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_save_replaces_the_file_in_one_step(tmp_path: Path) -> None:
-    """After save there is one file."""
     store = MemoryStore()
     limiter(store).hit({"ip": "192.0.2.7"})
     for _ in range(2):
