@@ -6,7 +6,6 @@ Hypothesis runs the same examples in every run: at most 30 of a test, with `--hy
 
 import asyncio
 import gc
-import math
 import sys
 import threading
 import time
@@ -27,7 +26,6 @@ from servers import PostgresServer, Server, memcached_running, postgres_running,
 
 from ratelimit_mw import clock
 from ratelimit_mw.limiter.adaptive import Aimd
-from ratelimit_mw.limiter.followers.record import RecordFollower
 from ratelimit_mw.rules.marks import current
 
 WALL_AT_ZERO = clock.WALL_AT_ZERO
@@ -154,12 +152,6 @@ def responses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
 
     monkeypatch.setattr(Aimd, "respond", noting)
     return found
-
-
-@pytest.fixture
-def no_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread of a limiter reads the overrides in the store, so a test can count the commands of its requests."""
-    monkeypatch.setattr(RecordFollower, "due_at", math.inf)
 
 
 @pytest.fixture

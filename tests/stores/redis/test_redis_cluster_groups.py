@@ -1,6 +1,7 @@
 """Requests whose limits are in several slots of a cluster: few messages, all at once, and all limits or none."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -16,6 +17,7 @@ from servers import HOST, Server, wait_for
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.decision import Limit
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.limiter.followers.record import RecordFollower
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.call import CORRECT
@@ -28,6 +30,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_reads")]
 
 WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
 THREE: dict[str, list[str]] = {"address": ["ip"], "account": ["user"], "login": ["endpoint", "ip"]}
+
+
+@pytest.fixture(autouse=True)
+def no_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread of a limiter reads the overrides in the store, so a test can count the commands of its requests."""
+    monkeypatch.setattr(RecordFollower, "due_at", math.inf)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-import redis
 from redis_handles import address
 from servers import HOST, Server
 from store_races import FORK, in_processes
@@ -18,18 +17,15 @@ pytestmark, THOROUGH = pytest.mark.slow, pytest.mark.thorough
 LIMIT, TRIES, PROCESSES = 400, 6_000, 4
 LEASE = LIMIT // 50
 PATIENT = 30_000_000  # microseconds: what is raced for is not time
-NOW = 1_767_268_820_500_000
 WHO = {"ip": "192.0.2.7"}
-
-
-@pytest.fixture
-def cluster(nodes: list[Server]) -> str:
-    return f"redis+cluster://{HOST}:{nodes[0].port}"
 
 
 @pytest.fixture(params=["one server", pytest.param("cluster", marks=pytest.mark.thorough)])
 def place(request: pytest.FixtureRequest, redis_server: Server) -> str:
-    return str(request.getfixturevalue("cluster")) if request.param == "cluster" else address(redis_server)
+    if request.param == "one server":
+        return address(redis_server)
+    nodes: list[Server] = request.getfixturevalue("nodes")
+    return f"redis+cluster://{HOST}:{nodes[0].port}"
 
 
 def run(place: str, rules: tuple[Rule, ...], start: Any, passed: Any) -> None:
@@ -63,32 +59,3 @@ def test_limiters_with_leases_never_pass_more(place: str, algorithm: str) -> Non
     """At most the limit; at least all but one lease for each process."""
     found = raced(place, Rule(name=f"leased-{algorithm}", limits=f"{LIMIT}/day", algorithm=algorithm, lease="2%"))
     assert LIMIT - PROCESSES * LEASE <= found <= LIMIT
-
-
-def commands(place: str) -> int:
-    """The script calls that all servers of a cluster have received."""
-    with redis.Redis.from_url(place.replace("redis+cluster", "redis")) as client:
-        ports = [int(node.rpartition(":")[2]) for node in client.cluster("nodes")]
-    calls = 0
-    for port in ports:
-        with redis.Redis(HOST, port) as node:
-            calls += node.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
-    return calls
-
-
-@pytest.mark.usefixtures("no_reads")
-def test_a_request_on_a_cluster_asks_for_its_exact_limit_alone(cluster: str) -> None:
-    """Limits by IP address and user are decided here, so a request is one command. Without them, it is three."""
-    rules = [
-        *(Rule(name=f"lease-{key}", key=key, limits="100000/day", lease="10%") for key in ("ip", "user")),
-        Rule(name="lease-endpoint", key="endpoint", limits="100000/day"),
-    ]
-    limiter = Limiter(rules, open_store(cluster, PATIENT), lambda: NOW, Settings(fleet_size=1))
-    features = {**WHO, "user": "alice", "endpoint": "/login"}
-    for _ in range(3):
-        assert limiter.hit(features)
-    before = commands(cluster)
-    for _ in range(20):
-        assert limiter.hit(features)
-    assert commands(cluster) == before + 20
-    limiter.close()
