@@ -1,13 +1,13 @@
 """Warnings about limits that may not work as expected. They are logged once in a process, and ``check`` shows some."""
 
 import logging
-import os
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
 from ..errors import url_of
 from ..limiter.limiter import Limiter
+from ..limiter.remote.fleet import stated_workers
 from ..rules.decorators import marks_made
 from ..stores.memory.store import MemoryStore
 from .limits import HttpLimiter
@@ -48,14 +48,8 @@ def warn_of_user(http_limiter: HttpLimiter, reason: str) -> None:
 
 def warnings_of_workers(limiter: Limiter) -> Iterator[str]:
     """Name a store in memory in one of several worker processes."""
-    if isinstance(limiter.store, MemoryStore) and (count := count_workers()) > 1:
+    if isinstance(limiter.store, MemoryStore) and (count := stated_workers()) > 1:
         yield (
             f"memory:// counts in each of the {count} worker processes, so clients get up to {count} times each limit."
             ' Set a store that they share: "redis://..." or "lmdb:///..."'
         )
-
-
-def count_workers() -> int:
-    """Return the number of worker processes that ``WEB_CONCURRENCY`` names, or 1."""
-    text = os.environ.get("WEB_CONCURRENCY", "")
-    return int(text) if text.isdecimal() and len(text) < 6 else 1

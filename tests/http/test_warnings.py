@@ -152,13 +152,6 @@ def test_check_warns_of_a_proxy_that_is_not_named(monkeypatch: pytest.MonkeyPatc
             assert (note in check_of(site.app, "proxies", monkeypatch)) is (not proxies)
 
 
-@each(("text", "count"), [("6", 6), ("many", 1), ("", 1)])
-def test_the_number_of_workers_is_read(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other texts than a number are not one."""
-    monkeypatch.setenv("WEB_CONCURRENCY", text)
-    assert warnings.count_workers() == count
-
-
 @pytest.mark.parametrize("kind", [ASGISite, WSGISite, FlaskSite, DjangoSite])
 def test_a_memory_store_in_several_workers_is_logged(kind: Any, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process counts for itself. A store that is shared is not logged, and one process neither."""
