@@ -248,24 +248,16 @@ def test_event_features_of_local_decisions(store: str) -> None:
     limiter.close()
 
 
-@each("error", ["TypeError: it returned a coroutine", "raised CancelledError"])
-def test_an_observer_that_fails_in_another_way_is_logged(error: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A coroutine could not be found at the start. A future that was cancelled cancels no request."""
-
-    async def send(event: Event) -> None: ...
+def test_an_observer_may_raise_what_cancels_a_task(caplog: pytest.LogCaptureFixture) -> None:
+    """A future in the observer that was cancelled cancels no request. An object is named by its class."""
 
     class Observer:
-        """An object with ``__call__`` is named by its class."""
-
         def __call__(self, event: Event) -> Any:
-            if "Cancelled" in error:
-                raise asyncio.CancelledError
-            return send(event)
+            raise asyncio.CancelledError
 
     limiter = Limiter([Rule(name="api", limits="9/day")], observers=[Observer()])
     assert asyncio.run(limiter.ahit(ANN))
-    assert ".Observer raised" in caplog.text
-    assert error in caplog.text
+    assert ".Observer raised CancelledError" in caplog.text
 
 
 def test_a_reader_that_cannot_count_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:

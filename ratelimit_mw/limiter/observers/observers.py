@@ -6,7 +6,7 @@ import logging
 import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from inspect import iscoroutine, ismethod
+from inspect import ismethod
 from itertools import repeat
 from pkgutil import resolve_name
 from types import MappingProxyType
@@ -220,10 +220,7 @@ class Observers:
     def _call(self, function: Callable[..., object], *arguments: object) -> Any:
         """Call an observer. Its error is logged, at most once a minute for each observer, and the result is None."""
         try:
-            if iscoroutine(result := function(*arguments)):
-                result.close()
-                raise TypeError("it returned a coroutine, but is not awaited. Pass a sync function")
-            return result
+            return function(*arguments)
         except (Exception, CancelledError) as error:  # of a future in the observer, not of the request
             name, now = _name_of(function), monotonic()
             if now >= self._silent_until.get(name, 0.0):
