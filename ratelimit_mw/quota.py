@@ -151,7 +151,9 @@ class Quota:
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[4] is None or match[4].lower() in _UNITS):
             close = difflib.get_close_matches(match[4].lower(), _UNITS, 1) if match else None
-            right = match[0].strip().replace(match[4], close[0]) if match and close else _closest(text)
+            right = _closest(text)
+            if match and close:
+                right = f"{text[: match.start(4)]}{close[0]}{text[match.end(4) :]}".strip()
             hint = f" Did you mean {right!r}?" if right else ""
             expected = _ADAPTIVE_FORM if text.lstrip().lower().startswith("adaptive") else _EXPECTED
             raise ConfigError(f"cannot parse quota {text!r}. Expected {expected}.{hint}")

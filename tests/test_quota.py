@@ -256,6 +256,7 @@ def test_a_quota_says_itself_shortly(quota: Quota, text: str) -> None:
         ("-5/minute", "5/minute"),
         (" 5 ", "5/minute"),
         ("5/minut", "5/minute"),
+        ("5 per r burst 5", "5 per hr burst 5"),
         ("10 per calender month", "10 per calendar month"),
         ("10 per calendar yaers", "10 per calendar year"),
         ("10/calendar-week", "10 per calendar week"),
