@@ -39,7 +39,6 @@ LINKS: Final = {
     "enabled": "[turn everything off](settings.md#turn-everything-off)",
     "lists": "[lists](settings.md#lists)",
     "defaults": "[defaults](settings.md#defaults)",
-    "email_field": "[features](features.md#bodies)",
     "region_database": "[features](features.md#region)",
     "secret": "[features](features.md#keeping-people-out-of-the-store)",
     "limits": "[quotas](quotas.md)",

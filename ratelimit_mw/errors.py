@@ -17,7 +17,7 @@ PAGES: Final = {
     "wait max_waiting hold_at_most": "reference/quotas#concurrent-requests",
     "key": "reference/features",
     "ipv6_prefix trusted_proxies forwarded_header": "reference/features#the-clients-ip-address",
-    "email_field body_limit body_timeout": "reference/features#bodies",
+    "body_limit body_timeout": "reference/features#bodies",
     "region_database region_header": "reference/features#region",
     "secret keyed": "reference/features#keeping-people-out-of-the-store",
     "match": "reference/settings#match",

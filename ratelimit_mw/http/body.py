@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..keys.features import INVALID
-from ..keys.forms import normalized_email
 from .request import MAX_FIELDS, Request, group_values, is_utf8, only_value, parse_pairs
 
 _JSON = re.compile(r"application/(?:[a-z0-9!#$&^_.+-]+\+)?json", re.ASCII)
@@ -100,11 +99,6 @@ class Body:
             value = in_form if value is None else value if in_form is None else INVALID
         return value
 
-    def email(self, field: str) -> Any:
-        """Return the normalized email address in a field of the form or JSON."""
-        value = self.field(field)
-        return normalized_email(value) if isinstance(value, str) else value
-
     @property
     def _is_json(self) -> bool:
         return _JSON.fullmatch(self._kind) is not None
@@ -134,19 +128,17 @@ class Body:
         return other is None or other.get(name) != fields.get(name)
 
 
-def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request], Any] | None:
+def body_feature(name: str, limit: int) -> Callable[[Request], Any] | None:
     """Return the function that reads a feature from the body; None for a feature that is not in the body."""
     family, _, field = name.partition(":")
     read = {"form": Body.form, "json": Body.json, "field": Body.field}.get(family)
-    if name == "email":
-        read, field = Body.email, email_field
     if not read or not field:
         return None
 
     def feature(request: Request) -> Any:
         if request.parsed_body is None and not request.has_body:
             read_only = "the middleware reads bodies only for the rules that match a request"
-            raise ConfigError(f"the rule uses the feature {name!r}, but {read_only}. Pass {name}=VALUE")
+            raise ConfigError(f"{read_only}. Pass each field by its name in the key, such as email=VALUE")
         return read(_parsed_body(request, limit), field)
 
     return feature

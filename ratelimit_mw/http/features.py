@@ -35,7 +35,6 @@ _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
 }
 HINTS: Final = {
     "priority": "Set priorities.header, or ",
-    "email": "Set email_field to the name of its field, or ",
     "region": "Set region_database or region_header, or ",
 }
 
@@ -75,7 +74,7 @@ class FeatureReader:
         if priority_header and not client_ip.reads_header:
             raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "priorities.header")
         self._routes = routes
-        self._body_feature = partial(body_feature, limit=settings.body_limit, email_field=settings.email_field)
+        self._body_feature = partial(body_feature, limit=settings.body_limit)
         self._in_body: set[str] = set()
         self._reads = {part.feature: self._find(part, error_of) for part, error_of in needs.items()}
         for part in map(part_of, (*passed, *OF_LOAD)):
@@ -171,7 +170,8 @@ class FeatureReader:
             return self._converted(name, _FAMILIES[family](rest))
         if rest and family == "path" and self._routes:
             return lambda request: parameter(request.path_params.get(rest))
-        if rest and is_email(name):
+        if is_email(name):
+            rest = rest or "field:email"
             field = self._read_of(part_of(rest), error_of)
             self._in_body |= {name} if rest in self._in_body else set()
             return lambda request: normalized_email(text) if isinstance(text := field(request), str) else text

@@ -56,9 +56,9 @@ def is_email(feature: str) -> bool:
     return feature == "email" or feature.startswith("email:")
 
 
-def field_name(name: str, family: str = "header") -> str:
-    """Return a name as features of a family have it, such as that of a header in lower case; "" for none."""
-    return checked_name(f"{family}:{name}").partition(":")[2] if name else ""
+def header_name(name: str) -> str:
+    """Return the name of a header in lower case; "" for none."""
+    return checked_name(f"header:{name}").partition(":")[2] if name else ""
 
 
 def checked_name(name: object) -> str:

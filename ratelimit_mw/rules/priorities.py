@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypedDict
 
 from ..errors import ConfigError, error_path, parse_each, suggestion
-from ..keys.features import Features, field_name
+from ..keys.features import Features, header_name
 from .declaration import decode, of_type, option
 from .values import checked_table, checked_word, parse_percent
 
@@ -45,7 +45,9 @@ class PriorityTable(TypedDict, total=False):
         option("The classes, the most important one first.", ["critical", "normal", "background"]),
     ]
     header: Annotated[
-        str, of_type(str, field_name), option("The header with the class of a request. It needs `trusted_proxies`.", "")
+        str,
+        of_type(str, header_name),
+        option("The header with the class of a request. It needs `trusted_proxies`.", ""),
     ]
     shed: Annotated[
         Mapping[str, str],

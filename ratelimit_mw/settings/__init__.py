@@ -72,7 +72,6 @@ class Settings:
     reload_interval: int
     exempt: tuple[str, ...]
     lists: AccessLists
-    email_field: str
     body_limit: int
     body_timeout: int
     region_database: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 import msgspec
 
 from ..errors import ConfigError, error_path, parse_each
-from ..keys.features import checked_name, field_name
+from ..keys.features import checked_name, header_name
 from ..keys.key import NO_SECRET, PERSONAL, Secret
 from ..keys.parts import part_of
 from ..rules.access_lists import ListSettings
@@ -193,11 +193,6 @@ class HttpOptions(LimiterOptions, total=False):
         parse_whole_seconds,
         option("The longest random time that is added to the time to wait, in whole seconds.", 0),
     ]
-    email_field: Annotated[
-        str,
-        of_type(str, partial(field_name, family="json")),
-        option("The field of a body that holds `email`. `a.b` is `b` in `a`.", "email"),
-    ]
     body_limit: Annotated[
         str | int,
         of_type(str | int, parse_size),
@@ -207,7 +202,7 @@ class HttpOptions(LimiterOptions, total=False):
     region_database: Annotated[str, option("A MaxMind database for `region`, relative to the settings file.", "")]
     region_header: Annotated[
         str,
-        of_type(str, field_name),
+        of_type(str, header_name),
         option("The header with the country for `region`. It needs `trusted_proxies`.", ""),
     ]
 

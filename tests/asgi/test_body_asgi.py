@@ -155,7 +155,6 @@ async def test_an_error_of_receive_reaches_the_application() -> None:
         *(({"body_limit": wrong}, "body_limit: expected a size") for wrong in ("17MiB", "64 kibi", "-1", "")),
         ({"body_timeout": 0}, "body_timeout: expected a duration above 0"),
         ({"body_timeout": "soon"}, "body_timeout: expected a duration"),
-        ({"email_field": "no field"}, "email_field: expected a feature"),
     ],
 )
 def test_an_invalid_body_setting_stops_the_start(options: dict[str, Any], message: str) -> None:
@@ -169,20 +168,21 @@ def test_sizes_are_bytes_or_a_number_with_a_unit(text: str | int, size: int) -> 
     assert Limiter.from_settings({"body_limit": text}).settings.body_limit == size
 
 
-def test_an_email_needs_a_field() -> None:
-    """With ``email_field = ""`` the email is missing and the error names the setting. Another name is read."""
-    with pytest.raises(ConfigError, match="'email', but nothing provides it\\. Set email_field"):
-        with_middleware(Reader(), key=["email"], email_field="")
-    app = with_middleware(Reader(), key=["email"], email_field="user.mail")
-    request = (post(), chunks(b'{"user": {"mail": "Ann@x.org"}, "email": "bob@x.org"}'))
-    assert statuses(app, request, request) == [200, 429]
+def test_an_email_is_in_the_field_of_this_name_or_of_another() -> None:
+    """The email of a key is normalized in both."""
+    for key in ("email", "email:field:user.mail"):
+        app = with_middleware(Reader(), key=[key])
+        bodies = [{"user": {"mail": f"Ann{i}@x.org"}, "email": f"bob{i}@x.org"} for i in (1, 2)]
+        bodies.append({"user": {"mail": "ANN1@x.org"}, "email": " Bob1@x.org"})
+        requests = [(post(), chunks(json.dumps(each).encode())) for each in bodies]
+        assert statuses(app, *requests) == [200, 200, 429], key
 
 
 def test_a_body_that_was_not_read_is_an_error() -> None:
     """An adapter that does not read the body raises an error instead of skipping the limit. A WebSocket has no body."""
-    read = body_feature("json:id", LIMIT, "")
+    read = body_feature("json:id", LIMIT)
     assert read is not None
-    with pytest.raises(ConfigError, match=r"uses the feature 'json:id', .* Pass json:id=VALUE"):
+    with pytest.raises(ConfigError, match=r"reads bodies only for the rules that match .* by its name in the key"):
         read(ASGIRequest(http_scope()))
     assert ASGIRequest({**http_scope(), READ: b"x"}).body(LIMIT) == b"x"
     assert ASGIRequest({"type": "websocket", "method": "GET"}).body(LIMIT) is None

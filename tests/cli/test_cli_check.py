@@ -91,7 +91,6 @@ NOTES = [
         f"{BANNING}\nkey = 'user|ip'",
         "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address, and a ban",
     ),
-    ('email_field = ""\n[[rules]]\nname = "a"\nkey = "email"\nlimits = "5/s"', "the feature email, for a"),
 ]
 
 

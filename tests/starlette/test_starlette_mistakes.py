@@ -47,7 +47,7 @@ LOGIN: Any = {"name": "login", "limits": "5/minute", "key": ["email"], "match": 
 
 
 @each("method", [check, check.reset])
-def test_a_check_of_a_body_that_was_not_read_names_the_feature(method: Any) -> None:
+def test_a_check_of_a_body_that_was_not_read_says_what_to_pass(method: Any) -> None:
     """The middleware reads bodies only for the rules that match. The view knows the value."""
 
     async def view(request: Any) -> Response:
@@ -57,7 +57,7 @@ def test_a_check_of_a_body_that_was_not_read_names_the_feature(method: Any) -> N
     app = Starlette(routes=[Route("/", view)])
     app.add_middleware(RateLimitMiddleware, settings={"rules": [LOGIN]})
     assert ask(app, "/?email=ann@x.org").status_code == 200
-    with pytest.raises(ConfigError, match=r"check\('login'\): the rule uses the feature 'email', .* Pass email=VALUE"):
+    with pytest.raises(ConfigError, match=r"check\('login'\): the middleware reads bodies only .* such as email=VALUE"):
         ask(app)
 
 

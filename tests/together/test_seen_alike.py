@@ -116,7 +116,7 @@ def is_json(kind: str) -> bool:
 
 
 def field(request: Any, kind: str) -> Any:
-    read = body_feature("json:email" if is_json(kind) else "form:email", 65_536, "email")
+    read = body_feature("json:email" if is_json(kind) else "form:email", 65_536)
     assert read
     return read(request)
 
