@@ -18,7 +18,7 @@ from ..forksafe import CHANCE
 from .base import RECORDS
 
 FOR_EVER: Final = 1 << 62
-"""The microseconds for which a record is kept."""
+"""The microseconds for which a record is kept, and a state at most."""
 DAY: Final = 86_400 * SECOND
 DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error)
 """The errors that a damaged state causes."""
@@ -97,8 +97,9 @@ class ByteCall:
 
     def _write(self, of: Hit | Correction, state: Any, before: Any, lasts_us: int) -> Write:
         data = None if state is None else of[0].algorithm.dump(state)
-        # A time that the caller gave does not show when a state expires.
-        return _new(Write, (of[1], data, before, lasts_us if self.now is None or lasts_us > DAY else DAY))
+        if self.now is not None and lasts_us < DAY:  # a time that the caller gave does not show when a state expires
+            lasts_us = DAY
+        return _new(Write, (of[1], data, before, lasts_us if lasts_us < FOR_EVER else FOR_EVER))
 
     def _damaged(self, error: Exception, keys: Sequence[str]) -> StateError:
         return StateError(f"{self.title}: a damaged state: {type(error).__name__}: {error}", keys)

@@ -289,6 +289,13 @@ class StoreCompliance:
         check_equal(store.hit(limit, at).allowed, True, "at retry_us")
 
     @store_test
+    def test_a_charge_of_any_size_is_kept(self, store: StoreHandle) -> None:
+        """It may last for longer than a number of 64 bits can hold."""
+        limit = limit_of("1/366d", "gcra")
+        store.correct([Correction(limit, limit.prefix + CLIENT, 10**12, None)])
+        check_equal(store.hit(limit).allowed, False, "after a charge for ages")
+
+    @store_test
     def test_a_given_time_overrides_the_clock_of_the_store(self, store: StoreHandle) -> None:
         """A time long ago or far ahead decides alone, however much real time passes."""
         for now in (1_000_000 * SECOND, NOW, 4_102_444_800 * SECOND):

@@ -40,7 +40,6 @@ EXPIRY: Final = 8
 """The bytes of the time at the start of each record from ``STATE`` on."""
 _MAX_NAME: Final = 511
 _PING: Final = META + b"ping"
-_MAX_TIME: Final = 2**63 - 1
 _SMALL: Final = 128
 _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
@@ -94,8 +93,7 @@ class LmdbCall(ByteCall):
             if data is None:
                 self._delete([key])
             else:
-                until = self._clock + lasts_us
-                self._put(self._names[key], (until if until < _MAX_TIME else _MAX_TIME).to_bytes(EXPIRY, "big") + data)
+                self._put(self._names[key], (self._clock + lasts_us).to_bytes(EXPIRY, "big") + data)
 
     def _put(self, name: bytes, data: bytes) -> None:
         """Write a record. It may not grow when there is no more room, but for the digits of a few numbers."""

@@ -274,7 +274,7 @@ class MemoryStore(Store):
             self._drop(generations, key)
             return
         own = key in generations.young or key in generations.old
-        generations.overdue[key if own else self._shared_key(key)] = now + decision.reset_us
+        generations.overdue[key if own else self._shared_key(key)] = min(now + decision.reset_us, _NEVER)
 
     def _keep_overdue(self, decisions: Iterable[Decision], now: int) -> None:
         for decision in decisions:

@@ -32,7 +32,6 @@ from .sessions import connect, open_connection
 _LONGEST_NAME: Final = 500  # bytes; an index takes a few more
 _HASHED: Final = b"\xff"
 """The start of the names that are not listed. No text in UTF-8 begins with the byte 255."""
-_LONGEST: Final = 1 << 62
 _TOMBSTONE_US: Final = 60_000_000
 """How long the row of a deleted state stays, so that a write with an older version is lost."""
 _SWEPT_EVERY: Final = 16  # writes
@@ -107,7 +106,7 @@ class PostgresCall(StoreCall):
 
     def _expiry(self, write: Write) -> int:
         """Return the time of expiry, later by up to an eighth: a write that leaves it alone leaves the index alone."""
-        lasts = _TOMBSTONE_US if write.data is None else min(max(write.lasts_us, 0), _LONGEST)
+        lasts = _TOMBSTONE_US if write.data is None else write.lasts_us
         step = 1 << max(0, lasts.bit_length() - 4)
         return self._at + lasts + step - (self._at + lasts) % step
 

@@ -25,7 +25,6 @@ _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 """The characters with a meaning in the pattern of SCAN."""
 _LEAST_MS: Final = 1_000
 """A state stays this long at least, as in the shell."""
-_LONGEST_MS: Final = 10**14
 
 
 class OwnCall(TimedCall):
@@ -53,7 +52,7 @@ class OwnCall(TimedCall):
     async def swap(self, writes: Sequence[Write]) -> Collection[str]:
         arguments: list[Any] = []
         for _, data, before, lasts_us in writes:
-            milliseconds = 0 if lasts_us == FOR_EVER else max(_LEAST_MS, min(-(-lasts_us // 1_000), _LONGEST_MS))
+            milliseconds = 0 if lasts_us == FOR_EVER else max(_LEAST_MS, -(-lasts_us // 1_000))
             arguments += (*(b"" if each is None else b"=" + each for each in (before, data)), milliseconds)
         keys = [write.key for write in writes]
         return () if await self._request.ask(self._swap_call(keys, arguments)) == 1 else keys

@@ -144,6 +144,15 @@ def test_an_overdue_key_survives_restarts(tmp_path: Path) -> None:
     assert rate.hit({"ip": "debtor"})
 
 
+def test_a_debt_of_any_size_is_saved(tmp_path: Path) -> None:
+    """It may last for longer than a number of 64 bits can hold."""
+    rules = [Rule(name="api", limits="1/366d", algorithm="gcra")]
+    rate = Limiter(rules, MemoryStore(snapshot=tmp_path / "limits"), CLOCK)
+    rate.settle(rate.hit({"ip": "debtor"}), 10**12)
+    rate.close()
+    assert not Limiter(rules, MemoryStore(snapshot=tmp_path / "limits"), CLOCK).hit({"ip": "debtor"})
+
+
 def test_loaded_counts_can_be_settled_and_reset(tmp_path: Path) -> None:
     """This includes keys in shared states."""
     for clients in (["own"], ["other", "shared"]):

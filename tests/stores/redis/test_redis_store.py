@@ -95,13 +95,6 @@ def test_every_key_expires_after_whatever_was_done(store: RedisStore, server: re
         check_expiry(server, store.apply([look], now)[0], now)
 
 
-def test_a_debt_of_any_size_is_kept(store: RedisStore) -> None:
-    """Redis reads no expiry as late."""
-    limit = limit_of("1/366d", "gcra")
-    store.correct([Correction(limit, hit(limit).key, 10**12, None)])
-    assert not store.apply([hit(limit)])[0].allowed
-
-
 def check_expiry(server: redis.Redis, decision: Decision, now: int | None) -> None:
     (key,) = server.scan_iter()
     expires_at = server.pexpiretime(key) * 1000
