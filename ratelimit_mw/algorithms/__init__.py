@@ -77,8 +77,10 @@ def register(algorithm: type[Algorithm]) -> type[Algorithm]:
         The same class.
 
     Raises:
-        ConfigError: The name is taken.
+        ConfigError: The name is missing or taken.
     """
+    if not isinstance(getattr(algorithm, "name", None), str):
+        raise ConfigError(f'the algorithm {algorithm.__name__} needs a name. Write name = "..." in its class')
     if algorithm.name in _BUILDERS:
         raise ConfigError(f"the algorithm name {algorithm.name!r} is taken. Choose another name")
     _BUILDERS[algorithm.name] = algorithm
@@ -127,7 +129,9 @@ def checked_spec(spec: object) -> Builder:
     if not isinstance(name, str):
         raise ConfigError(f'expected a name such as "gcra" or a table such as {{name = "token-bucket"}}; got {spec!r}')
     if name not in _BUILDERS:
-        raise ConfigError(f"unknown algorithm {name!r}{suggestion(name, _BUILDERS)}")
+        own = ". Import the module of your own algorithm before, and run commands with --app"
+        hint = suggestion(name, _BUILDERS)
+        raise ConfigError(f"unknown algorithm {name!r}{hint}{'' if hint.endswith('?') else own}")
     if isinstance(spec, type) and _BUILDERS[name] is not spec:
         fix = "Give it a name of its own, and register it"
         raise ConfigError(f"the algorithm {name!r} is another class than {spec.__name__}. {fix}")

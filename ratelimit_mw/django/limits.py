@@ -8,7 +8,7 @@ instead of the settings themselves.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from os import PathLike
 from typing import Any, ClassVar
@@ -114,11 +114,22 @@ class ProjectLimits:
         def check(limits: HttpLimits) -> None:
             if drf:
                 drf.check_scopes(routes.all, limits.rules)
+            if is_root:
+                _check_used(limits.rules, drf.scopes_of(routes.all) if drf else frozenset())
 
         self.http_limiter.adopt(routes.all, rates, check, id(resolver), is_root)
         self.by_resolver[resolver] = routes
         warn_at_start(self.http_limiter)
         return routes
+
+
+def _check_used(rules: RuleSet, scopes: Set[str]) -> None:
+    """Raise ``ConfigError`` for a rule with a scope that no throttle has, so that nothing decides it."""
+    for rule in rules.everywhere:
+        wanted = rule.source.matches.values_of(SCOPE)
+        if wanted and not rule.source.unrouted and scopes.isdisjoint(wanted):
+            problem = f"no throttle of a view has the scope {wanted[0]!r}. Add Throttle to its throttle_classes"
+            raise rule.error(f"{problem}. If this is on purpose, set unrouted = true in the rule", "match.scope")
 
 
 def _passed_by_a_throttle(_: Any) -> None:

@@ -13,9 +13,9 @@ from ..errors import ConfigError, error_of, error_path
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import Part, part_of, spellings
 from ..quota import Quota, parse_quotas
-from .declaration import decode, defaults_of, document
+from .declaration import check_names, decode, defaults_of, document, options_of
 from .lookup import function_of
-from .match import Match, checked_method
+from .match import Match, MatchOptions, checked_method
 from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .paths import Captures
 from .places import Location
@@ -73,6 +73,7 @@ class Rule:
         self.defaulted = tuple(option for option in defaults if option not in given)
         """The options from [defaults]."""
         with error_of(f'rule "{name}"' if name else ""):
+            check_rule_names(options, options_of(RuleOptions))
             decoded = decode(RuleOptions, options)
             self.options = cast(RuleOptions, {**_DEFAULTS, **options})
             """All of them, including those with their default."""
@@ -307,6 +308,14 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
 def amended(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
     """Build a rule with other options in their place."""
     return build_rule({**rule.given, **options}, defaults, inherited=rule.given.keys() - options.keys())
+
+
+def check_rule_names(options: Iterable[str], known: Collection[str], noun: str = "option") -> None:
+    """``ConfigError`` for an option that no rule has. Those of other packages may be fields of ``match`` here."""
+    for name in options_of(MatchOptions):
+        if name in options:
+            raise ConfigError('a field of match. Write it there, as in match = {methods = ["POST"]}', name)
+    check_names(options, known, noun)
 
 
 def check_options(options: Mapping[str, Any]) -> Rule:

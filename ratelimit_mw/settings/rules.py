@@ -10,12 +10,12 @@ from ..errors import ConfigError, error_path
 from ..keys.ip import Networks, canonical_ip, parse_network
 from ..keys.parts import Part, ip_prefixes
 from ..rules.access_lists import AccessLists
-from ..rules.declaration import check_names, decode, options_of
+from ..rules.declaration import decode, options_of
 from ..rules.named_rules import Amendment
 from ..rules.names import printable
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
-from ..rules.rule import Rule, build_rule, check_options
+from ..rules.rule import Rule, build_rule, check_options, check_rule_names
 from .files import Identities, read, with_variables
 
 _DEFAULT_RULE: Final = "default"
@@ -72,7 +72,7 @@ def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[
                 raise ConfigError(f'expected a table such as {{limits = "5/minute"}}; got {table!r}')
             if name := next((name for name in table if name in settings and name not in fields), None):
                 raise ConfigError("a setting of the whole file. Write it above the first [[rules]]", name)
-            check_names(table, fields, "field")
+            check_rule_names(table, fields, "field")
             options = dict(table)
             if (overridden := options.pop("overrides", None)) is not None:
                 # The decorator's key is not known here. With the key "user" any value of per_key is possible.

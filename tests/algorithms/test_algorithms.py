@@ -197,6 +197,8 @@ def test_an_algorithm_of_your_own_joins_by_its_name(monkeypatch: pytest.MonkeyPa
     assert "mine" in names()
     with pytest.raises(ConfigError, match="the algorithm name 'mine' is taken"):
         register(Mine)
+    with pytest.raises(ConfigError, match=r"^the algorithm Gcra needs a name\. Write name"):
+        register(type("Gcra", (Algorithm,), {}))
 
 
 def test_what_would_break_keys_is_rejected_with_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:

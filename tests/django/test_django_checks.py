@@ -32,7 +32,7 @@ def ids() -> list[str]:
 
 NO_MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
 BY_USER = {"rules": [{"name": "api", "limits": "5/minute", "key": ["user|ip"]}]}
-BY_THROTTLE = {"rules": [{"name": "up", "limits": "5/minute", "key": ["user"], "match": {"scope": "uploads"}}]}
+BY_THROTTLE = {"rules": [{"limits": "5/minute", "key": ["user"], "match": {"scope": "uploads"}, "unrouted": True}]}
 LIMITED = path("", limit("1/minute", name="home")(hello))
 TRANSLATED = i18n_patterns(path("", hello))
 LOCALE = "django.middleware.locale.LocaleMiddleware"

@@ -143,7 +143,10 @@ def test_a_dynamic_scope_without_a_rule_is_an_error() -> None:
 
     late = view_of(get_throttles=throttles).as_view()
     without = view_of(base=Uploads, throttle_scope=None).as_view()
-    with project(one_rule(match={"scope": "downloads"}), path("", late), path("without", without)) as served:
+    rule, views = {"match": {"scope": "downloads"}}, (path("", late), path("without", without))
+    with project(one_rule(**rule), *views), pytest.raises(ConfigError, match=r"no throttle .* scope 'downloads'\. Add"):
+        RateLimitMiddleware(hello)
+    with project(one_rule(**rule, unrouted=True), *views) as served:
         assert (served.ask().status_code, served.ask("/without").status_code) == (500, 200)
 
 

@@ -279,7 +279,8 @@ def routes(*throttles: type, **members: Any) -> Any:
 def test_a_rejection_refunds_the_other_throttles_and_waits_for_all(kind: type, is_first: bool) -> None:
     """All or nothing: a rejected request consumes nothing, in either order. Retry-After is the longest wait."""
     clock = ManualClock(999_960.0)
-    rule = Rule(name="ruled", limits="1/hour", match={"scope": "ruled"}, key=[], algorithm="sliding-window-log")
+    options: Any = {"match": {"scope": "ruled"}, "key": [], "algorithm": "sliding-window-log", "unrouted": True}
+    rule = Rule(name="ruled", limits="1/hour", **options)
     few = type("Few", (kind,), {"scope": "user" if kind is UserRateThrottle else "ruled"})
     with project(
         Limiter([rule], clock=clock), *routes(*[few, B][:: 1 if is_first else -1]), **rates(user="1/hour", b="2/day")

@@ -30,6 +30,7 @@ NO_VIEW = "expected a view, .*; got 3$"
 MISTAKES: list[tuple[str, Any, str]] = [
     ("limit", lambda: limit("5/minuet"), "limits: cannot parse quota '5/minuet'"),
     ("limit", lambda: limit("5/minute", foo=1), "foo: unknown option. Expected one of key, "),
+    ("limit", lambda: limit("5/minute", method="POST"), "method: a field of match. Write it there, as in match = "),
     ("limit", lambda: limit("5/minute", key=["user-agent"]), r"key\[0\]: expected a feature"),
     ("limit", lambda: limit("5/minute", match={"path": "/x"}), r"match\.path: a decorated view has the path of its"),
     ("limit", lambda: limit("5/minute")(3), NO_VIEW),

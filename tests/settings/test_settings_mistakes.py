@@ -50,6 +50,7 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path) -> None:
         ({"limits": ["5/minute", "x"]}, ": limits[1]: cannot parse quota 'x'"),
         ({"limits": 5}, ': limits: expected AMOUNT/PERIOD, for example "5/minute", or a list of them; got 5'),
         ({"limit": "5/minute"}, ": limit: unknown field. Did you mean 'limits' or 'limits_ttl'?"),
+        ({"path": "/login"}, ": path: a field of match. Write it there, as in match = "),
         ({"store": "memory://"}, ": store: a setting of the whole file. Write it above the first [[rules]]"),
         ({"name": "a b"}, ' "a b": name: expected 1 to 200 printable'),
         ({"match": {"path": ["/a", "b"]}}, ": match.path: expected a path pattern"),

@@ -66,7 +66,7 @@ def serve(
 
     The service follows changes of FILE. On SIGTERM it finishes the requests that it has begun.
     """
-    if find_spec("uvicorn") is None:
+    if not all(map(find_spec, ("uvicorn", "jinja2"))):
         raise MissingExtraError("the decision service", "serve")
     sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
     new_token = None if token_file else start_token()
