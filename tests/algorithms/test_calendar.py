@@ -1,7 +1,5 @@
 """Calendar quotas: windows of days, weeks, months and years by the clock of a time zone."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, datetime
 from pathlib import Path

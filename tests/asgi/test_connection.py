@@ -1,7 +1,5 @@
 """Requests that wait for a slot under ASGI: the client may leave, and the application receives what it has sent."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

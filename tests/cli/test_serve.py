@@ -1,7 +1,5 @@
 """``ratelimit-mw serve``: the decisions, the JSON API and its access, in this process."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``tests/differential`` sends hostile targets through real gateways.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Limits from the past: ``replay --suggest`` and ``forecast`` find them, and ``replay --plot`` draws any log."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """The page of the dashboard in a real browser."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The dashboard in each framework: who may see it, and which requests it takes."""
 
-from __future__ import annotations
-
 import pytest
 from decision_service import TOKEN
 from mounted_dashboards import FRAMEWORKS, SERVE, basic, is_staff, mounted, service

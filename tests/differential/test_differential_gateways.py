@@ -6,8 +6,6 @@ took each request for. The targets follow from the seed, so you can repeat a fai
     DIFFERENTIAL_SEED=7 DIFFERENTIAL_TARGETS=400 pytest tests/differential -k nginx-uvicorn-starlette
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

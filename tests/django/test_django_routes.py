@@ -1,7 +1,5 @@
 """The routes of a project are those of Django's resolver, with one template in all languages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits and exemptions of blueprints: nested ones, ones that are registered twice, and views with their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from threading import Thread
 from typing import Any

@@ -1,7 +1,5 @@
 """``check``, ``usage`` and rejections that code raises."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """The region comes from a database or from a header that only a trusted proxy can write."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The whole messages of ``limiter.clients``. Other tests match the place and a key word of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock, patch

@@ -1,7 +1,5 @@
 """A shared store that is away: the policy of each rule, no calls while the breaker is open, and the recovery."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

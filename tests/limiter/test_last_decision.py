@@ -1,7 +1,5 @@
 """What a process last knew of a key: its refunds and settlements change it, and its times hold without the store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from limiter_ways import Blocking

@@ -1,7 +1,5 @@
 """How workers read the overrides that other processes have changed: when, over which calls, and what they log."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The operations of an operator: what each takes and returns, and the mistakes that it names."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Allow and deny lists precede rules on every request. Every reading of an ambiguous path is found, in little work."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

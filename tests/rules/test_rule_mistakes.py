@@ -1,7 +1,5 @@
 """Mistakes in the options of a rule: each error names its place."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

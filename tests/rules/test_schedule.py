@@ -1,7 +1,5 @@
 """Options of a rule that change its limits: ``schedule`` with ``timezone``, and ``reserve`` with ``[priorities]``."""
 
-from __future__ import annotations
-
 import sys
 import zoneinfo
 from datetime import UTC, date, datetime, time, timedelta

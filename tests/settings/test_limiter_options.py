@@ -1,7 +1,5 @@
 """``limits``, ``store``, ``enabled`` and ``[defaults]``, in settings and as arguments of a middleware."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """``Store.facts``: the values of each server, or of the files, without a judgement. A part without a reply says why."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

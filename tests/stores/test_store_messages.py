@@ -1,7 +1,5 @@
 """The whole messages of stores. Other tests match the place and a key word of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Stores by address: what cannot be meant is rejected, and whose clock counts."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

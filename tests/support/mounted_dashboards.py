@@ -3,8 +3,6 @@
 A real server builds one with the settings of the file that ``DASHBOARD_SETTINGS`` names.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os

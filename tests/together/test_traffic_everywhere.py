@@ -1,7 +1,5 @@
 """The traffic log counts each request for its rules and its endpoint, in an application and in a limiter."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """URLs of a Redis: their parts, their mistakes, and no password in any text."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the calls to a cluster go: redirects, servers that fail, and the map. The servers are functions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -6,8 +6,6 @@ A view passes its own readings to ``report``, several for a feature that an appl
 response has the differences in the header ``x-differs``. The totals are at ``/differential-totals``.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

@@ -1,7 +1,5 @@
 """Hostile targets for an application behind a gateway, and the rules that they try to pass."""
 
-from __future__ import annotations
-
 import re
 from random import Random
 from typing import Final
