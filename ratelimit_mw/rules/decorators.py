@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from ..errors import ConfigError, error_of
-from .declaration import document
+from .declaration import document, options_of
 from .marks import (
     ATTRIBUTE,
     MARKED_FORM,
@@ -31,7 +31,7 @@ from .marks import (
 )
 from .names import holds_views, name_of
 from .options import LIMITS_MEANING, Limits, RuleOptions
-from .rule import Rule
+from .rule import Rule, check_rule_names
 
 marks_made: Final = WeakSet[Mark]()
 """The marks of all decorators that are in use."""
@@ -95,6 +95,8 @@ def messages(
     place = _place("@messages", limits, options)
     if over not in ("close", "drop"):
         raise ConfigError(f"expected 'close' or 'drop'; got {over!r}", "over", place)
+    with error_of(place):
+        check_rule_names(options, (*options_of(RuleOptions), "over"))
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
         raise ConfigError("count_when, count_unless and concurrency limits cannot be used for messages", of=place)

@@ -39,11 +39,8 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("exempt", lambda: exempt(5), "expected names of rules; got "),
     ("exempt", lambda: exempt("api", None), "expected names of rules; got "),
     ("exempt", lambda: exempt(["api"]), "expected names of rules; got "),
-    (
-        "messages",
-        lambda: messages("5/minute", over="clos"),
-        "over: expected 'close' or 'drop'; got ",
-    ),
+    ("messages", lambda: messages("5/minute", over="clos"), "over: expected 'close' or 'drop'; got "),
+    ("messages", lambda: messages("5/minute", ovre="drop"), r"ovre: unknown option\. Did you mean 'over'\?"),
     ("messages", lambda: messages("5/minute")(3), NO_VIEW),
 ]
 
