@@ -63,6 +63,10 @@ class RateLimiter:
         Raises:
             ConfigError: An argument or a rule cannot work, or the application has a ``RateLimiter`` already.
         """
+        given: object = app
+        if not isinstance(given, Flask):
+            expected = 'expected RateLimiter(app, settings="ratelimit.toml"), with an application of Flask'
+            raise ConfigError(f"{expected}; got {given!r}")
         if EXTENSION in app.extensions:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
         app.extensions[EXTENSION] = FlaskHooks(app, self._build_http_limiter(app))

@@ -109,6 +109,8 @@ def test_a_factory_adds_one_extension_to_several_applications() -> None:
     assert [ask(app).status_code for app in apps] == [200, 429]
     with pytest.raises(ConfigError, match="'one' has a RateLimiter already"):
         RateLimiter(apps[0])
+    with pytest.raises(ConfigError, match=r"^expected RateLimiter\(app, .*; got 'ratelimit\.toml'$"):
+        RateLimiter("ratelimit.toml", apps[0])  # type: ignore[arg-type]
     with Flask("bare").app_context(), pytest.raises(ConfigError, match="'bare' has no RateLimiter"):
         _ = limits.limiter
 
