@@ -26,6 +26,13 @@ WHO = {"ip": "192.0.2.7"}
 RULES = [Rule(name="api", limits="20 concurrent; 100/minute", algorithm="fixed-window")]
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next try, and the next check, is soon."""
+    for name in ("_RETRY_EVERY", "_CHECK_EVERY"):
+        monkeypatch.setattr(held_slots, name, 0.01)
+
+
 class SilentStore(SharedStore):
     """A store that loses its replies to hits while it ``is_silent``. If it ``is_late``, a correction overtakes them."""
 
@@ -166,7 +173,6 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Store, monkeypat
     """The request continues without its slots: after an hour by default. Rates and other rules are not changed."""
     elapsed, checks = 0, list[int]()
     monkeypatch.setattr(held_slots, "now_us", lambda: checks.append(elapsed) or 1_767_268_820_000_000 + elapsed)
-    monkeypatch.setattr(held_slots, "_CHECK_EVERY", 0.01)
     renewals = renewals_of(monkeypatch)
     bounded = Rule(name="bounded", limits="2 concurrent; 9/minute", hold_at_most="5m")
     rules = [bounded, Rule(name="default", limits="2 concurrent"), Rule(name="rate", limits="9/hour")]
@@ -207,7 +213,6 @@ def test_a_slot_without_a_store_is_returned_later(monkeypatch: pytest.MonkeyPatc
     shared = SharedStore()
     elapsed = 0
     monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
-    monkeypatch.setattr(held_slots, "_CHECK_EVERY", 0.01)
     renewals = renewals_of(monkeypatch)
     limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], shared)
     with limiter.slot(WHO) as verdict:
