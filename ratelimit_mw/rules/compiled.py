@@ -158,7 +158,9 @@ class CompiledRule:
         for part in chosen:
             if part.compared(given) is INVALID:
                 raise ConfigError(f"{part} of rule {self.name!r} cannot have this value")
-        naming = {part.feature for part in (*chosen, *(by for by, _ in self.source.tables if by))}
+        # The parts that a function is passed are single ones, or those of the key.
+        passed = (parts[0] for parts in self.source.arguments if len(parts) == 1)
+        naming = {part.feature for part in (*chosen, *passed, *(by for by, _ in self.source.tables if by))}
         if is_exact and (others := [name for name in features if name not in naming and name not in self._of_path]):
             raise ConfigError(f"rule {self.name!r} does not count this client by {' and '.join(others)}. Leave it out")
         return self.build_key(given) or ""

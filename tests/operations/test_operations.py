@@ -185,6 +185,19 @@ def test_a_client_is_reset_under_all_limits() -> None:
     assert shop.keys() == []
 
 
+def test_a_client_is_reset_under_the_limits_that_a_function_chooses() -> None:
+    """By what the function is passed, too: another process has not called it."""
+    store, features = MemoryStore(), {"ip": "192.0.2.7", "plan": "pro"}
+
+    def limiter() -> Limiter:
+        rule = Rule(name="plans", limits={"plan": lambda plan: "5/hour" if plan == "pro" else "5/minute"})
+        return Limiter([rule], store, ManualClock(1_000_000.0))
+
+    limiter().hit(features)
+    assert run(limiter(), "reset", {"rule": "plans", "features": features}).json["reset"]
+    assert limiter().peek(features, cost=0).decisions[0].remaining == 5
+
+
 def test_a_digest_is_found_with_the_secret() -> None:
     """You write the address. A wrong secret finds nothing, and the message names the secret."""
     store = MemoryStore()
