@@ -87,7 +87,7 @@ class FileFollower(Follower):
         if self._reloads.settings.origin is None:
             raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
         for _ in range(_MAX_TRIES):
-            if not (pause := self._read()):
+            if not (pause := self._read(is_manual=True)):
                 return
             time.sleep(pause)
         raise ConfigError(_RESTLESS)
@@ -96,7 +96,7 @@ class FileFollower(Follower):
         """Read the settings again. Log a mistake once."""
         now, pause = monotonic(), 0.0
         try:
-            pause = self._read()
+            pause = self._read(is_manual=False)
             if not pause:
                 _log.info("the settings were read again, and are in effect")
         except Exception as error:
@@ -126,7 +126,7 @@ class FileFollower(Follower):
         of_files = machine.time_ns() / 1e9 - max(times) / 1e9 if len(times) == len(identities) else 0.0
         return max(now - self._changed[1], of_files)
 
-    def _read(self) -> float:
+    def _read(self, is_manual: bool) -> float:
         """Read the settings, check them, and put them into effect. Return 0, or the seconds until another try."""
         files: Identities = {}
         with self._reading:
@@ -136,16 +136,26 @@ class FileFollower(Follower):
                     import_observers(unchanged.get("observers", ()))
                 if _identities_now(files) != files:
                     return self._quiet
+                if not is_manual and (pause := self._wait_for_new(files)) > 0:
+                    return pause
                 self._reloads.replace(settings, unchanged)
             except Exception:
-                if _identities_now(files) != files:  # it read a file that was being written
+                now = _identities_now((*self._known, *files))
+                if now != {**now, **files}:  # it read a file that was being written
                     return self._quiet
-                self._known = _identities_now((*self._known, *files))
+                if not is_manual and (pause := self._wait_for_new(files)) > 0:
+                    return pause
+                self._known = now
                 raise
             self._logged = ""
             # This comes last: a request that finds no change does not wait for this thread.
             self._known = files
             return 0.0
+
+    def _wait_for_new(self, files: Identities) -> float:
+        """Follow files that the settings have named for the first time, too. Return how long they must rest."""
+        self._known = {**dict.fromkeys(files), **self._known}
+        return self._quiet - self._age(_identities_now(self._known))
 
 
 def _identities_now(paths: Iterable[Path]) -> Identities:
