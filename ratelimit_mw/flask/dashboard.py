@@ -24,8 +24,10 @@ def _blueprint(mount: Mount) -> Blueprint:
 
     setattr(show, ATTRIBUTE, OWN_PAGE)
     blueprint = Blueprint("ratelimit", __name__)
-    for rule in ("/", "/<path:path>"):
-        blueprint.add_url_rule(rule, "dashboard", show, methods=["GET", *["POST"] * mount.writes])
+    methods = ["GET", *["POST"] * mount.writes]
+    # The page has relative URLs, so it needs its slash in an application with ``strict_slashes = False`` too.
+    blueprint.add_url_rule("/", "dashboard", show, methods=methods, strict_slashes=True)
+    blueprint.add_url_rule("/<path:path>", "dashboard", show, methods=methods)
     return blueprint
 
 

@@ -34,7 +34,8 @@ def test_the_printed_password_opens_the_dashboard(name: str) -> None:
         assert site.ask(headers=headers, **ELSEWHERE).status_code == 200
         # An open page requests its data again and again, so it would show mostly itself.
         assert site.ask("/data.json").json()["traffic"]["totals"] == []
-        assert site.ask("", follow_redirects=True).status_code == 200
+        page = site.ask("", follow_redirects=True)
+        assert (page.status_code, page.url.path) == (200, f"{site.path}/")
 
 
 @each("name", EVERY)

@@ -60,6 +60,7 @@ def fastapi_app(limiter: Limiter, allow: Allow = None, writes: bool = False) -> 
 
 def flask_app(limiter: Limiter, allow: Allow = None, writes: bool = False) -> Any:
     app = Flask("app")
+    app.url_map.strict_slashes = False
     app.add_url_rule("/", "home", lambda: "hello")
     ratelimit_mw.flask.RateLimiter(app, limiter=limiter)
     app.register_blueprint(ratelimit_mw.flask.dashboard(allow=allow, writes=writes), url_prefix="/ratelimit")
