@@ -11,7 +11,7 @@ import pytest
 import redis
 from command_line import Files, run
 from redis_handles import address
-from servers import HOST, Server, cluster_running, redis_running, sentinel_running
+from servers import HOST, STEADY, Server, cluster_running, redis_running, sentinel_running, wait_for
 from tables import each
 
 from ratelimit_mw import Limiter
@@ -201,8 +201,9 @@ def test_a_finding_that_is_no_problem_is_a_fact_or_a_note(facts: Facts, found: l
 @pytest.mark.slow
 def test_each_server_of_a_cluster_is_examined(tmp_path: Path) -> None:
     """A dead replica is a note, and a dead primary whose slots are missing is a problem."""
-    with cluster_running(tmp_path) as nodes:
+    with cluster_running(tmp_path, *STEADY) as nodes:  # no node names a replica that it knows to be dead
         file = Files(tmp_path).rules(SITE, store=f"redis+cluster://{HOST}:{nodes[0].port}", **PATIENT)
+        wait_for(lambda: len(of("replica", connected(file)["facts"])) == 3, "the cluster to name its replicas")
         facts = connected(file)["facts"]
         assert sorted(text.partition(": ")[0] for text in [*of("redis", facts), *of("replica", facts)]) == sorted(
             [f"redis {HOST}:{node.port}" for node in nodes[:3]] + [f"replica {HOST}:{node.port}" for node in nodes[3:]]
