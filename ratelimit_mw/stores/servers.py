@@ -67,7 +67,7 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
         key = options.get("ssl_keyfile")
-        if certificate := options.get("ssl_certfile", key):
+        if certificate := options.get("ssl_certfile") or key:
             context.load_cert_chain(certificate, key, password="")  # no question on a terminal
     except (OSError, ValueError) as error:
         files = ", ".join(f"{name}={options[name]!r}" for name in _TLS_FILES if name in options)

@@ -111,6 +111,7 @@ MISTAKES = {
     "ssl_ca_certs=/nowhere.pem": "cannot load the TLS options ssl_ca_certs='/nowhere.pem'.*No such file",
     "ssl_certfile=/nowhere.pem": "cannot load the TLS options ssl_certfile='/nowhere.pem'.*No such file",
     "ssl_keyfile=/nowhere.pem": "cannot load the TLS options ssl_keyfile='/nowhere.pem'.*No such file",
+    "ssl_certfile=&ssl_keyfile=/nowhere.pem": "ssl_keyfile='/nowhere.pem'.*No such file",
     "ssl_cert_reqs=maybe": "ssl_cert_reqs is one of required, none; got 'maybe'",
     "ssl_check_hostname=maybe": "ssl_check_hostname is one of true, false; got 'maybe'",
 }
