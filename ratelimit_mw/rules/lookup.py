@@ -195,8 +195,12 @@ def value_of(names: Iterable[str]) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[list[str], list[str]]:
-    """Return the names of the parameters that need a value, and of the others."""
-    named = [each for each in signature(function).parameters.values() if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    """Return the names of the parameters that need a value, and of the others; none without a signature."""
+    try:
+        parameters = signature(function).parameters.values()
+    except ValueError:  # some functions written in C
+        return [], []
+    named = [each for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
     required = [each.name for each in named if each.default is Parameter.empty]
     return required, [each.name for each in named if each.default is not Parameter.empty]
 

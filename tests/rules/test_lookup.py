@@ -165,7 +165,7 @@ def test_a_new_amount_continues_the_counts() -> None:
 
 
 def test_one_argument_for_each_entry_of_the_key() -> None:
-    """Alternatives are one entry, and a key without entries has no arguments."""
+    """Alternatives are one entry, and a key without entries has no arguments. A function in C may have no signature."""
     seen: list[tuple[Any, ...]] = []
 
     def limits_of(*values: Any) -> str:
@@ -176,6 +176,7 @@ def test_one_argument_for_each_entry_of_the_key() -> None:
     build(limits_of, key=["user", "ip"]).hit(ALICE)
     build(limits_of, key=[]).hit({})
     assert seen == [("/a", "192.0.2.7"), ("alice", "unknown"), ()]
+    assert quotas(build({"alice": "5/minute"}.__getitem__, key="user"), ALICE) == ["5/minute"]
 
 
 def test_the_function_receives_the_value_of_the_feature() -> None:
