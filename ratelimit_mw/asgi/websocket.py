@@ -47,16 +47,23 @@ class WebSocketAdmission(ASGIAdmission):
         """Reject the handshake: with a whole response where the server can send one, else by closing (403)."""
         if not self._has_received:
             await self._receive()
-        if _DENIAL in (self.native.get("extensions") or {}):
+        if self._can_deny:
             await super().reject(self._receive, self._deny)
         else:
             await self.server_send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         self.status = self.verdict.status
 
     async def send(self, message: Message) -> None:
-        """Pass on a message of the application, unless the connection was closed here."""
-        if self.is_open and not self._is_closed and self._is_rejection(message):
-            await self._close()
+        """Pass on a message of the application, unless the connection was closed here.
+
+        An error handler responds to a rejection as to one of an HTTP request. Not every connection can carry it.
+        """
+        if not self._is_closed and self._is_rejection(message):
+            if self.is_open:
+                await self._close()
+            elif not self._can_deny:
+                self._is_closed = True
+                await self.reject(self._receive)
         if not self._is_closed:
             if message["type"] == "websocket.close" and self.status is None:
                 self.status = 403
@@ -95,8 +102,13 @@ class WebSocketAdmission(ASGIAdmission):
         if verdict.denied or not rejecting or rejecting - dropping:
             await self._close()
 
+    @property
+    def _can_deny(self) -> bool:
+        """Whether the server can send a whole response to a handshake."""
+        return _DENIAL in (self.native.get("extensions") or {})
+
     def _is_rejection(self, message: Message) -> bool:
-        """Return whether an error handler responds to a rejection, as it does to one of an HTTP request."""
+        """Return whether an error handler responds to a rejection."""
         is_rejected = not self.verdict or message.get("status") == _TOO_MANY
         return is_rejected and message["type"].startswith(_DENIAL)
 

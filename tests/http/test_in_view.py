@@ -122,9 +122,9 @@ async def too_many(request: Any, error: Any) -> JSONResponse:
     return JSONResponse({"error": "wait"}, status_code=error.verdict.status)
 
 
-@each("kind", [RateLimitExceeded, 429])
+@each("kind", [RateLimitExceeded, HTTPException, 429])
 def test_a_handler_for_requests_closes_an_open_websocket(kind: Any) -> None:
-    """An open connection cannot carry its response. Before the connection is accepted, it is the response."""
+    """An open connection cannot carry its response. Before it is accepted, those of some servers can."""
 
     async def view(websocket: Any) -> None:
         if "early" in websocket.query_params:
@@ -136,6 +136,7 @@ def test_a_handler_for_requests_closes_an_open_websocket(kind: Any) -> None:
 
     app = application([WebSocketRoute("/ws", view)], POST, exception_handlers={kind: too_many})
     assert kinds(connect(app, said=["hi"])) == ["accept", "hi", 1013]
+    assert kinds(connect(app, query_string=b"early")) == [1008]
     early = connect(app, query_string=b"early", extensions={"websocket.http.response": {}})
     assert [message["type"] for message in early] == ["websocket.http.response.start", "websocket.http.response.body"]
 
