@@ -209,14 +209,15 @@ def test_a_changed_file_of_clients_is_followed(tmp_path: Path, file: Path, later
     assert rest_later(limiter, later) == (8, 8)
 
 
+@pytest.mark.parametrize("half", ["{", '{"192.0.2.7": "6/minute"}'])
 def test_a_new_file_of_clients_waits_for_its_writer(
-    tmp_path: Path, file: Path, later: Later, caplog: pytest.LogCaptureFixture
+    half: str, tmp_path: Path, file: Path, later: Later, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The settings that name it may have rested before. What it has until then is no mistake."""
     limiter, clients = limiter_of(file), tmp_path / "clients.json"
     later.write(file, f'{toml()}per_key = "clients.json"\n')
     later.passed += 11
-    for content in ("{", "{}", '{"192.0.2.7": "7/minute"}'):
+    for content in (half, '{"192.0.2.7": "7/minute"}'):
         later.write(clients, content)
         later.passed += 0.9
         assert rest(limiter) == (3, 3)
