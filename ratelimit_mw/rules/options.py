@@ -156,7 +156,9 @@ class RuleOptions(RuleDefaults, total=False):
         Literal["demand", "health"] | None,
         option("The cause of a change of an adaptive rate: its demand, or the health of the service."),
     ]
-    unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
+    unrouted: Annotated[
+        bool, option("Whether the rule may name a path, view, method or scope that no route has.", False)
+    ]
     lease: Annotated[
         str | None,
         partial(parse_percent, most=50),
