@@ -49,7 +49,8 @@ def test_the_rates_of_the_settings_are_read() -> None:
         assert served.ask(headers={"x-token": "bob"}).status_code == 200
         anonymous = [served.ask() for _ in range(2)]
         assert [response.status_code for response in anonymous] == [200, 429]
-        assert anonymous[0]["ratelimit-policy"] == '"anon";q=1;w=86400, "user";q=2;w=3600'
+        policies = anonymous[0]["ratelimit-policy"].split(", ")
+        assert sorted(policies) == ['"anon";q=1;w=86400', '"user";q=2;w=3600']  # in the order of their first use
         assert served.ask(client="198.51.100.9").status_code == 200
 
 
