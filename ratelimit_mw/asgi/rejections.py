@@ -52,7 +52,7 @@ def _http_error() -> type[RateLimitExceeded]:
     return RateLimitHTTPException
 
 
-def handler_of(app: Any, status: int | None = None) -> Callable[[Any, Any], Any] | None:
+def handler_of(app: Any, status: int) -> Callable[[Any, Any], Any] | None:
     """Return the own handler of an application for rejections: for their error, their status, or ``HTTPException``."""
     registered: Mapping[Any, Any] = getattr(app, "exception_handlers", None) or {}
     kinds = (*_ERRORS, status, *(each for each in _http_error().__mro__ if each is not Exception))
@@ -69,12 +69,17 @@ async def respond(app: Any, verdict: Verdict, scope: Any, receive: Any) -> Calla
     handler = handler_of(app, verdict.status)
     if handler is None:
         return None
-    from starlette.concurrency import run_in_threadpool  # only an application of Starlette has handlers
-    from starlette.requests import Request
+    from starlette.requests import Request  # only an application of Starlette has handlers
 
-    request, error = Request({"app": app, **scope}, receive), http_error(verdict)
+    return await _call(handler, Request({"app": app, **scope}, receive), verdict)  # type: ignore[no-any-return]
+
+
+async def _call(handler: Callable[[Any, Any], Any], request: Any, verdict: Verdict) -> Any:
+    from starlette.concurrency import run_in_threadpool
+
+    error = http_error(verdict)
     if iscoroutinefunction(handler):
-        return await handler(request, error)  # type: ignore[no-any-return]
+        return await handler(request, error)
     return await run_in_threadpool(handler, request, error)
 
 
@@ -85,10 +90,10 @@ def _is_default(handler: Any) -> bool:
 def handle_rejections(app: Any) -> None:
     """Give an application of Starlette a handler for the rejections of its views, where it has none for the error.
 
-    Starlette handles errors of a view inside the middleware, in a mounted application where that is mounted. It calls
-    the handlers of the application first.
+    Starlette handles errors of a view inside the middleware, in a mounted application where that is mounted. Each
+    application responds with 500 to an error without a handler, such as a rejection that is no ``HTTPException``.
     """
-    if not hasattr(app, "exception_handlers") or handler_of(app) is not None:
+    if any(error in getattr(app, "exception_handlers", _ERRORS) for error in _ERRORS):
         return
     for layer in (app, *layers_of(app.middleware_stack)):  # a stack that is built later takes those of the application
         if hasattr(layer, "add_exception_handler"):
@@ -96,11 +101,13 @@ def handle_rejections(app: Any) -> None:
 
 
 async def _respond(request: Any, error: RateLimitExceeded) -> Any:
-    """Return the ASGI application that responds to a rejection as the middleware does; raise it without one."""
+    """Respond by the application's own handler, else as the middleware does. Raise the rejection without one."""
     admission = request.scope.get(ADMISSION)
     if admission is None or request.scope["type"] != "http":
         raise error
-    admission.verdict = error.verdict
+    admission.verdict = verdict = error.verdict
+    if (handler := handler_of(request.scope.get("app"), verdict.status)) is not None:
+        return await _call(handler, request, verdict)
     return lambda _, receive, send: admission.reject(receive, send)
 
 

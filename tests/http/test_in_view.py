@@ -143,11 +143,17 @@ def test_a_handler_for_requests_closes_an_open_websocket(kind: Any) -> None:
 
 @each("kind", [RateLimitExceeded, HTTPException, 429])
 @each("is_mounted", [False, True])
-def test_handlers_take_the_rejections_of_views(kind: Any, is_mounted: bool) -> None:
-    """Starlette calls them for an error of a view. Your function responds to a rejection of the middleware."""
+@each("is_plain", [False, True])
+def test_handlers_take_the_rejections_of_views(kind: Any, is_mounted: bool, is_plain: bool) -> None:
+    """That of a ``Verdict`` is no HTTPException. Your function responds to a rejection of the middleware."""
 
     async def view(request: Any) -> PlainTextResponse:
-        await check(request, "post")
+        try:
+            await check(request, "post")
+        except RateLimitExceeded as error:
+            if is_plain:
+                error.verdict.raise_for_limit()
+            raise
         return PlainTextResponse("ok")
 
     app = Starlette(routes=[Route("/", view)], exception_handlers={kind: too_many})
