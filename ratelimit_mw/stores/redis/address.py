@@ -14,11 +14,13 @@ from ..servers import TLS_OPTIONS, Server, parse_servers, parse_tls, split_login
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
 _SENTINEL_LOGIN: Final = ("sentinel_username", "sentinel_password")
-OPTIONS: Final = ("prefix", "db", *TLS_OPTIONS, *_SENTINEL_LOGIN)
+_LOGIN: Final = ("username", "password")
+OPTIONS: Final = ("prefix", "db", *TLS_OPTIONS, *_SENTINEL_LOGIN, *_LOGIN)
 
 # Options that belong to some schemes only: which ones, and the hint otherwise.
 _RESTRICTED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
     (TLS_OPTIONS, lambda scheme: scheme.startswith("rediss"), "TLS needs rediss://"),
+    (_LOGIN, lambda _: False, "write the login before the host or path, as in redis://app:secret@cache"),
     (_SENTINEL_LOGIN, lambda scheme: scheme.endswith("+sentinel"), "only redis+sentinel:// has sentinels"),
     (
         ("db",),
