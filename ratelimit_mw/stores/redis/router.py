@@ -183,7 +183,7 @@ class Router:
                 again = [Call(b"ASKING", (), (), call.slot), call]
         elif code == "TRYAGAIN" and not call.is_alone:
             call.is_alone = True
-        elif isinstance(error, NotRunError) and owner not in (source, NOWHERE):
+        elif isinstance(error, NotRunError | NotConnectedError) and owner not in (source, NOWHERE):
             source = owner
         else:
             if code in _UNWELL or not (code or isinstance(error, RateLimitError)):

@@ -216,6 +216,23 @@ def test_a_connect_ends_before_its_call(servers: Servers, cluster: Router) -> No
     assert servers.sent == []
 
 
+def test_a_call_follows_the_map_that_was_read_while_it_connected(
+    servers: Servers, cluster: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel of a server that has left is closed then, and nothing was sent."""
+    connect = servers.connect
+
+    async def closed(location: Location, deadline: float) -> Any:
+        if location == A:
+            cluster.map.load([[0, 16383, [b"c", 3]]], B)
+            raise TimeoutError
+        return await connect(location, deadline)
+
+    monkeypatch.setattr(servers, "connect", closed)
+    assert ask(cluster, servers) == b"counted"
+    assert servers.sent == ["c:EVALSHA"]
+
+
 @pytest.mark.parametrize(("successor", "sent"), [(C, ["c:EVALSHA"]), (A, [])])
 def test_another_server_names_the_successor_of_one_that_cannot_be_reached(
     servers: Servers, cluster: Router, successor: Location, sent: list[str]
