@@ -140,12 +140,12 @@ class FileFollower(Follower):
                     return pause
                 self._reloads.replace(settings, unchanged)
             except Exception:
-                now = _identities_now((*self._known, *files))
-                if now != {**now, **files}:  # it read a file that was being written
+                current = _identities_now((*self._known, *files))
+                if current != {**current, **files}:  # it read a file that was being written
                     return self._quiet
                 if not is_manual and (pause := self._wait_for_new(files)) > 0:
                     return pause
-                self._known = now
+                self._known = current
                 raise
             self._logged = ""
             # This comes last: a request that finds no change does not wait for this thread.
