@@ -219,8 +219,8 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     Returns:
         By rule, its ``limit``, its ``remaining`` amount, and ``reset_after``, the seconds until all is left again.
         Without names of rules, a rule has the name that clients see in the headers.
-        A rule without a key in this request, or in shadow mode, is not included. While the function of a rule's limits
-        fails, only that rule is.
+        A rule without a key in this request, or in shadow mode, is not included. If the function of a rule's limits
+        fails, the result has only that rule.
 
     Raises:
         ConfigError: There is no such rule, or nothing provides a feature of its key.
