@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from ..decision import Correction, decide_all
@@ -72,32 +73,35 @@ class TimedCall(ByteCall):
             if problem is not None:
                 calls = await self.way.result(self.turn, self.due)
             if calls:
-                await self.way.complete(self._lead(calls))
+                await self.way.complete(self._lead(calls), partial(self._end_turn, calls))
         finally:
             if problem is not None and not isinstance(problem, TimeoutError):
                 raise problem  # the caller was cancelled
 
     async def _lead(self, calls: Sequence[TimedCall]) -> None:
-        """Run these calls, of which this one has most time left, and end the turn. A damaged state fails its own."""
+        """Run these calls, of which this one has most time left. A damaged state fails its own."""
         self.turn, left = Future(), calls
-        try:
-            while True:
-                try:
-                    await self.run_all(left)
-                    break
-                except StateError as error:  # nothing was written
-                    for each in [each for each in left if not each.keys.isdisjoint(error.keys)] or left:
-                        each.end(error)
-                    left = [each for each in left if not each.turn.done()]
-            for each in left:
-                each.end()
-        except BaseException as error:
-            for each in left:
-                each.end(error if isinstance(error, Exception) else TimeoutError())
-            raise
-        finally:
-            self.way.turns.end(calls)
+        while True:
+            try:
+                await self.run_all(left)
+                break
+            except StateError as error:  # nothing was written
+                for each in [each for each in left if not each.keys.isdisjoint(error.keys)] or left:
+                    each.end(error)
+                left = [each for each in left if not each.turn.done()]
+            except Exception as error:
+                for each in left:
+                    each.end(error)
+                raise
+        for each in left:
+            each.end()
         self.turn.result()
+
+    def _end_turn(self, calls: Sequence[TimedCall]) -> None:
+        """End the turn of calls. Those without a result fail: the work was cancelled, maybe before it began."""
+        for each in calls:
+            each.end(TimeoutError())
+        self.way.turns.end(calls)
 
     def end(self, error: Exception | None = None) -> None:
         """Let the caller continue, before the other calls of its turn end. No call runs this one any longer."""

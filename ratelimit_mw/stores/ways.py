@@ -46,9 +46,12 @@ class Threads(_Way):
         """Return the result of another thread, or ``TimeoutError``."""
         return self.clock.result(future, due)
 
-    async def complete(self, work: Awaitable[None]) -> None:
-        """Do work that others wait for. It is completed when its caller is cancelled."""
-        await work
+    async def complete(self, work: Awaitable[None], then: Callable[[], None]) -> None:
+        """Do work that others wait for, and ``then`` what ends it. It is completed when its caller is cancelled."""
+        try:
+            await work
+        finally:
+            then()
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -105,14 +108,18 @@ class EventLoop(_Way):
         wrapped.add_done_callback(take_error)
         return await self.clock.result(wrapped, due)
 
-    async def complete(self, work: Awaitable[None]) -> None:
+    async def complete(self, work: Awaitable[None], then: Callable[[], None]) -> None:
         task = asyncio.ensure_future(work)
         task.add_done_callback(take_error)
+        task.add_done_callback(lambda _: then())
         try:
-            await asyncio.shield(task)
+            await asyncio.wait((task,))
         except asyncio.CancelledError:
             await asyncio.wait((task,))  # then it is known which corrections are left
             raise
+        if task.cancelled():  # which would look as if the caller was
+            raise TimeoutError
+        task.result()
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -11,6 +11,7 @@ from servers import Server, wait_for
 from store_races import in_processes
 
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.errors import StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import ALGORITHMS, limit_of
@@ -82,6 +83,26 @@ def test_an_event_loop_goes_on_after_all_its_tasks_were_cancelled(memcached_serv
     for turns in range(12):
         with opened(memcached_server, timeout_us=1_000_000) as store:
             assert 989 <= asyncio.run(closing(store, scenario(store, turns))) <= 999, turns
+
+
+def test_a_call_whose_task_is_cancelled_before_its_first_step_frees_its_keys(memcached_server: Server) -> None:
+    """The waiting calls of its turn fail, and the next request is decided."""
+
+    async def scenario(store: MemcachedStore) -> tuple[list[Any], int]:
+        limit = limit_of("1000/day")
+        await store.aapply([hit(limit, 0)], NOW)
+        requests = [asyncio.ensure_future(store.aapply([hit(limit)], NOW)) for _ in range(3)]
+        known = asyncio.all_tasks()
+        while not (leading := asyncio.all_tasks() - known):
+            await asyncio.sleep(0)
+        for task in leading:
+            task.cancel()
+        found = await asyncio.gather(*requests, return_exceptions=True)
+        return [type(each) for each in found], (await store.aapply([hit(limit)], NOW))[0].remaining
+
+    with opened(memcached_server, timeout_us=1_000_000) as store:
+        found, remaining = asyncio.run(closing(store, scenario(store)))
+    assert (found, remaining) == ([list, StoreError, StoreError], 998)
 
 
 def hold_slots(place: str, results: Any) -> None:
