@@ -14,9 +14,10 @@ from forked import become_child, exit_code
 from redis_handles import address
 from servers import Server, wait_for
 
-from ratelimit_mw import Limiter, Rule, forksafe
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.heartbeat import Heartbeat
+from ratelimit_mw.runtime import forksafe
+from ratelimit_mw.runtime.heartbeat import Heartbeat
 from ratelimit_mw.stores import MemoryStore
 
 CLIENT = {"ip": "192.0.2.7"}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.stores.wire import Flight, LoopConnection
 

@@ -17,7 +17,7 @@ from ..operations.clients import bans
 from ..operations.overrides import list_overrides
 from ..operations.overview import Overview, row_of
 from ..operations.traffic import LogOutcomes, TrafficSeries, missing_text
-from ..stores.blocking import blocking_call, run_blocking
+from ..runtime.blocking import blocking_call, run_blocking
 from ..stores.url import redacted_url
 from ..traffic import Curve
 from .view import View

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from ..forksafe import create_lock
+from ..runtime.forksafe import create_lock
 from .limit import Charge, Correction, Decision, Limit, charge_of
 
 lock = create_lock(sys.modules[__name__], "lock", threading.RLock)

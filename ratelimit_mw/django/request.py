@@ -21,7 +21,7 @@ from ..http.request import is_utf8
 from ..keys.features import INVALID
 from ..keys.forms import normalize_host
 from ..rules.marks import NOWHERE, Destination
-from ..stores.blocking import is_on_event_loop
+from ..runtime.blocking import is_on_event_loop
 from ..wsgi.exchange import WSGIRequest, environ_key
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from flask import Flask
 from werkzeug.routing import MapAdapter, Rule
 
 from ..errors import ConfigError
-from ..forksafe import create_lock
 from ..http.limits import HttpLimiter
 from ..http.routes import Route, marked_view, marks_by_method
 from ..rules.marks import ViewMarks, marks_of, readers
+from ..runtime.forksafe import create_lock
 from ..settings import SETTING
 from ..wsgi.url_map import MapRoutes
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
-from ..forksafe import create_lock
 from ..rules.marks import Mark
 from ..rules.plan import Plan
-from ..stores.blocking import Call, blocking_call, is_on_event_loop, twins
+from ..runtime.blocking import Call, blocking_call, is_on_event_loop, twins
+from ..runtime.forksafe import create_lock
 from .headers import FIELD_NAMES, Header, TextHeader, as_text
 from .limits import HttpLimits
 from .rejection import PreparedRejection

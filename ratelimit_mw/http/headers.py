@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from ..clock import SECOND
 from ..decision import Decision, Limit, Verdict
-from ..forksafe import CHANCE
+from ..runtime.forksafe import CHANCE
 
 Header = tuple[bytes, bytes]
 TextHeader = tuple[str, str]

@@ -17,7 +17,7 @@ from ..keys.features import checked_name, is_email
 from ..keys.forms import normalized_email
 from ..rules.names import printable
 from ..rules.plan import Plan
-from ..stores.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
+from ..runtime.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 from ..testmode import testmode
 from .admission import ADMISSION, Admission
 from .features import FeatureReader

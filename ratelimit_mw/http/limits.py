@@ -18,6 +18,7 @@ from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
+from ..runtime.blocking import Call, blocking_call, twins
 from ..settings import (
     OF_LIMITER,
     HttpOptions,
@@ -27,7 +28,6 @@ from ..settings import (
     load_settings,
     with_options,
 )
-from ..stores.blocking import Call, blocking_call, twins
 from .features import FeatureReader
 from .functions import IDENTIFY, CheckedFunctions, FeatureFunctions, Read
 from .headers import HeaderWriter

@@ -33,8 +33,8 @@ from ..rules.compiled import CompiledRule
 from ..rules.lookup import UNLIMITED
 from ..rules.overrides import ClientOverride, ban_of
 from ..rules.rule import parse_limits
+from ..runtime.blocking import Call, twins
 from ..stores import Store
-from ..stores.blocking import Call, twins
 from ..stores.url import redacted_url
 from .clocks import Clocks
 from .gates import Gates

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from ..clock import SECOND, Clock, now_us, wall_us
 from ..decision import SHED, Decision, Hit, Limit, Tuning, Verdict, build_verdict, rule_of
-from ..forksafe import CHANCE, create_lock
 from ..keys.features import Features
 from ..rules.plan import Plan
 from ..rules.priorities import REQUEST_START
+from ..runtime.forksafe import CHANCE, create_lock
 from .adaptive import Aimd, start
 
 _MAX_KEYS: Final = 5_000

@@ -19,10 +19,10 @@ from ..rules.lookup import find_limits
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
+from ..runtime.blocking import Call, async_call, blocking_call, run_beside, run_blocking, twins
 from ..settings import Settings, SettingsSource, with_options
 from ..settings.options import checked_observers
 from ..stores import MemoryStore, Store, open_store
-from ..stores.blocking import Call, async_call, blocking_call, run_beside, run_blocking, twins
 from ..testmode import testmode
 from ..traffic import TrafficLog
 from .clients import Clients

@@ -9,9 +9,9 @@ from weakref import WeakValueDictionary
 from ..errors import ConfigError, StateError, StoreError
 from ..rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ..rules.ruleset import RuleSet
+from ..runtime.blocking import Call, run_beside
 from ..stores import Store
 from ..stores.base import MAX_RECORD
-from ..stores.blocking import Call, run_beside
 from ..stores.url import redacted_url
 from .clocks import Clocks
 from .reloads import Reloads

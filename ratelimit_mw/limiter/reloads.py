@@ -10,13 +10,13 @@ from typing import Protocol
 from weakref import WeakSet
 
 from ..errors import ConfigError
-from ..forksafe import create_lock
 from ..keys.features import Features
 from ..keys.parts import as_counted
 from ..rules.marks import Mark
 from ..rules.named_rules import checked_rules
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
+from ..runtime.forksafe import create_lock
 from ..settings import Settings
 from .followers.follower import Watch
 

@@ -14,7 +14,7 @@ from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
-from ..stores.blocking import Call, async_call, blocking_call, run_blocking, twins
+from ..runtime.blocking import Call, async_call, blocking_call, run_blocking, twins
 from .clocks import Clocks
 from .reloads import Reloads
 from .remote.store import Counts

@@ -16,12 +16,12 @@ from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import SECOND, monotonic, now_us
 from ..decision import Correction, Hit, PendingCorrection, Receipt, SlotCost, Verdict
 from ..errors import StoreError
-from ..forksafe import create_lock
-from ..heartbeat import Heartbeat
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
-from ..stores.blocking import Call, blocking_call, is_on_event_loop, run_blocking
+from ..runtime.blocking import Call, blocking_call, is_on_event_loop, run_blocking
+from ..runtime.forksafe import create_lock
+from ..runtime.heartbeat import Heartbeat
 from .clocks import Clocks
 from .remote.breaker import NotAskedError
 from .remote.store import Counts

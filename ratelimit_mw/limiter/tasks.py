@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from ..stores.blocking import Call, blocking_call, is_on_event_loop
+from ..runtime.blocking import Call, blocking_call, is_on_event_loop
 
 Result = TypeVar("Result")
 

@@ -10,10 +10,10 @@ from functools import cache
 from typing import Final
 
 from ..errors import MissingExtraError
-from ..forksafe import create_lock
-from ..heartbeat import Heartbeat
 from ..limiter.observers.events import Event, Labels, RequestOutcomes
 from ..limiter.observers.readers import OutcomeReader
+from ..runtime.forksafe import create_lock
+from ..runtime.heartbeat import Heartbeat
 from . import BUCKETS, GAUGES, REQUESTS, STORE
 
 try:

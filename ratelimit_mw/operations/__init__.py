@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..limiter.limiter import Limiter
-from ..stores.blocking import Call, twins
+from ..runtime.blocking import Call, twins
 from . import clients, inspect, overrides, traffic  # noqa: F401 - they declare the operations
 from .answer import Answer, Cell, Line, Table
 from .arguments import OPERATIONS, AdminOperation, decode, read_features

@@ -13,7 +13,7 @@ from ..keys.features import Features
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
-from ..stores.blocking import Call, async_call
+from ..runtime.blocking import Call, async_call
 from ..stores.url import redacted_url
 from .answer import (
     Answer,

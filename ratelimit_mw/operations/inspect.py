@@ -11,7 +11,7 @@ from ..keys.features import Features
 from ..limiter.clients import KeyStates
 from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule, similar_names, words_of_entries
-from ..stores.blocking import Call
+from ..runtime.blocking import Call
 from .answer import Answer, Cell, Table, decision_json, span_text, words_of_client
 from .arguments import Most, OnlyRule, operation, read_features
 from .clients import (

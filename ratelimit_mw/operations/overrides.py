@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..limiter.limiter import Limiter
-from ..stores.blocking import Call
+from ..runtime.blocking import Call
 from .answer import Answer, Cell, Table, client_json, override_json, time_text, words_of
 from .arguments import Client, Length, Limits, RuleName, operation
 from .clients import ALL_CLIENTS, SPELLING, named_client, notes_on_interval, place_of

@@ -13,7 +13,7 @@ from ..limiter.observers.events import REJECTED, Outcome
 from ..limiter.observers.traffic import event_of, rule_in_log
 from ..quota import parse_duration
 from ..rules.ruleset import RuleSet
-from ..stores.blocking import Call, run_beside
+from ..runtime.blocking import Call, run_beside
 from ..traffic import TrafficLog
 from .answer import Answer, Cell, Table, client_text, period_text, time_json
 from .arguments import Last, Most, OnlyRule, operation

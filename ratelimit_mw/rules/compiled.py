@@ -16,7 +16,7 @@ from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker, Secret
 from ..keys.parts import Part
 from ..quota import Quota, checked_cost
-from ..stores.blocking import Call
+from ..runtime.blocking import Call
 from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup, find_limits
 from .named_rules import NamedRule
 from .overrides import OverrideTable

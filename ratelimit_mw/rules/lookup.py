@@ -24,7 +24,7 @@ from ..decision import Limit
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, Features
 from ..keys.parts import LONGEST, Part, part_of
-from ..stores.blocking import Call, PerLoop, is_on_event_loop, run_once
+from ..runtime.blocking import Call, PerLoop, is_on_event_loop, run_once
 from .declaration import checked_call, is_async
 
 Result = TypeVar("Result")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, join_path
-from ..stores.regular import read_regular
+from ..runtime.regularfile import read_regular
 
 Steps = tuple[str | int, ...]
 DEFAULTS: Final = "defaults"

@@ -17,7 +17,7 @@ from ..errors import ConfigError, MissingExtraError, error_path
 from ..rules.declaration import kinds_of, options_of
 from ..rules.match import FeatureValues
 from ..rules.places import steps_of, yaml_lines
-from ..stores.regular import read_regular
+from ..runtime.regularfile import read_regular
 
 _PLACE: Final = re.compile(r"line (\d+),? column")
 

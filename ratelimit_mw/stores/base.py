@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from ..decision import Correction, Decision, Hit, Limit
 from ..errors import ConfigError
-from .blocking import async_form
+from ..runtime.blocking import async_form
 
 LOOKED_AT: Final = 1_000
 """The maximum number of keys that one call of ``list_keys`` looks at."""

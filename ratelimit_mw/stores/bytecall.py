@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from ..clock import SECOND
 from ..decision import Correction, Decision, Hit, SlotCost, decide_all, reject_uncounted
 from ..errors import StateError
-from ..forksafe import CHANCE
+from ..runtime.forksafe import CHANCE
 from .base import RECORDS
 
 FOR_EVER: Final = 1 << 62

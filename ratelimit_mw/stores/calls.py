@@ -15,10 +15,10 @@ from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import SECOND, monotonic
 from ..decision import Correction
 from ..errors import ConfigError, RateLimitError, StoreError
-from ..forksafe import check_process, run_in_child
-from ..heartbeat import Heartbeat
+from ..runtime.blocking import PerLoop, forms, run_blocking
+from ..runtime.forksafe import check_process, run_in_child
+from ..runtime.heartbeat import Heartbeat
 from .base import Store
-from .blocking import PerLoop, forms, run_blocking
 from .budget import STARTING
 from .ways import EventLoop, Threads, Way, forget_transports
 from .wire import ReplyError

@@ -8,7 +8,7 @@ import ssl
 from functools import partial
 from typing import Any, Final
 
-from .blocking import run_once
+from ..runtime.blocking import run_once
 from .servers import Server
 from .ways import Tls, Way
 from .wire import Codec

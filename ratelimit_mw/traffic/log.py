@@ -14,9 +14,9 @@ from weakref import WeakSet
 
 from ..clock import SECOND, Clock, checked_clock, fast_clock, now_us
 from ..errors import ConfigError, RateLimitError, StoreError
-from ..forksafe import CHANCE, check_process, create_lock
-from ..heartbeat import Heartbeat
 from ..quota import MAX_AMOUNT
+from ..runtime.forksafe import CHANCE, check_process, create_lock
+from ..runtime.heartbeat import Heartbeat
 from ..stores.url import redacted_url
 from .counts import MOST_CLIENTS, Batch, Curve, EventCounts, Key, TopClients, add_records, drop_expired, merged, name_of
 from .retention import DAY

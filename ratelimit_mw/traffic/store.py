@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
 from ..errors import ConfigError, MissingExtraError, suggestion
-from ..forksafe import create_lock
+from ..runtime.forksafe import create_lock
 from ..stores.url import check_store_url, family_of
 from .counts import Batch, EventCounts, Events, add_events, drop_expired, merged
 from .retention import DEFAULT, Retention

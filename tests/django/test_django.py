@@ -19,7 +19,7 @@ from tables import each
 
 from ratelimit_mw import Limiter, Rejection, Rule
 from ratelimit_mw.django import RateLimitMiddleware, limit
-from ratelimit_mw.stores.blocking import is_on_event_loop
+from ratelimit_mw.runtime.blocking import is_on_event_loop
 
 # Models can be imported after django_calls has configured Django.
 from django.contrib.auth.backends import ModelBackend  # isort: skip

@@ -16,8 +16,8 @@ from ratelimit_mw import Limiter, Quota, RateLimitExceeded, Rule
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Charge, Verdict
-from ratelimit_mw.heartbeat import Heartbeat
 from ratelimit_mw.limiter import slots as held_slots
+from ratelimit_mw.runtime.heartbeat import Heartbeat
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock
 

@@ -12,9 +12,9 @@ from tables import each, expect_error
 from ratelimit_mw import Decision, Limiter, Rule, StoreError
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StateError
+from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.base import KeyPage
-from ratelimit_mw.stores.blocking import run_blocking
 from ratelimit_mw.testing import ManualClock
 
 

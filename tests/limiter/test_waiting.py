@@ -16,8 +16,8 @@ from tables import expect_error
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter import slots
+from ratelimit_mw.runtime.blocking import async_call
 from ratelimit_mw.stores import MemoryStore, Store
-from ratelimit_mw.stores.blocking import async_call
 from ratelimit_mw.testing import ManualClock
 
 ANN, BOB = {"user": "ann"}, {"user": "bob"}

@@ -9,8 +9,8 @@ from servers import wait_for
 from ratelimit_mw import Quota, StoreError
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Charge, Correction
+from ratelimit_mw.runtime.blocking import run_once
 from ratelimit_mw.stores import calls, open_store
-from ratelimit_mw.stores.blocking import run_once
 from ratelimit_mw.stores.calls import UnmadeCorrections
 
 RATE, SLOTS = (build_limit("api", 0, Quota.parse(quota), "gcra") for quota in ("5/minute", "5 concurrent"))

@@ -13,7 +13,7 @@ from servers import wait_for
 
 from ratelimit_mw.decision import Correction, Hit
 from ratelimit_mw.errors import StateError, StoreError
-from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores.bytecall import Write
 from ratelimit_mw.stores.bytestore import ByteStore
 from ratelimit_mw.stores.turns import Turns

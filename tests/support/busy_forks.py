@@ -19,10 +19,11 @@ from typing import Any
 
 from forked import exit_code
 
-from ratelimit_mw import Limiter, Rule, forksafe
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.clock import now_us
 from ratelimit_mw.limiter import slots as slots_module
+from ratelimit_mw.runtime import forksafe
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import MemoryStore, Store, open_store
 

@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from ratelimit_mw import forksafe
+from ratelimit_mw.runtime import forksafe
 
 
 def exit_code(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from ratelimit_mw.stores.blocking import is_on_event_loop
+from ratelimit_mw.runtime.blocking import is_on_event_loop
 from ratelimit_mw.stores.calls import CallStore
 
 

@@ -15,8 +15,9 @@ from servers import Server, wait_for
 from tables import each, expect_error
 from traffic_records import NOW, BruteForce, ranges, record_all, records
 
-from ratelimit_mw import ConfigError, StoreError, forksafe
+from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw import clock as machine_clock
+from ratelimit_mw.runtime import forksafe
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.traffic import TrafficLog, counts
 from ratelimit_mw.traffic.retention import DEFAULT, Retention

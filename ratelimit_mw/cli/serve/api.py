@@ -22,8 +22,8 @@ from ...operations.arguments import Arguments, arguments_of, decode, of_texts
 from ...quota import checked_cost
 from ...rules.plan import Plan
 from ...rules.ruleset import RuleSet
+from ...runtime.blocking import async_call
 from ...settings import Settings
-from ...stores.blocking import async_call
 from .gateway import Gateway, ProblemError, check_decided_at_once, check_for_gateway, invalid_headers, path_of_target
 
 Fields = Mapping[str, Any]

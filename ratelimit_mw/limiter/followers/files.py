@@ -14,10 +14,10 @@ from typing import Final
 
 from ...clock import SECOND, machine, monotonic
 from ...errors import ConfigError, RateLimitError
-from ...forksafe import run_in_child
+from ...runtime.blocking import Call, run_once
+from ...runtime.forksafe import run_in_child
 from ...settings import loaded_again
 from ...settings.files import Identities, identity_of
-from ...stores.blocking import Call, run_once
 from ..observers.observers import import_observers
 from ..reloads import Reloads
 from ..tasks import result_of

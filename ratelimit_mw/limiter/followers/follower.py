@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...clock import monotonic
-from ...forksafe import run_in_child
-from ...stores.blocking import Call, blocking_call, is_on_event_loop, twins
+from ...runtime.blocking import Call, blocking_call, is_on_event_loop, twins
+from ...runtime.forksafe import run_in_child
 
 _EARLY: Final = 0.75
 """The part of the interval after which a request begins the next look, so that a busy worker never waits for one."""

@@ -10,8 +10,8 @@ from typing import Final
 
 from ...clock import SECOND, monotonic
 from ...errors import RateLimitError, StateError
-from ...forksafe import run_in_child
-from ...stores.blocking import Call, run_once, twins
+from ...runtime.blocking import Call, run_once, twins
+from ...runtime.forksafe import run_in_child
 from ..overrides import Overrides
 from ..reloads import Reloads
 from ..remote.store import RemoteStore

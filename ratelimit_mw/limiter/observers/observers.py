@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from ...clock import monotonic
 from ...decision import Decision, Verdict
 from ...errors import ConfigError, error_path
-from ...forksafe import check_process, create_lock
+from ...runtime.forksafe import check_process, create_lock
 from ...settings import Settings
 from ...settings.options import checked_observer
 from ...testmode import testmode

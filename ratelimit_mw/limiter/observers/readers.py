@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from ...forksafe import create_lock
+from ...runtime.forksafe import create_lock
 from .events import Event, Labels, RequestOutcomes
 
 MAX_SERIES: Final = 1000

@@ -7,7 +7,7 @@ import threading
 from typing import Final
 
 from ...clock import monotonic
-from ...forksafe import create_lock
+from ...runtime.forksafe import create_lock
 from .events import Event, RequestOutcomes
 
 _MOST_LINES: Final = 10  # per second

@@ -9,7 +9,7 @@ from typing import Final
 
 from ...clock import SECOND, now_us
 from ...errors import StateError, StoreError
-from ...forksafe import CHANCE, create_lock
+from ...runtime.forksafe import CHANCE, create_lock
 
 _MAX_FAILURES: Final = 3
 _FIRST_PROBE: Final = SECOND // 4

@@ -15,7 +15,7 @@ from typing import Final
 
 from ...clock import Clock
 from ...decision import Decision, Hit, Limit, build_denial, count_hits
-from ...forksafe import create_lock
+from ...runtime.forksafe import create_lock
 from ...stores import MemoryStore
 from .cache import LastDecisions
 from .fleet import Fleet

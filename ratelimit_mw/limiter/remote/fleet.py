@@ -17,8 +17,8 @@ from ...algorithms.concurrency import Concurrency
 from ...clock import SECOND, monotonic
 from ...decision import Correction, Decision, Hit, Limit, SlotCost, name_slots
 from ...errors import ConfigError
-from ...forksafe import check_process, run_in_child
 from ...quota import Quota
+from ...runtime.forksafe import check_process, run_in_child
 from ...stores import Store
 from ...testmode import testmode
 

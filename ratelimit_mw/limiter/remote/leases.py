@@ -18,7 +18,7 @@ from typing import Final
 
 from ...clock import Clock
 from ...decision import Charge, Correction, Decision, Hit, Limit
-from ...forksafe import create_lock
+from ...runtime.forksafe import create_lock
 
 MAX_KEYS: Final = 10_000
 _LEASES_PER_PERIOD: Final = 20

@@ -19,10 +19,10 @@ from ... import clock as process
 from ...clock import machine, monotonic, now_us
 from ...decision import Correction, Decision, Hit, Limit
 from ...errors import RateLimitError, StateError, StoreError
-from ...forksafe import create_lock, run_in_child
+from ...runtime.blocking import Call, PerLoop, async_call, blocking_call, run_blocking, twins
+from ...runtime.forksafe import create_lock, run_in_child
 from ...settings import Settings
 from ...stores import MemoryStore, Store
-from ...stores.blocking import Call, PerLoop, async_call, blocking_call, run_blocking, twins
 from ...stores.url import redacted_url
 from ...testmode import testmode
 from ..clocks import Clocks

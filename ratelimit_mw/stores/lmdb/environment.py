@@ -24,7 +24,7 @@ import lmdb
 
 from ...clock import Clock, machine
 from ...errors import StoreError, url_of
-from ..blocking import PerLoop
+from ...runtime.blocking import PerLoop
 from ..budget import ThreadClock
 from .lock import FileLock, LockQueue
 from .records import META, PREFIX, LmdbCall, Transactions

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from ...clock import machine
 from ...errors import StoreError
-from ...forksafe import create_lock
+from ...runtime.forksafe import create_lock
 from ..budget import LoopClock, ThreadClock
 
 # Another process holds the lock for some ten microseconds, as long as eight tries take.

@@ -28,8 +28,8 @@ import lmdb
 from ...clock import machine
 from ...decision import Decision, Hit
 from ...errors import StoreError
+from ...runtime.blocking import run_blocking
 from ..base import LOOKED_AT, KeyPage
-from ..blocking import run_blocking
 from ..bytecall import ByteCall, Write
 
 PREFIX: Final = b"\xffratelimit_mw:"

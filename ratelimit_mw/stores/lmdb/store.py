@@ -11,9 +11,9 @@ from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...clock import Clock
 from ...decision import Correction
 from ...errors import ConfigError, StoreError
-from ...forksafe import check_process
+from ...runtime.blocking import forms
+from ...runtime.forksafe import check_process
 from ..base import Facts
-from ..blocking import forms
 from ..bytestore import ByteStore
 from .address import check_size
 from .environment import environment_at

@@ -11,8 +11,8 @@ from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...decision import Charge, Correction, Decision, Hit, Limit
 from ...errors import StateError
 from ...quota import Quota, parse_duration
+from ...runtime.blocking import run_blocking
 from ..base import Facts
-from ..blocking import run_blocking
 from ..bytecall import Write
 from ..bytestore import ByteStore, StoreCall
 from ..servers import tls_context

@@ -13,7 +13,7 @@ import msgspec
 
 from ...decision import Limit
 from ...errors import url_of
-from ..regular import read_regular
+from ...runtime.regularfile import read_regular
 from .generations import Generations
 
 _MAGIC: Final = b"ratelimit_mw snapshot 6\n"

@@ -23,9 +23,9 @@ from weakref import ref
 from ...clock import SECOND, Clock, now_us
 from ...decision import Correction, Decision, Hit, Limit, prefix_of, withdraw
 from ...errors import ConfigError
-from ...forksafe import create_lock
-from ...heartbeat import Heartbeat
 from ...quota import parse_duration
+from ...runtime.forksafe import create_lock
+from ...runtime.heartbeat import Heartbeat
 from ..base import LOOKED_AT, RECORDS, KeyPage, Store, numbers_in
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import OperationalError
 from psycopg.pq import DiagnosticField, ExecStatus, abc
 
-from ..blocking import run_once
+from ...runtime.blocking import run_once
 from ..budget import LoopClock
 from ..ways import Threads, Way
 from ..wire import MORE, BlockingConnection, LoopConnection, ReplyError

@@ -18,9 +18,9 @@ from typing import ClassVar, Final
 import msgspec
 
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
-from ...forksafe import CHANCE
+from ...runtime.blocking import forms, run_blocking
+from ...runtime.forksafe import CHANCE
 from ..base import LOOKED_AT, Facts, KeyPage
-from ..blocking import forms, run_blocking
 from ..bytecall import DAY, Write
 from ..bytestore import ByteStore, StoreCall
 from ..url import parse_url_of, redacted_url

@@ -16,7 +16,7 @@ import redis.asyncio
 from redis.sentinel import SentinelConnectionPool
 
 from ...errors import ConfigError
-from ..blocking import run_once
+from ...runtime.blocking import run_once
 from ..servers import Server
 from ..ways import EventLoop, Threads, Way
 from .address import Address

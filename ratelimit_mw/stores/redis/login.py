@@ -10,7 +10,7 @@ from typing import Any
 import redis
 from hiredis import Reader, pack_command
 
-from ..blocking import run_once
+from ...runtime.blocking import run_once
 from ..connecting import open_connection
 from ..servers import Server
 from ..ways import Way

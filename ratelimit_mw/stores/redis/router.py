@@ -18,8 +18,8 @@ from redis import ResponseError
 
 from ...clock import monotonic
 from ...errors import ConfigError, RateLimitError
+from ...runtime.blocking import run_blocking
 from ..base import Facts
-from ..blocking import run_blocking
 from ..servers import Server
 from ..ways import EventLoop, Way
 from ..wire import NotConnectedError

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from redis.crc import key_slot
 from redis.credentials import CredentialProvider
 
-from ... import forksafe
 from ...decision import Decision, Hit
 from ...errors import ConfigError
+from ...runtime import forksafe
+from ...runtime.blocking import forms, run_blocking
 from ..base import Facts, Store
-from ..blocking import forms, run_blocking
 from ..calls import CallStore
 from ..servers import tls_context
 from ..url import parse_url_of, redacted_url

@@ -11,7 +11,7 @@ from memcached_handles import LEGAL
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores.bytecall import DAY
 from ratelimit_mw.stores.memcached.address import read_servers
 from ratelimit_mw.stores.memcached.connections import KeyCommands, MemcachedConnections, Rendezvous

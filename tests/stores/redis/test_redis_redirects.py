@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from redis_handles import hit, limit_of
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores.redis import router as router_module
 from ratelimit_mw.stores.redis.address import Address
 from ratelimit_mw.stores.redis.call import HIT, Operation, key_name

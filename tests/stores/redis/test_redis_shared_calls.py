@@ -12,7 +12,7 @@ from servers import Server
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Charge, Correction, Hit, Limit
-from ratelimit_mw.stores.blocking import run_blocking
+from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation
 from ratelimit_mw.testing.reference_store import ReferenceStore, values_of
 

@@ -1,0 +1,1 @@
+"""Threads, event loops, forks and files, as all parts of the package use them. Knows nothing of limits."""
