@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, Final
 
 from ..errors import ConfigError
@@ -37,7 +38,14 @@ UNKNOWN_IP: Final = "unknown"
 UNMATCHED: Final = "unmatched"
 """The value of ``endpoint`` and ``view`` for all requests that match no route."""
 
-INVALID: Final = object()
+
+class Invalid(Enum):
+    """The type of ``INVALID``, which stays one object in copies and pickles."""
+
+    INVALID = "invalid"
+
+
+INVALID: Final = Invalid.INVALID
 """The value of a feature that is present but cannot be parsed. It equals no text, so no client can choose it."""
 
 # The names of django-ratelimit.

@@ -18,7 +18,7 @@ from ipaddress import IPv6Address
 from typing import Any, Final
 from urllib.parse import unquote
 
-from .features import INVALID
+from .features import INVALID, Invalid
 
 _KEPT: Final = 1024
 _LONGEST: Final = 320
@@ -105,7 +105,7 @@ def _host(text: str) -> Any:
         return INVALID
 
 
-def normalized_email(text: str) -> Any:
+def normalized_email(text: str) -> str | Invalid:
     """Normalise an email address, as the feature ``email`` does.
 
     Spaces at the ends, case, width, invisible characters, a trailing dot and the two forms of an international domain

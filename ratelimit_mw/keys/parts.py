@@ -175,9 +175,8 @@ def spellings(part: str, value: str) -> tuple[str, ...]:
 
     Raises ``ConfigError`` for a value that the part never has.
     """
-    place, written = part_of(part), value
-    if is_email(place.feature):
-        written = normalized_email(value)
+    place = part_of(part)
+    written = normalized_email(value) if is_email(place.feature) else value
     if place.feature == "region":
         written = value.upper()
     if written is INVALID:

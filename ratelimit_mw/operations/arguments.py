@@ -176,9 +176,10 @@ def read_features(texts: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"expected NAME=VALUE; got {text!r}")
         name = part_of(name, in_key=False)
-        if is_email(name) and (value := normalized_email(value)) is INVALID:
+        written = normalized_email(value) if is_email(name) else value
+        if written is INVALID:
             raise ConfigError("email has more than 320 characters")
-        given.append((name, value))
+        given.append((name, written))
     features: dict[str, Any] = {}
     for name, values in sorted(group_values(given).items()):
         part, found = part_of(name), only_value(values)

@@ -94,6 +94,12 @@ class Rule:
     def __hash__(self) -> int:
         return hash(self.name)  # the other options may be tables, which have no hash
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the options, from which the rule is built again."""
+        options: Mapping[str, Any] = self.options
+        defaults = {name: options[name] for name in self.defaulted}
+        return build_rule, (self.given, defaults, self.place, tuple(self.given))
+
     def _keep(self, decoded: Mapping[str, Any]) -> None:
         """Set what one option decides."""
         self.name: str | None = decoded["name"]
@@ -124,7 +130,7 @@ class Rule:
             matched = (part for part, _ in self.matches.features)
             self.function, self.arguments = function_of(self.limits, self.entries, (*matched, *per))
             """The function of ``limits``, and the parts that it is passed, with their alternatives."""
-            self.quotas = () if self.function else parse_limits(self, self.limits)
+            self.quotas: tuple[Quota, ...] = () if self.function else parse_limits(self, self.limits)
         self.tables = self._tables(decoded["per_key"], decoded["per"], per)
         scheduled = self._limits_by_value("schedule", decoded["schedule"])
         with error_path("schedule"):

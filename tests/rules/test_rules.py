@@ -1,5 +1,7 @@
 """Rules match requests, list the features they need, and reject invalid options with their place."""
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -222,6 +224,24 @@ def test_equal_options_are_equal_rules() -> None:
     rules = [Rule(limits="5/minute", mode="enforce", match={"path": "/"}), Rule(limits="5/minute", match={"path": "/"})]
     assert rules[0] == rules[1] != Rule(limits="5/minute", mode="shadow")
     assert len(set(rules)) == 1
+
+
+def test_settings_can_be_copied_and_pickled() -> None:
+    """A process that another one starts receives them. Schedules and forms of values are built again."""
+    rules: Any = [
+        {"name": "a", "limits": "5/minute", "key": ["path:id as int"], "schedule": {"mon-sun": "2/minute"}},
+        {"name": "b", "limits": "5/hour"},
+    ]
+    lists: Any = {"deny": {"email": ["ann@example.com"]}}
+    settings = Settings(rules=rules, defaults={"timezone": "Asia/Tokyo", "mode": "shadow"}, lists=lists)
+    for again in (copy.deepcopy(settings), pickle.loads(pickle.dumps(settings))):
+        assert again == settings
+        assert [vars(rule).keys() for rule in again.rules] == [vars(rule).keys() for rule in settings.rules]
+        assert [(rule.place, rule.defaulted) for rule in again.rules] == [
+            (rule.place, rule.defaulted) for rule in settings.rules
+        ]
+        assert Limiter(settings=again).hit({"path:id": "07"}).rules == ("a", "b")
+    assert copy.copy(INVALID) is pickle.loads(pickle.dumps(INVALID)) is INVALID
 
 
 def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
