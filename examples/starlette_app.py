@@ -17,8 +17,8 @@ from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, exemp
 class BearerToken(AuthenticationBackend):
     """Finds the user of a request. Rules with the key ``user`` count by it."""
 
-    async def authenticate(self, connection):
-        user = user_of(connection.headers.get("authorization"))
+    async def authenticate(self, conn):
+        user = user_of(conn.headers.get("authorization"))
         return None if user is None else (AuthCredentials(["signed in"]), SimpleUser(user))
 
 

@@ -5,9 +5,9 @@ To add an algorithm, write one class in one file and call ``register``.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from ..decision import Algorithm, Limit
+from ..decision import Algorithm, Charge, Limit
 from ..errors import ConfigError, error_path, suggestion
 from ..quota import Quota, parse_duration
 from .bucket import Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
@@ -16,7 +16,7 @@ from .fixed_window import CalendarWindow, FixedWindow, IntervalTokenBucket
 from .sliding_window_counter import SlidingWindowCounter
 from .window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
-__all__ = ["DEFAULT", "Algorithm", "build", "names", "register"]
+__all__ = ["DEFAULT", "Algorithm", "Charge", "build", "names", "register"]
 
 DEFAULT: Final = "sliding-window"
 MAX_EXACT: Final = 32
@@ -25,6 +25,7 @@ MAX_EXACT: Final = 32
 Builder = Callable[[Quota], Algorithm]
 """Makes the algorithm of a quota."""
 OptionReader = Callable[[Any], Builder]
+Registered = TypeVar("Registered", bound=type[Algorithm])
 
 
 def _choice(builders: Mapping[str | bool, Builder]) -> OptionReader:
@@ -67,7 +68,7 @@ def names() -> list[str]:
     return list(_BUILDERS)
 
 
-def register(algorithm: type[Algorithm]) -> type[Algorithm]:
+def register(algorithm: Registered) -> Registered:
     """Register an algorithm under its ``name``, for use in rules. You can use it as a class decorator.
 
     Args:

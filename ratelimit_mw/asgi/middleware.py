@@ -63,7 +63,7 @@ class RateLimitMiddleware:
         *,
         limiter: Limiter | None = None,
         features: FeatureFunctions | None = None,
-        rejection: Callable[[ASGIRequest, Verdict], Any] | None = None,
+        rejection: Callable[[Any, Verdict], Any] | None = None,
         before_user: bool = False,
         **options: Unpack[HttpOptions],
     ) -> None:

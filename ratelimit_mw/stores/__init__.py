@@ -3,13 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ..decision import decide_all
-from .base import Store
+from ..decision import Correction, Hit, Limit, decide_all
+from .base import Facts, KeyPage, Store
 from .memory.store import MemoryStore
 from .url import check_store_url, open_store
 from .url import redacted_url as redacted_url
 
 if TYPE_CHECKING:
+    from .bytecall import Write
     from .bytestore import ByteStore
     from .lmdb.store import LmdbStore
     from .memcached.store import MemcachedStore
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .redis.store import RedisStore
 
 __all__ = ["ByteStore", "LmdbStore", "MemcachedStore", "MemoryStore", "PostgresStore", "RedisStore", "Store"]
-__all__ += ["check_store_url", "decide_all", "open_store"]
+__all__ += ["Correction", "Facts", "Hit", "KeyPage", "Limit", "Write", "check_store_url", "decide_all", "open_store"]
 
 # Imported at their first use, because their libraries may not be installed.
 _LAZY: Final = {
@@ -26,6 +27,7 @@ _LAZY: Final = {
     "MemcachedStore": "memcached.store",
     "PostgresStore": "postgres.store",
     "RedisStore": "redis.store",
+    "Write": "bytecall",
 }
 
 

@@ -1,17 +1,19 @@
 """Uses of the public names that mypy --strict accepts."""
 
 import tomllib
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
 
-from ratelimit_mw import Limiter, Quota, Rule, SettingsDict, load_settings
-from ratelimit_mw.algorithms import register
+from ratelimit_mw import INVALID, Decision, Limiter, Quota, Rule, SettingsDict, load_settings, normalized_email
+from ratelimit_mw.algorithms import Charge, register
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.starlette import exempt, limit, messages, verdict
+from ratelimit_mw.stores import ByteStore, Correction, Facts, Hit, KeyPage, Limit, MemoryStore, Write
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 
@@ -55,6 +57,38 @@ RATELIMIT_MW: SettingsDict = {"rules": [{"overrides": "login", "limits": ["3/min
 @register
 class MyOwn(FixedWindow):
     name = "my-own"
+
+    def refund(self, state: Any, now: int, consumed: Charge, cost: int) -> Any:
+        return super().refund(state, now, consumed, cost)
+
+
+class MyStore(ByteStore):
+    def load(self, keys: Sequence[str]) -> Sequence[bytes | None]:
+        return [None for key in keys]
+
+    def swap(self, writes: Sequence[Write]) -> Collection[str]:
+        return [write.key for write in writes if write.before]
+
+    def check(self, limit: Limit) -> None: ...
+
+    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+        return KeyPage([prefix], None)
+
+    def facts(self) -> Iterable[Facts]:
+        return [Facts("mine", "here")]
+
+
+class MyMemory(MemoryStore):
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        return super().apply(hits, now, consume)
+
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        return super().correct(changes, now)
+
+
+registered: type[MyOwn] = register(MyOwn)
+email = normalized_email("ann@example.com")
+domain: str = "" if email is INVALID else email.partition("@")[2]
 
 
 async def limits_of(user: str) -> str:

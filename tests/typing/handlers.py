@@ -11,7 +11,7 @@ from ratelimit_mw import Rejection, Verdict
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
-from ratelimit_mw.wsgi.exchange import WSGIRequest
+from ratelimit_mw.wsgi import WSGIRequest
 
 fastapi = FastAPI()
 
@@ -33,7 +33,13 @@ def of_starlette(request: Request, error: Exception) -> Response:
 
 
 starlette = Starlette(exception_handlers={RateLimitExceeded: of_starlette})
-starlette.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
+
+
+async def of_middleware(request: Request, verdict: Verdict) -> Response:
+    return PlainTextResponse(f"{request.url}\n", verdict.status)
+
+
+starlette.add_middleware(RateLimitMiddleware, settings="ratelimit.toml", rejection=of_middleware)
 
 flask = Flask(__name__)
 

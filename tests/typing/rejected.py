@@ -1,6 +1,6 @@
 """Misuses of the public names. Each line of code is an error for mypy --strict."""
 
-from ratelimit_mw import Limiter, Rule, SettingsDict, load_settings
+from ratelimit_mw import Limiter, Rule, SettingsDict, load_settings, normalized_email
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
@@ -49,3 +49,4 @@ Rule(limits="5/minute", algorithm=str)
 a: SettingsDict = {"stor": "memory://"}
 b: SettingsDict = {"rules": [{"limits": "5/minute", "ky": "ip"}]}
 c: SettingsDict = {"on_store_error": "retry"}
+d: str = normalized_email("ann@example.com")
