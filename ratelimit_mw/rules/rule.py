@@ -270,12 +270,16 @@ def _used_by(quota: Quota, tune: str | None) -> set[str]:
     """Return the options that a limit uses, but not each limit."""
     if quota.floor is not None and quota.concurrent:
         return {"target"}
-    used = {"algorithm", "cost", "count_when", "count_unless", "reserve"}
-    if quota.floor is not None:
-        return used | {"tune"} | ({"target"} if tune == "health" else set())
+    used = {"cost", "reserve"}
     if quota.concurrent:
         return used | {"wait", "hold_at_most"}
-    return used | {"timezone"} if quota.calendar else used
+    used |= {"count_when", "count_unless"}
+    if quota.calendar:
+        return used | {"timezone"}
+    used |= {"algorithm"}
+    if quota.floor is not None:
+        return used | {"tune"} | ({"target"} if tune == "health" else set())
+    return used
 
 
 def build_rule(

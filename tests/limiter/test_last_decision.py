@@ -25,9 +25,9 @@ ALGORITHMS = ["sliding-window-counter", "sliding-window-log", "tiered-window", "
 class Outage:
     """A limiter whose store goes away at the first hit ``without`` it."""
 
-    def __init__(self, way: Any, limits: str, algorithm: Any = "fixed-window", **options: Any) -> None:
+    def __init__(self, way: Any, limits: str, **options: Any) -> None:
         self.store, self.clock = SharedStore(), ManualClock(START)
-        rule = Rule(name="api", limits=limits, algorithm=algorithm, **options)
+        rule = Rule(name="api", limits=limits, **options)
         self.limiter = Limiter([rule], self.store, self.clock, Settings(fleet_size=1, rejection_cache=0))
         self.call = way(self.limiter)
 
@@ -47,7 +47,7 @@ def test_a_slot_that_was_returned_is_free_without_the_store(way: Any) -> None:
 @each("algorithm", ["sliding-window", *ALGORITHMS])
 def test_responses_that_do_not_count_leave_the_whole_limit(way: Any, algorithm: Any) -> None:
     """Five logins under way, two of which fail: three more may fail without the store."""
-    mine = Outage(way, "5/hour", algorithm, count_unless={"status": 302})
+    mine = Outage(way, "5/hour", algorithm=algorithm, count_unless={"status": 302})
     verdicts = [mine.call.hit(WHO) for _ in range(5)]
     for verdict, status in zip(verdicts, (302, 302, 401, 401, 302), strict=True):
         mine.call.conclude(verdict, status)
@@ -57,7 +57,7 @@ def test_responses_that_do_not_count_leave_the_whole_limit(way: Any, algorithm: 
 @each("algorithm", ALGORITHMS)
 def test_a_settled_cost_counts_without_the_store(way: Any, algorithm: Any) -> None:
     """The rest is what the true cost leaves. A bucket has drained by 2 since the hit."""
-    mine = Outage(way, "1000/hour", algorithm)
+    mine = Outage(way, "1000/hour", algorithm=algorithm)
     verdict = mine.call.hit(WHO)
     mine.clock.advance(4)
     mine.call.settle(verdict, 998)
@@ -68,7 +68,7 @@ def test_a_settled_cost_counts_without_the_store(way: Any, algorithm: Any) -> No
 @each(("seconds", "cost", "rest"), [(60, 9, 6), (0, 99, 0)])
 def test_a_settlement_beyond_the_limit_leaves_nothing(way: Any, seconds: int, cost: int, rest: int) -> None:
     """A settlement of a hit whose window is over counts in the new window."""
-    mine = Outage(way, "10/minute")
+    mine = Outage(way, "10/minute", algorithm="fixed-window")
     verdict = mine.call.hit(WHO, 5)
     mine.clock.advance(seconds)
     mine.call.settle(verdict, cost)
@@ -91,7 +91,7 @@ def test_a_refund_adds_what_the_store_gives_back(spec: Any, back: int) -> None:
 @each("is_reset_here", [True, False])
 def test_a_refund_from_before_a_reset_is_void_without_the_store(way: Any, algorithm: Any, is_reset_here: bool) -> None:
     """What a process knows of a key does not grow by a refund that the store did not make."""
-    mine = Outage(way, "50/hour", algorithm)
+    mine = Outage(way, "50/hour", algorithm=algorithm)
     early = mine.call.hit(WHO, 49)
     mine.clock.advance(60)
     if is_reset_here:
@@ -110,7 +110,7 @@ def test_a_refund_from_before_a_reset_is_void_without_the_store(way: Any, algori
 @each("cost", [5, 4])
 def test_a_rejection_by_the_store_ends_in_time_without_it(algorithm: Any, seconds: int, cost: int) -> None:
     """The time in the response of the store holds, to the microsecond. The counter's may be later, never earlier."""
-    mine = Outage(Blocking, "5/minute", algorithm)
+    mine = Outage(Blocking, "5/minute", algorithm=algorithm)
     mine.call.hit(WHO, cost)
     mine.clock.advance(seconds)
     by_store = mine.call.hit(WHO, 5)

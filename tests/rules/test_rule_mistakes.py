@@ -238,6 +238,9 @@ def test_an_option_that_no_limit_uses_is_an_error() -> None:
         ({"limits": "9/minute"}, "hold_at_most", "5s", slots),
         ({"limits": "9/minute"}, "limits_ttl", "5s", {"limits": lambda ip: "9/s"}),
         (slots, "max_waiting", 5, {**slots, "wait": "1s"}),
+        (slots, "algorithm", "gcra", {"limits": "9/s"}),
+        (slots, "count_when", {"status": 401}, {"limits": "9 per calendar day"}),
+        ({"limits": "9 per calendar day"}, "algorithm", "gcra", {"limits": "9/s"}),
     ):
         with case(base, option):
             expect_error(f"^{option}: .*[Rr]emove ", Rule, **{**base, option: value})
