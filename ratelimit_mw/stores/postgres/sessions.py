@@ -16,6 +16,7 @@ import psycopg
 from psycopg import OperationalError
 from psycopg.pq import DiagnosticField, ExecStatus, abc
 
+from ...clock import monotonic
 from ...runtime.blocking import run_once
 from ..budget import LoopClock
 from ..ways import Threads, Way
@@ -26,6 +27,7 @@ _LOST: Final = frozenset({b"22012", b"40001", b"40P01"})
 failed serialization, and a deadlock."""
 _ERRORS: Final = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
 _BINARY: Final = 1
+_SECONDS: Final = 2  # to log in, and then to set up the session
 _UNSENT: Final = 0.001  # seconds until a loop tries again to send what the system has not taken
 Statement = tuple[bytes, Sequence[bytes]]
 """The name of a prepared statement, and its parameters."""
@@ -42,18 +44,35 @@ class Connection(psycopg.Connection[Any]):
         """Give no warning: an application may end without closing its store."""
 
 
-def connect(parameters: Mapping[str, Any], setup: Any) -> Connection:
+def connect(parameters: Mapping[str, Any], setup: str) -> Connection:
     """Open a connection, and run statements on it."""
     try:
-        opened = Connection.connect(**parameters, autocommit=True)
+        opened = Connection.connect(**{"connect_timeout": _SECONDS, **parameters}, autocommit=True)
         try:
-            opened.execute(setup)
+            _set_up(opened.pgconn, setup.encode(opened.info.encoding))
         except BaseException:
             opened.close()
             raise
     except psycopg.Error as error:
         raise ConnectionError(_one_line(error.diag.message_primary or error)) from error
     return opened
+
+
+def _set_up(opened: abc.PGconn, setup: bytes) -> None:
+    """Run statements. A pooler replies to a login even while its server is silent, and the next call connects again."""
+    opened.send_query(setup)
+    ends_at, poll = monotonic() + _SECONDS, select.poll()
+    poll.register(opened.socket, select.POLLIN)
+    while True:
+        while opened.is_busy():
+            if not poll.poll(max(0.0, ends_at - monotonic()) * 1000):
+                raise ConnectionError(f"no reply within {_SECONDS} s of the login")
+            opened.consume_input()
+        if (result := opened.get_result()) is None:
+            return
+        if result.status in _ERRORS:
+            message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"the connection was lost"
+            raise ConnectionError(_one_line(message.decode("utf-8", "replace")))
 
 
 class Link:

@@ -39,7 +39,6 @@ _SWEPT_AT_ONCE: Final = 64  # rows
 _FACTS_SECONDS: Final = 1.5
 _BYTEA, _BIGINT = 17, 20  # the numbers of the types
 _NULL: Final = b"\xff" * 4
-_CONNECT_SECONDS: Final = "2"  # the thread that connects ends then
 
 
 def _array(kind: int, values: Sequence[bytes | None]) -> bytes:
@@ -148,7 +147,7 @@ class PostgresStore(ByteStore):
             self.name = redacted_url(url)
         table = ".".join(f'"{part}"' for part in address.table.split("."))
         setup = files(__package__).joinpath("statements.sql").read_text("utf-8").replace("{table}", table)
-        self._open_one = partial(connect, {"connect_timeout": _CONNECT_SECONDS, **address.parameters}, setup)
+        self._open_one = partial(connect, address.parameters, setup)
         self.writes = count(1)
         super().__init__(timeout_us)
 

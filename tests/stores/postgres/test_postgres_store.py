@@ -224,6 +224,13 @@ def test_a_connection_that_cannot_be_set_up_is_closed(postgres_server: PostgresS
         wait_for(lambda: not ask(postgres_server, left), "the connections to be closed")
 
 
+def test_a_connection_that_stays_silent_after_its_login_is_given_up(postgres_server: PostgresServer) -> None:
+    """As PgBouncer before a server that is paused. Otherwise each probe would leave a thread and a connection."""
+    parameters = {"host": HOST, "port": postgres_server.port, "user": "postgres"}
+    with pytest.raises(ConnectionError, match="no reply within 2 s of the login"):
+        connect(parameters, "SELECT pg_sleep(20)")
+
+
 def test_a_connection_needs_no_event_loop(postgres_server: PostgresServer) -> None:
     """With gevent, all threads are one, in which another greenlet may run a loop."""
 
