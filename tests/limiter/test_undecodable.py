@@ -96,11 +96,12 @@ def test_a_key_whose_state_cannot_be_decoded_starts_anew(
     """The other limits of the request continue. The store decides, and the log has one line without the key."""
     monkeypatch.setitem(algorithms._BUILDERS, OwnWindow.name, OwnWindow)
     url, damage = damaged
-    limits = "5 concurrent" if algorithm == "concurrent" else "5/hour"
-    chosen = {"own": OwnWindow, "concurrent": "fixed-window"}.get(algorithm, algorithm)
+    counting: Any = {"limits": "5/hour", "algorithm": OwnWindow if algorithm == "own" else algorithm}
+    if algorithm == "concurrent":
+        counting = {"limits": "5 concurrent"}
     name = uuid4().hex
     rules = [
-        Rule(name=name, limits=limits, algorithm=chosen),
+        Rule(name=name, **counting),
         Rule(name=f"other-{name}", limits="100/day", algorithm="fixed-window"),
     ]
     caplog.clear()
