@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ..decision import Correction, Hit, Limit, decide_all
+from ..errors import MissingExtraError
 from .base import Facts, KeyPage, Store
 from .memory.store import MemoryStore
 from .url import check_store_url, open_store
@@ -20,18 +21,22 @@ if TYPE_CHECKING:
 __all__ = ["ByteStore", "LmdbStore", "MemcachedStore", "MemoryStore", "PostgresStore", "RedisStore", "Store"]
 __all__ += ["Correction", "Facts", "Hit", "KeyPage", "Limit", "Write", "check_store_url", "decide_all", "open_store"]
 
-# Imported at their first use, because their libraries may not be installed.
+# Imported at their first use, because their libraries may not be installed: module, and the extra of the library.
 _LAZY: Final = {
-    "ByteStore": "bytestore",
-    "LmdbStore": "lmdb.store",
-    "MemcachedStore": "memcached.store",
-    "PostgresStore": "postgres.store",
-    "RedisStore": "redis.store",
-    "Write": "bytecall",
+    "ByteStore": ("bytestore", ""),
+    "LmdbStore": ("lmdb.store", "lmdb"),
+    "MemcachedStore": ("memcached.store", ""),
+    "PostgresStore": ("postgres.store", "postgres"),
+    "RedisStore": ("redis.store", "redis"),
+    "Write": ("bytecall", ""),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_LAZY[name]}", __package__), name)
+    module, extra = _LAZY[name]
+    try:
+        return getattr(import_module(f".{module}", __package__), name)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(name, extra) from error

@@ -1,6 +1,7 @@
 """Stores by address: what cannot be meant is rejected, and whose clock counts."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import redis.asyncio
 from libraries import load_without
 from tables import expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule, stores
 from ratelimit_mw.clock import SECOND, now_us
 from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.stores import LmdbStore, MemcachedStore, MemoryStore, RedisStore, open_store
@@ -97,11 +98,12 @@ def test_an_invalid_store_url_is_an_error() -> None:
 
 @pytest.mark.parametrize(("address", "library"), [("lmdb:///tmp/nowhere", "lmdb"), ("redis://", "hiredis")])
 def test_a_missing_library_names_its_extra(address: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the command that installs it."""
+    """The message has the command that installs it, for a URL and for the class of the store."""
     scheme = address.partition(":")[0]
     load_without(monkeypatch, f"ratelimit_mw.stores.{scheme}", library)
-    with pytest.raises(MissingExtraError, match=rf'pip install "ratelimit-mw\[{scheme}\]"'):
-        open_store(address)
+    for use in (partial(open_store, address), partial(getattr, stores, f"{scheme.title()}Store")):
+        with pytest.raises(MissingExtraError, match=rf'pip install "ratelimit-mw\[{scheme}\]"'):
+            use()
 
 
 def test_an_invalid_max_keys_is_an_error() -> None:

@@ -76,4 +76,4 @@ def test_only_one_module_reads_the_clocks() -> None:
     package = ROOT / "ratelimit_mw"
     reading = re.compile(r"^from time import|\btime\.(time|monotonic)(_ns)?\(\)(?! //)", re.M)
     files = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] not in ("cli", "clock.py")]
-    assert [str(file) for file in files if reading.search(file.read_text())] == []
+    assert [str(file) for file in files if reading.search(file.read_text("utf-8"))] == []
