@@ -3,7 +3,11 @@
 import ast
 import importlib
 import inspect
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -55,6 +59,27 @@ def test_a_class_name_is_in_one_file() -> None:
     """One name means one thing: no two files define a class of the same name."""
     repeated = {name: sorted(map(str, files)) for name, files in files_by_class().items() if len(files) > 1}
     assert repeated.keys() == IN_SEVERAL_FILES, f"rename one of the classes: {repeated}"
+
+
+@pytest.mark.slow
+def test_the_files_of_the_package_are_found_in_a_zip(tmp_path: Path) -> None:
+    """An application may be one archive. Pages, templates, Lua and SQL are read from it, too."""
+    archive = shutil.make_archive(str(tmp_path / "application"), "zip", ROOT, "ratelimit_mw")
+    code = """
+        import ratelimit_mw.dashboard.page as page
+        from ratelimit_mw.cli.init import starter
+        from ratelimit_mw.stores import PostgresStore
+        from ratelimit_mw.stores.redis.script import build_script
+
+        print(page.__file__, "[[rules]]" in starter(), all(map(page.read_asset, page.ASSETS)))
+        print(b"a title" in page.message_page("a title"), len(build_script(frozenset())) > 0)
+        print(PostgresStore("postgresql://db/shop"))
+    """
+    environment = {**os.environ, "PYTHONPATH": archive}
+    command = [sys.executable, "-c", inspect.cleandoc(code)]
+    printed = subprocess.check_output(command, env=environment, cwd=tmp_path, text=True)
+    page = f"{archive}/ratelimit_mw/dashboard/page.py"
+    assert printed == f"{page} True True\nTrue True\n<PostgresStore postgresql://db/shop>\n"
 
 
 def test_the_root_has_few_entries() -> None:

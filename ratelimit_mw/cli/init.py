@@ -1,5 +1,6 @@
 """``ratelimit-mw init``: write a settings file with comments, to start with."""
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +11,6 @@ from ..settings import SettingsDict
 from .output import command, print_text, toml
 
 _FILE: Final = Path("ratelimit.toml")
-_TEMPLATE: Final = Path(__file__).with_name("starter.toml")
 _PLACE: Final = "# settings\n"
 """The place of the settings in the template."""
 _EXAMPLES: Final[dict[str, Any]] = {
@@ -35,7 +35,8 @@ def starter() -> str:
         for name, each in options_of(SettingsDict).items()
         if name != "rules"
     )
-    return _TEMPLATE.read_text(encoding="utf-8").replace(_PLACE, "".join(lines))
+    template = files(__package__).joinpath("starter.toml").read_text("utf-8")
+    return template.replace(_PLACE, "".join(lines))
 
 
 @command("ratelimit-mw init")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import blake2b
-from pathlib import Path
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import MissingExtraError
@@ -66,7 +66,7 @@ def asset_url(name: str) -> str:
 @cache
 def read_asset(name: str) -> bytes:
     """Return the content of a file of the page."""
-    return (Path(__file__).parent / STATIC / name).read_bytes()
+    return files(__package__).joinpath(STATIC, name).read_bytes()
 
 
 def _render(name: str, **values: Any) -> bytes:
