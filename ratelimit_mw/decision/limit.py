@@ -209,7 +209,13 @@ def build_denial(hit: tuple[Limit, str, int], now: int) -> Decision:
 
 
 class Charge(NamedTuple):
-    """The cost that a hit consumed, with its time by the store's clock (microseconds) or the id of its slots."""
+    """The cost that a hit consumed.
+
+    Args:
+        at_us: The time of the hit by the store's clock, in microseconds since 1970; of slots, their id.
+        cost: The cost.
+        delay_us: The delay of the decision, in microseconds.
+    """
 
     at_us: int
     cost: int

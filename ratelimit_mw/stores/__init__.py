@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ..decision import Correction, Hit, Limit, decide_all
+from ..decision import decide_all
 from ..errors import MissingExtraError
 from .base import Facts, KeyPage, Store
 from .memory.store import MemoryStore
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .redis.store import RedisStore
 
 __all__ = ["ByteStore", "LmdbStore", "MemcachedStore", "MemoryStore", "PostgresStore", "RedisStore", "Store"]
-__all__ += ["Correction", "Facts", "Hit", "KeyPage", "Limit", "Write", "check_store_url", "decide_all", "open_store"]
+__all__ += ["Facts", "KeyPage", "Write", "check_store_url", "decide_all", "open_store"]
 
 # Imported at their first use, because their libraries may not be installed: module, and the extra of the library.
 _LAZY: Final = {

@@ -20,7 +20,12 @@ MAX_RECORD: Final = 1_000_000
 
 
 class KeyPage(NamedTuple):
-    """Some keys of a store, and the place where the next page begins, None after the last one."""
+    """Some keys of a store.
+
+    Args:
+        keys: The keys.
+        next: The place where the next page begins; None after the last one.
+    """
 
     keys: list[str]
     next: str | None

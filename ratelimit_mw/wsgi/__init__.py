@@ -7,10 +7,9 @@ from typing import Any
 
 from ..http.in_view import ask, ask_rule, ask_rules, in_threads, verdict_by
 from ..rules.decorators import exempt, limit
-from .exchange import WSGIRequest
 from .middleware import RateLimitMiddleware
 
-__all__ = ["RateLimitMiddleware", "WSGIRequest", "check", "exempt", "limit", "verdict"]
+__all__ = ["RateLimitMiddleware", "check", "exempt", "limit", "verdict"]
 
 
 def _environ_of(request: Any) -> Any:

@@ -6,14 +6,14 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from ratelimit_mw import INVALID, Decision, Limiter, Quota, Rule, SettingsDict, load_settings, normalized_email
+from ratelimit_mw import INVALID, Limiter, Quota, Rule, SettingsDict, load_settings, normalized_email
 from ratelimit_mw.algorithms import Charge, register
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.starlette import exempt, limit, messages, verdict
-from ratelimit_mw.stores import ByteStore, Correction, Facts, Hit, KeyPage, Limit, MemoryStore, Write
+from ratelimit_mw.stores import ByteStore, Facts, KeyPage, Write
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 
@@ -69,21 +69,11 @@ class MyStore(ByteStore):
     def swap(self, writes: Sequence[Write]) -> Collection[str]:
         return [write.key for write in writes if write.before]
 
-    def check(self, limit: Limit) -> None: ...
-
     def list_keys(self, prefix: str, place: str = "") -> KeyPage:
         return KeyPage([prefix], None)
 
     def facts(self) -> Iterable[Facts]:
         return [Facts("mine", "here")]
-
-
-class MyMemory(MemoryStore):
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return super().apply(hits, now, consume)
-
-    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return super().correct(changes, now)
 
 
 registered: type[MyOwn] = register(MyOwn)

@@ -11,7 +11,7 @@ from ratelimit_mw import Rejection, Verdict
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
-from ratelimit_mw.wsgi import WSGIRequest
+from ratelimit_mw.wsgi.exchange import WSGIRequest
 
 fastapi = FastAPI()
 
