@@ -18,7 +18,8 @@ how it is run:
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
 * Any other language is there to be read and is not run.
 
-The limiter's clock is fixed at 20.5 seconds past a full minute, so a page has the same output every time.
+The limiter's clock and `time.time` are fixed at 20.5 seconds past a full minute, so a page has the same output every
+time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 import traceback
 from dataclasses import dataclass
@@ -342,6 +344,7 @@ def _compare(expected: str, output: str | None) -> str:
 def play_page(path: Path) -> None:
     """Play one page in empty folders, with a line on each block."""
     clock.machine.monotonic_ns = lambda: MOMENT - clock.WALL_AT_ZERO
+    time.time = lambda: MOMENT / 1e9
     for reading in readings(path.read_text()):
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
