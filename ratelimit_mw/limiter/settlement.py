@@ -17,6 +17,7 @@ from ..rules.ruleset import RuleSet
 from ..runtime.blocking import Call, async_call, blocking_call, run_blocking, twins
 from .clocks import Clocks
 from .reloads import Reloads
+from .remote.breaker import NotAskedError
 from .remote.store import Counts
 from .slots import Slots
 from .tasks import Tasks
@@ -164,9 +165,11 @@ class Settlement:
         return keys
 
     async def _forget(self, call: Call, rule: str, keys: list[str]) -> None:
-        """Reset keys. A failure is logged, because the view continues."""
+        """Reset keys. A failure is logged, because the view continues: an outage by the circuit breaker, once."""
         try:
             await call(self._counts, "forget", keys)
+        except NotAskedError:
+            pass
         except StoreError as error:
             _log.warning("rule %s: the store could not reset a key (%s)", rule, error)
 

@@ -225,22 +225,21 @@ def test_a_reset_outlives_its_event_loop() -> None:
 
 
 def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture, shared: SharedStore) -> None:
-    """An unreachable store cannot settle or reset. The limiter logs this, and views continue."""
+    """An unreachable store cannot settle or reset. Views continue, and the log has no line for each of them."""
     limiter = built(shared)
+    verdict = limiter.hit(WHO)
+    shared.down = True
+    verdict["tokens"].reset()
 
     async def scenario() -> None:
-        verdict = await limiter.ahit(WHO)
-        shared.down = True
         verdict["tokens"].settle(7)
         verdict["tokens"].reset()
         verdict["requests"].refund()
         await limiter.aclose()
 
     asyncio.run(scenario())
-    shared.down = False
-    verdict = limiter.hit(WHO)
-    shared.down = True
-    verdict["tokens"].reset()
+    for _ in range(9):
+        verdict["tokens"].reset()
     message = "rule tokens: the store could not reset a key (it does not answer)"
     assert caplog.messages.count(message) == 2
 

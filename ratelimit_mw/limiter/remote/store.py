@@ -195,17 +195,7 @@ class RemoteStore:
     correct, acorrect = twins(_correct)
 
     async def _correct_there(self, call: Call, changes: Sequence[Correction], now: int | None) -> list[int]:
-        breaker = self.breaker
-        if breaker.open:
-            self._reject_call()
-        epoch = breaker.epoch
-        try:
-            times: list[int] = await call(self.store, "correct", changes, now)
-        except StoreError as error:
-            breaker.fail(error, epoch)
-            raise
-        if breaker.failures:
-            breaker.succeed()
+        times: list[int] = await self._change(call, "correct", changes, now)
         self._last.correct(changes, times)
         return times
 
@@ -213,11 +203,26 @@ class RemoteStore:
         """Delete states, and forget what this process knows of them, even when the store is unreachable."""
         keys = list(keys)
         try:
-            await call(self.store, "forget", keys)
+            await self._change(call, "forget", keys)
         finally:
             self.leases.forget(keys)
             self.fallback.forget(keys)
             self.rejections.drop(keys)
+
+    async def _change(self, call: Call, operation: str, *arguments: Any) -> Any:
+        """Return the result of an operation of the store that decides nothing, while its breaker is closed."""
+        breaker = self.breaker
+        if breaker.open:
+            self._reject_call()
+        epoch = breaker.epoch
+        try:
+            result = await call(self.store, operation, *arguments)
+        except StoreError as error:
+            breaker.fail(error, epoch)
+            raise
+        if breaker.failures:
+            breaker.succeed()
+        return result
 
     forget, aforget = twins(_forget)
 
