@@ -131,6 +131,7 @@ class Clients:
         if rule is None:
             raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
         compiled, counted = self._reloads.rules.named(rule), self._reloads.as_counted(features)
+        compiled.require_client(counted)
         key, limits = await compiled.limits_of_client(call, counted, self._clocks.time)
         hits = [Hit(limit, limit.prefix + key + self._clocks.key_suffix(), 0) for limit in limits or ()]
         return KeyStates(await self._decide_next(call, with_added_hits(hits, consume=False), rejected), None)

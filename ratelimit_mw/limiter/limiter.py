@@ -227,6 +227,7 @@ class Limiter:
 
         Raises:
             ConfigError: ``cost`` is not a whole number from 0 to 10**12.
+            FeatureTypeError: A feature of a key is of a type without a stable text.
         """
         reloads = self.reloads
         if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
@@ -401,9 +402,8 @@ class Limiter:
     async def _reload(self, call: Call) -> None:
         """Read the settings again, and use them from the next request on. Requests that have begun keep theirs.
 
-        The rules of decorators stay, and the ``overrides`` of the settings are applied to them anew. A change of the
-        store, of ``on_store_error`` or of the secret needs a restart. Such a change is logged, and all other changes
-        take effect.
+        The rules of decorators stay, and the ``overrides`` of the settings are applied to them anew. A change that
+        needs a restart, such as that of the store or of the secret, is logged. All other changes take effect.
 
         Raises:
             ConfigError: The settings have a mistake, or the limiter has no settings. The earlier ones stay in effect.

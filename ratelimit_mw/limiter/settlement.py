@@ -149,7 +149,9 @@ class Settlement:
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        keys = await self._keys(call, rule, self._reloads.as_counted(features), self.rules)
+        counted = self._reloads.as_counted(features)
+        self.rules.named(rule).require_client(counted)
+        keys = await self._keys(call, rule, counted, self.rules)
         await call(self._counts, "forget", keys)
 
     def _drop(self, verdict: Verdict, rule: str, keys: list[str], compiled: CompiledRule | None) -> list[str]:

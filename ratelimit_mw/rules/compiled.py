@@ -145,6 +145,11 @@ class CompiledRule:
             raise self.no_key(features)
         return key, await find_limits(call, partial(self.limits_of, self.captures.add(features), key), clock)
 
+    def require_client(self, features: Features) -> None:
+        """Raise ``ConfigError`` for features that name no client, such as those without its IP address."""
+        if self.missing_in_key(features):
+            raise self.no_key(features)
+
     def client_key(self, features: Features, is_exact: bool = False) -> str:
         """Return the part of the keys of this rule that names a client with these features.
 

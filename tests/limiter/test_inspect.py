@@ -209,7 +209,7 @@ def test_a_damaged_state_hides_no_other_key() -> None:
 
 def test_mistakes_are_errors(way: Any) -> None:
     """They name what was given."""
-    rate, _ = opened(rule("5/minute", "api", key=["user"]))
+    rate, _ = opened(rule("5/minute", "api", key=["user"]), rule("5/minute", "login"))
     clients = way(rate.clients)
     for message, call in {
         r"unknown rule 'apy'\. Did you mean 'api'": lambda: clients.inspect("apy"),
@@ -217,6 +217,8 @@ def test_mistakes_are_errors(way: Any) -> None:
         r"key: expected a key as inspect\(\).*got 'any text'": lambda: clients.reset_key("any text"),
         r"key: expected a key": lambda: clients.inspect_key("any text"),
         r"the key of rule 'api' needs user": lambda: clients.inspect("api", {}),
+        r"the key of rule 'login' needs ip": lambda: clients.inspect("login", {}),
+        r"rule 'login' does not use user\. Its key is: ip": lambda: way(rate).reset("login", {"user": "ann"}),
         r"^rule: features name a client of one rule\. Name the rule, too$": lambda: clients.inspect(
             features={"ip": "1"}
         ),
