@@ -12,13 +12,27 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import Future
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 T = TypeVar("T")
 _Value = TypeVar("_Value")
+_Result = TypeVar("_Result", covariant=True)
 P = ParamSpec("P")
 Call = Callable[..., Awaitable[Any]]
 """Calls a method of an object: ``await call(store, "forget", keys)``."""
+
+
+class Method(Protocol[P, _Result]):
+    """A function of a class, which becomes a method of its objects. Not every type checker takes a callable for one."""
+
+    __name__: str
+
+    @overload
+    def __get__(self, owner: None, kind: type, /) -> Callable[Concatenate[Any, P], _Result]: ...
+    @overload
+    def __get__(self, owner: object, kind: type, /) -> Callable[P, _Result]: ...
+    def __get__(self, owner: Any, kind: type, /) -> Any: ...
+    def __call__(self, owner: Any, /, *arguments: P.args, **options: P.kwargs) -> _Result: ...
 
 
 def run_blocking(coroutine: Awaitable[T]) -> T:
@@ -42,7 +56,7 @@ def async_call(target: object, name: str, *arguments: Any) -> Awaitable[Any]:
 
 def twins(
     work: Callable[Concatenate[Any, Call, P], Coroutine[Any, Any, T]], part: str = ""
-) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
+) -> tuple[Method[P, T], Method[P, Coroutine[Any, Any, T]]]:
     """Return the blocking and the async form of a method, or of a function of an object, that waits by a ``Call``.
 
     With ``part``, the forms are methods of another object, which has this one as that attribute.
@@ -68,7 +82,7 @@ def twins(
 
 def forms(
     like: Callable[Concatenate[Any, P], T],
-) -> tuple[Callable[Concatenate[Any, P], T], Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]]:
+) -> tuple[Method[P, T], Method[P, Coroutine[Any, Any, T]]]:
     """Return the blocking and the async form of an operation: ``_run`` and ``_arun`` of an object carry it out."""
     name = like.__name__
 
@@ -83,7 +97,7 @@ def forms(
     return blocking, waiting
 
 
-def async_form(like: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+def async_form(like: Callable[Concatenate[Any, P], T]) -> Method[P, Coroutine[Any, Any, T]]:
     """Return the async form of a method that does no I/O. It calls the method, that of a subclass too."""
     name = like.__name__
 

@@ -64,7 +64,7 @@ class MyOwn(FixedWindow):
 
 class MyStore(ByteStore):
     def load(self, keys: Sequence[str]) -> Sequence[bytes | None]:
-        return [None for key in keys]
+        return [None for _ in keys]
 
     def swap(self, writes: Sequence[Write]) -> Collection[str]:
         return [write.key for write in writes if write.before]
