@@ -183,8 +183,10 @@ class LoopLink(Link):
         return True
 
     def abort(self) -> None:
+        """Close at once. The connection is lost soon, as with each transport: otherwise it waits for its replies."""
         if not self._loop.is_closed():
             self._loop.remove_reader(self._number)
+            self._loop.call_soon(self.calls.connection_lost, None)
         self.close()
 
 

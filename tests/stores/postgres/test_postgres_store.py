@@ -186,6 +186,27 @@ def test_an_event_loop_keeps_a_connection_that_came_late(
     assert len(opened_so_far) == 1
 
 
+def test_an_event_loop_is_idle_after_a_call_that_got_no_reply(
+    postgres_server: PostgresServer, store: PostgresStore
+) -> None:
+    """It looks at the time only while a call waits."""
+
+    async def scenario() -> None:
+        clock, one = store._loops.get().clock, hit(limit_of("9/minute"))
+        await store.aapply([one], NOW)
+        store._seconds = 0.05
+        with psycopg.connect(address(postgres_server)) as other:
+            other.execute("LOCK TABLE ratelimit_mw")
+            with pytest.raises(StoreError, match="within the time budget"):
+                await store.aapply([one], NOW)
+        async with asyncio.timeout(10):
+            while clock._checks:
+                await asyncio.sleep(0.01)
+        await store.aclose()
+
+    asyncio.run(scenario())
+
+
 def test_what_the_buffers_of_the_system_cannot_hold_is_sent_in_parts(store: PostgresStore) -> None:
     """A thread and an event loop send the rest while they wait for the reply."""
     data = bytes(20_000_000)
