@@ -96,6 +96,9 @@ class RateLimitMiddleware:
                 await self._end(admission, 500 if isinstance(error, Exception) else None)
                 raise
             admission.add_headers(response)
+            if not admission.verdict.allowed:
+                # Otherwise Django logs a line for each, and mails those from 500 on to ADMINS, during an overload too.
+                response._has_been_logged = True
             if response.streaming:
                 watch(response, admission)
             if not (response.streaming and admission.ends_with_body):

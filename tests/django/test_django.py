@@ -243,6 +243,20 @@ def test_your_own_page_may_have_several_forms(is_async: bool) -> None:
 
 
 @each("is_async", [False, True])
+def test_django_logs_no_line_for_a_rejection(is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """It would mail those of an outage to ADMINS. Other responses are logged as ever."""
+    caplog.clear()
+    patterns = [
+        path("", hello),
+        path("own", lambda request: raise_own()),
+        path("busy", lambda _: HttpResponse(status=503)),
+    ]
+    with project(one_rule("2/minute"), *patterns, is_async=is_async) as served:
+        assert [served.ask(place).status_code for place in ("/busy", "/own", "/")] == [503, 429, 429]
+    assert [record.getMessage() for record in caplog.records] == ["Service Unavailable: /busy"]
+
+
+@each("is_async", [False, True])
 def test_a_page_that_fails_keeps_no_slot(is_async: bool) -> None:
     """The request has ended all the same, when the page for a rejection of the view fails."""
     limiter = one_rule("1 concurrent")
