@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 from .. import algorithms
 from ..keys.key import parse_key
 from ..quota import Quota, parse_duration
-from .declaration import OFF, as_given, option
+from .declaration import OFF, option
 from .match import Match as ParsedMatch
 from .match import MatchOptions
 from .names import checked_rule_name
@@ -128,7 +128,9 @@ class RuleOptions(RuleDefaults, total=False):
         CountUnless | None, parse_count_unless, option("Count all requests but those with one of these outcomes.")
     ]
     per_key: Annotated[
-        LimitsOfKey, as_given, option("Limits by the value of the key, as a table or a file. The key has one part.", {})
+        LimitsOfKey,
+        checked_table,
+        option("Limits by the value of the key, as a table or a file. The key has one part.", {}),
     ]
     per: Annotated[LimitsByFeature, checked_table, option("Limits by feature and value. They replace `limits`.", {})]
     schedule: Annotated[

@@ -206,7 +206,7 @@ def test_every_mistake_names_its_place() -> None:
         ({"per_key": {"a": "x"}}, "per_key\\['a'\\]: cannot parse quota"),
         ({"per_key": {"a": []}}, "per_key\\['a'\\]: a rule needs at least one limit"),
         ({"per_key": {"a": "5/minute burst 9"}}, "per_key\\['a'\\]\\[0\\]: the algorithm has no burst"),
-        ({"per_key": ["a"]}, "per_key: expected a table"),
+        *(({"per_key": wrong}, "per_key: expected a table") for wrong in (["a"], [], 0, None)),
         ({"per_key": {"a": "1/s"}, "key": ["ip", "user"]}, "per_key: per_key needs a key of one part"),
         ({"per_key": {"a": "1/s"}, "key": []}, "per_key: per_key needs a key of one part"),
         ({"per": 7}, "per: expected a table"),
