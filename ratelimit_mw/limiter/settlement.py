@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from ..decision import REFUND, PendingCorrection, Receipt, Verdict, prefix_of, settle_now, state_cost
 from ..errors import ConfigError, StoreError, suggestion
@@ -20,7 +21,7 @@ from .reloads import Reloads
 from .remote.breaker import NotAskedError
 from .remote.store import Counts
 from .slots import Slots
-from .tasks import Tasks
+from .tasks import Tasks, completed
 
 _log = logging.getLogger("ratelimit_mw")
 _Corrections = list[tuple[Receipt, list[PendingCorrection]]]
@@ -181,7 +182,8 @@ class Settlement:
         if call is blocking_call or not self._tasks.waits:
             await self._send(blocking_call, corrections)
         elif corrections:
-            await asyncio.shield(self._start(corrections))
+            with suppress(StoreError):  # the event loop has cancelled the task
+                await completed(self._start(corrections))
 
     def _record(self, verdict: Verdict) -> _Corrections:
         """Record the corrections of a verdict, for each part that has any. Other limiters settle their parts."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from ..errors import StoreError
 from ..runtime.blocking import Call, blocking_call, is_on_event_loop
+from ..stores.budget import take_error
 
 Result = TypeVar("Result")
 
@@ -44,6 +46,15 @@ class Tasks:
         loop = asyncio.get_running_loop()
         if tasks := [task for task in self.running if task.get_loop() is loop]:
             await asyncio.wait(tasks)
+
+
+async def completed(task: asyncio.Future[Result]) -> Result:
+    """Return the result of a task, which continues when the caller is cancelled; ``StoreError`` if the task was."""
+    task.add_done_callback(take_error)
+    await asyncio.wait((task,))
+    if task.cancelled():  # which would look as if the caller was
+        raise StoreError("the event loop has cancelled a call of the store")
+    return task.result()
 
 
 async def result_of(call: Call, future: Future[Result], seconds: float) -> Result:

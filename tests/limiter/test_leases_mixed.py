@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 from collections import Counter
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -187,6 +188,26 @@ def test_a_cancelled_request_ignores_the_failure_of_its_share() -> None:
 
     asyncio.run(scenario())
     assert errors == []
+
+
+def test_a_cancelled_task_of_the_limiter_cancels_no_request() -> None:
+    """Code that cancels all unknown tasks may come before the first step of the share. The request counts locally."""
+
+    async def outcome_of(request: Coroutine[Any, Any, Any]) -> Any:
+        task, known = asyncio.ensure_future(request), asyncio.all_tasks()
+        await asyncio.sleep(0)
+        for other in asyncio.all_tasks() - known - {task}:
+            other.cancel()
+        return await task
+
+    async def scenario() -> list[bool]:
+        limiter, _ = setup(*LEASED)
+        verdict = await limiter.ahit(WHO)
+        shared = await outcome_of(limiter.ahit(WHO))
+        await outcome_of(limiter.arefund(verdict))
+        return [each.local for each in shared.decisions]
+
+    assert asyncio.run(scenario()) == [True, True, True]
 
 
 @each("seed", range(4))

@@ -27,7 +27,7 @@ from ...stores.url import redacted_url
 from ...testmode import testmode
 from ..clocks import Clocks
 from ..followers.follower import Follower
-from ..tasks import Tasks
+from ..tasks import Tasks, completed
 from .breaker import Breaker, NotAskedError
 from .cache import Rejections
 from .fallback import Fallback
@@ -140,8 +140,11 @@ class RemoteStore:
             return served
         request = self.leases.begin(hits, self.breaker.open)
         asking = self._ask_for(call, request, now)
-        has_shares = bool(request.shares or request.returns)
-        await (self._complete(asking) if has_shares and call is async_call else asking)
+        if call is async_call and (request.shares or request.returns):
+            # No share is lost when the caller is cancelled.
+            await completed(self._tasks.start(asking))
+        else:
+            await asking
         return request.result
 
     async def _ask_for(self, call: Call, request: LeasedRequest, now: int | None) -> None:
@@ -149,11 +152,6 @@ class RemoteStore:
             await self._correct_there(call, request.returns, now)
         while not request.result:
             self.leases.learn(request, await self._ask(call, request.asked, now, True))
-
-    async def _complete(self, asking: Coroutine[Any, Any, None]) -> None:
-        """Await a call in a task of its own: no share is lost when the caller is cancelled."""
-        if error := await asyncio.shield(self._tasks.start(_error_of(asking))):
-            raise error
 
     async def _ask(self, call: Call, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
         """Ask the store while its breaker is closed. Learn what the process needs when the breaker opens."""
@@ -268,15 +266,6 @@ class RemoteStore:
 
 Counts = MemoryStore | RemoteStore
 """The store that requests ask."""
-
-
-async def _error_of(asking: Coroutine[Any, Any, None]) -> StoreError | None:
-    """Return the error of a call, even when no caller is left to raise it to."""
-    try:
-        await asking
-    except StoreError as error:
-        return error
-    return None
 
 
 def _process_us() -> int:
