@@ -15,7 +15,7 @@ from typing import Final
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import SECOND, monotonic, now_us
 from ..decision import Correction, Hit, PendingCorrection, Receipt, SlotCost, Verdict
-from ..errors import StoreError
+from ..errors import RateLimitError, StoreError
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
@@ -103,7 +103,7 @@ class Slots:
 
     def _renew(self, verdict: Verdict) -> None:
         if renewals := verdict.receipt.renewals():
-            with suppress(StoreError):  # the circuit breaker logs it
+            with suppress(RateLimitError):  # the circuit breaker logs it
                 run_blocking(self.send(blocking_call, renewals))
 
     def _end_hold(self, slot: tuple[Verdict, str, int]) -> None:
@@ -121,7 +121,7 @@ class Slots:
         correction, expires_at, is_late = slot
         try:
             run_blocking(self.send(blocking_call, [correction]))
-        except StoreError:
+        except RateLimitError:  # without its event loop, the client of an application raises ConfigError
             if now_us() < expires_at:
                 return
         else:

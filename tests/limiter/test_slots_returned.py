@@ -18,7 +18,7 @@ from tables import each
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit, Receipt, SlotCost, name_slots
-from ratelimit_mw.errors import StoreError
+from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.limiter import slots as held_slots
 from ratelimit_mw.stores import Store, open_store
 
@@ -265,6 +265,26 @@ def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch, shared
     left_over(limiter, shared, 1)
     wait_for(lambda: not len(limiter.slots.unreturned), "the slot to be given up")
     limiter.close()
+
+
+def test_a_slot_that_no_thread_can_return_expires(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, shared: SharedStore
+) -> None:
+    """The client of an application makes calls on its event loop only, which has ended. No error is logged."""
+
+    def refuse(*_: Any) -> None:
+        raise ConfigError("this store cannot make blocking calls")
+
+    async def scenario() -> None:
+        (await limiter.ahit(WHO))["api"].refund()
+
+    monkeypatch.setattr(held_slots, "SLOT_LIFE", 0)
+    monkeypatch.setattr(shared, "correct", refuse)
+    limiter = Limiter(RULES, shared)
+    asyncio.run(scenario())
+    wait_for(lambda: not len(limiter.slots.unreturned), "the slot to be given up", patience=10)
+    limiter.close()
+    assert caplog.messages == []
 
 
 def test_slots_to_return_are_bounded(monkeypatch: pytest.MonkeyPatch, shared: SharedStore) -> None:
