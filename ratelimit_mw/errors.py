@@ -145,15 +145,21 @@ def parse_each(parse: Callable[[Any], _Parsed], items: Iterable[Any]) -> tuple[_
 
 
 def path_of(name: object) -> str:
-    """Return a name from a file as the path of an error, "" for one that cannot be shown."""
-    return name if isinstance(name, str) and name.isprintable() else ""
+    """Return a name from a file as the path of an error, "" for one that cannot be shown.
+
+    >>> path_of("limits"), path_of("user.role")
+    ('limits', "['user.role']")
+    """
+    if not isinstance(name, str) or not name.isprintable():
+        return ""
+    return f"['{name}']" if re.search(r"[.\[\]]", name) else name
 
 
 def suggestion(word: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: the known words that it begins, the nearest one, or all."""
     known, word = list(known), str(word)
     longer = sorted((each for each in known if each.startswith(word)), key=len) if len(word) > 2 else []
-    if close := longer[:3] or difflib.get_close_matches(word, known, 1, 0.6):
+    if close := longer[:3] or difflib.get_close_matches(word, known, 1, 0.6) or [*{word.lower()}.intersection(known)]:
         return f". Did you mean {' or '.join(map(repr, close))}?"
     return f". Expected one of {', '.join(known)}" if known else ". There is none"
 

@@ -162,8 +162,7 @@ def check_names(options: Iterable[object], known: Collection[object], what: str 
     """``ConfigError`` for an option that is not known, with a suggestion."""
     for name in options:
         if name not in known:
-            path = name if isinstance(name, str) and name.isprintable() else repr(name)
-            raise ConfigError(f"unknown {what}{suggestion(name, map(str, known))}", path)
+            raise ConfigError(f"unknown {what}{suggestion(name, map(str, known))}", path_of(name) or repr(name))
 
 
 def check_type(value: Any, hint: Any, is_secret: bool = False) -> None:

@@ -128,6 +128,10 @@ def first_marks(marks: Iterable[Mark], start: int) -> tuple[list[Mark], dict[Mar
 
 def checked_rules(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules as a list; ``ConfigError`` for anything else."""
+    given: object = rules
+    if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
+        fix = "For a file or a dictionary, write Limiter.from_settings(...)"
+        raise ConfigError(f'expected a list of rules, as in [Rule(limits="5/minute")]; got {given!r}. {fix}', "rules")
     checked = list(rules)
     for i, rule in enumerate(checked):
         if not isinstance(rule, Rule):

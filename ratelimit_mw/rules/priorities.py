@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypedDict
 
-from ..errors import ConfigError, error_path, parse_each, suggestion
+from ..errors import ConfigError, error_path, parse_each, path_of, suggestion
 from ..keys.features import Features, header_name
 from .declaration import decode, of_type, option
 from .values import checked_table, checked_word, parse_percent
@@ -31,7 +31,7 @@ def _parse_shares(table: Any, most: int = 100) -> dict[str, int]:
     """Return the percent of each class."""
     shares = {}
     for name, share in checked_table(table).items():
-        with error_path(str(name)):
+        with error_path(path_of(name)):
             shares[name] = parse_percent(share, most)
     return shares
 
@@ -117,7 +117,7 @@ def check_classes(names: Iterable[str], order: Sequence[str]) -> None:
     """Raise ``ConfigError`` for a class that is not in the list. The path of the error is the class."""
     for name in names:
         if name not in order:
-            raise ConfigError(f"unknown class {name!r}{suggestion(name, order)}", name)
+            raise ConfigError(f"unknown class {name!r}{suggestion(name, order)}", path_of(name))
 
 
 DEFAULT_PRIORITIES: Final = parse_priorities({})

@@ -9,7 +9,7 @@ from typing import Any, Final, Unpack, cast
 
 from ..algorithms import build_limit
 from ..decision import BanTerms
-from ..errors import ConfigError, error_of, error_path
+from ..errors import ConfigError, error_of, error_path, join_path, path_of
 from ..keys.features import OF_ALL_CLIENTS
 from ..keys.parts import Part, part_of, spellings
 from ..quota import Quota, parse_quotas
@@ -159,9 +159,12 @@ class Rule:
         """Limits by value for each part of ``per``; those of ``per_key`` come first, under None."""
         if per_key and len(self.entries) != 1:
             raise ConfigError("per_key needs a key of one part. Use per, or a rule of its own", "per_key")
-        of_key = [(None, self._limits_by_value("per_key", per_key, *self.entries[0]))] if per_key else []
-        pairs = zip(parts, per.items(), strict=True)
-        return *of_key, *((part, self._limits_by_value(f"per.{name}", table, part)) for part, (name, table) in pairs)
+        tables: list[tuple[Part | None, dict[str, tuple[Quota, ...]]]] = []
+        if per_key:
+            tables.append((None, self._limits_by_value("per_key", per_key, *self.entries[0])))
+        for part, (name, table) in zip(parts, per.items(), strict=True):
+            tables.append((part, self._limits_by_value(join_path("per", path_of(name)), table, part)))
+        return tuple(tables)
 
     def _limits_by_value(self, path: str, table: object, *parts: Part) -> dict[str, tuple[Quota, ...]]:
         """The quotas of each value, even under the forms that a request may have. A value as written has precedence."""

@@ -15,7 +15,7 @@ from ..rules.access_lists import AccessLists
 from ..rules.declaration import decode, options_of
 from ..rules.named_rules import Amendment
 from ..rules.names import printable
-from ..rules.options import RuleDefaults
+from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location, steps_of
 from ..rules.priorities import Priorities
 from ..rules.rule import Rule
@@ -189,6 +189,9 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
 def _settings(data: Any, folder: Path, source: str) -> Settings:
     if isinstance(data, Mapping):
         data = with_variables({name: value for name, value in data.items() if name != "$schema"}, SettingsDict)
+        of_rules = options_of(RuleSettings).keys() - options_of(SettingsDict).keys()
+        if name := next((name for name in data if name in of_rules), None):
+            raise ConfigError("a field of a rule. Write it in a table of rules, [[rules]] in TOML", name)
     options = decode(SettingsDict, data, noun="setting")
     with error_path("lists"):
         options["lists"] = AccessLists(options["lists"], options["exempt"])

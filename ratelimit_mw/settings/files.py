@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from ..errors import ConfigError, MissingExtraError, error_path
+from ..errors import ConfigError, MissingExtraError, error_path, path_of
 from ..rules.declaration import kinds_of, options_of
 from ..rules.match import FeatureValues
 from ..rules.places import steps_of, yaml_lines
@@ -140,10 +140,7 @@ def with_variables(value: Any, hint: Any = None) -> Any:
         text = _REFERENCE.sub(_variable, value) if "${" in value else value
         return _converted(text, hint) if names_in(value) else text
     if isinstance(value, Mapping):
-        return {
-            name: _at(f"['{name}']" if "." in str(name) else str(name), item, _hint_of(hint, name))
-            for name, item in value.items()
-        }
+        return {name: _at(path_of(str(name)), item, _hint_of(hint, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         items = [get_args(kind)[0] for kind in kinds_of(hint) if get_origin(kind) is Sequence]
         return type(value)([_at(f"[{i}]", item, next(iter(items), None)) for i, item in enumerate(value)])
@@ -189,7 +186,7 @@ def _without(value: str, message: str) -> str:
 
 
 def _at(path: str, value: Any, hint: Any) -> Any:
-    with error_path(path if path.isprintable() else ""):
+    with error_path(path):
         return with_variables(value, hint)
 
 

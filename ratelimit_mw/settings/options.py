@@ -41,6 +41,11 @@ def secret_text(secret: Any) -> str:
     return secret  # type: ignore[no-any-return]
 
 
+def log_url(url: Any) -> str:
+    """The URL of a traffic log, which may hold a password."""
+    return checked_log_url(secret_text(url))
+
+
 def checked_store(store: Any) -> str | Store:
     """A store, or a URL that names one, which may hold a password."""
     if not isinstance(store, Store):
@@ -162,7 +167,7 @@ class LimiterOptions(TypedDict, total=False):
     ]
     traffic_log: Annotated[
         str | None,
-        of_type(str, checked_log_url),
+        log_url,
         option("The URL of a traffic log that counts outcomes, such as `sqlite:///traffic.db`.", at_start=True),
     ]
     traffic_clients: Annotated[

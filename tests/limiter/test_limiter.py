@@ -211,7 +211,8 @@ def test_a_clock_in_seconds_is_an_error() -> None:
 @each(
     ("arguments", "message"),
     [
-        ({"rules": "5/minute"}, "rules\\[0\\]: expected a Rule, as in .*; got '5'"),
+        ({"rules": "ratelimit.toml"}, "rules: expected a list of rules, as in .*; got 'ratelimit.toml'. For a file or"),
+        ({"rules": Rule(limits="5/minute")}, "rules: expected a list of rules, as in .*; got Rule\\(limits='5/minute'"),
         ({"rules": ["5/minute"]}, "rules\\[0\\]: expected a Rule, as in .*; got '5/minute'"),
         ({"rules": [rule(), rule()]}, "the name 'r' is already used"),
         (

@@ -71,6 +71,11 @@ def test_every_other_mistake_names_its_place() -> None:
         ({"rulez": []}, "rulez: unknown setting. Did you mean 'rules'?"),
         ({"lists": {"alow": {}}}, "lists.alow: unknown list. Did you mean 'allow'?"),
         ({5: 5}, "5: unknown setting. Expected one of enabled, "),
+        ({"RULES": [RULE]}, "RULES: unknown setting. Did you mean 'rules'?"),
+        ({"key": ["user"], **RULE}, "key: a field of a rule. Write it in a table of rules, [[rules]] in TOML"),
+        ({"rules[1].x": 5, "rules": [RULE]}, "['rules[1].x']: unknown setting. Did you mean 'rules'?"),
+        ({"rules.0": RULE}, "['rules.0']: unknown setting. Did you mean 'rules'?"),
+        ({"rules": [{**RULE, "reserve": {5: "9%"}}]}, "rules[0]: reserve: unknown class 5. Expected one of critical"),
         ({"rules": {}}, "rules: expected a list of tables, [[rules]] in TOML; got {}"),
         ({"rules": [5]}, 'rules[0]: expected a table such as {limits = "5/minute"}; got 5'),
         ({"rules": [{}]}, "rules[0]: limits: a rule needs limits"),
@@ -159,6 +164,7 @@ def test_an_address_that_cannot_be_shows_no_secret() -> None:
     for store in ("redis://:h1dden@a:port", "foo://:h1dden@a", "redis://:h1dden\u2100@[a", "redis://h1dden\u2100@a"):
         error = expect_error(r"^store", load_settings, {"store": store})
         assert "h1dden" not in error, store
+    expect_error("^traffic_log: expected text$", load_settings, {"traffic_log": ["redis://:h1dden@a"]})
 
 
 def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
