@@ -19,7 +19,7 @@ _STRING_OR_COMMENT = re.compile(
     r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
 )
 _HEADER = re.compile(r"\s*(\[{1,2})([\w.\- ]+)\]")
-_KEY = re.compile(r"\s*([\w.\- ]+?)\s*=")
+_KEY = re.compile(r"[\w.\- ]+")
 
 
 class Location(NamedTuple):
@@ -103,8 +103,9 @@ def _toml_lines(text: str) -> dict[Steps, int]:
             )
             lines.setdefault(table, number)
             continue
-        if not depth and (key := _KEY.match(line)):
-            lines.setdefault((*table, *_split_key(key[1])), number)
+        key, equals, _ = line.partition("=")
+        if not depth and equals and _KEY.fullmatch(key := key.strip()):
+            lines.setdefault((*table, *_split_key(key)), number)
         depth += sum(line.count(bracket) for bracket in "[{") - sum(line.count(bracket) for bracket in "]}")
     return lines
 

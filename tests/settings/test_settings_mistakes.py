@@ -259,6 +259,7 @@ def test_the_line_is_that_of_the_nearest_key(tmp_path: Path) -> None:
     for name, text, path, line in (
         ("r.toml", TOML, "store", 2),
         ("r.toml", TOML, "headers", None),
+        ("r.toml", f"# {'long ' * 20_000}\nstore = 5", "store", 2),  # in linear time
         ("r.toml", TOML, "rules[0]", 5),
         ("r.toml", TOML, "rules[0].limits[0]", 7),
         ("r.toml", TOML, "rules[0].match.path", 10),
