@@ -4,6 +4,7 @@ click and rich are an extra. They are imported when a command runs, so that it c
 """
 
 import io
+import os
 import sys
 from typing import cast
 
@@ -21,6 +22,14 @@ def main() -> None:
         sys.exit(2)
     from .group import ratelimit_mw
 
+    if sys.stdout is None:  # a shell or a service manager has closed it
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     # A terminal that cannot show a character gets its escape sequence.
     cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
-    ratelimit_mw()
+    try:
+        ratelimit_mw()
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:  # of a full disk, which has a message; at exit, Python would change the exit code
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,7 @@
 """The command ``ratelimit-mw``."""
 
 import sys
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -44,7 +45,8 @@ class CommandGroup(click.Group):
         except (click.ClickException, RateLimitError, OSError) as error:
             failure = _failure(error)
             if as_json:
-                print_json({"error": str(error) if isinstance(error, RateLimitError) else failure.format_message()})
+                with suppress(OSError):  # nothing can be written there
+                    print_json({"error": str(error) if isinstance(error, RateLimitError) else failure.format_message()})
             raise failure from None
 
 

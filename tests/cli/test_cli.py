@@ -159,10 +159,22 @@ def test_closed_pipe_ends_the_command_quietly() -> None:
 
 @pytest.mark.slow
 def test_full_disk_is_an_error_with_a_message(tmp_path: Path) -> None:
-    """The exit code is 1."""
-    with (tmp_path / "small").open("w") as small:
-        done = start("check", EXAMPLE, stdout=small, preexec_fn=no_room)
-    assert (done.returncode, done.stderr) == (1, "Error: File too large\n")
+    """The exit code is 1. The JSON of the error cannot be written, either."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for args in (["check", EXAMPLE], ["check", EXAMPLE, "--json"]):
+        with (tmp_path / "small").open("w") as small:
+            done = start(*args, stdout=small, preexec_fn=no_room, env=environment)
+        assert (done.returncode, done.stderr) == (1, "Error: File too large\n")
+
+
+@pytest.mark.slow
+def test_a_closed_stdout_hides_no_result() -> None:
+    """A job may start the command without one. Its exit code and its messages are as ever."""
+    assert start("check", EXAMPLE, preexec_fn=close_stdout).returncode == 0
+
+
+def close_stdout() -> None:
+    os.close(1)
 
 
 def no_room() -> None:
