@@ -110,6 +110,9 @@ class Limiter:
             followed.append(self._files)
         reloads.watch = Watch(followed) if followed else None
 
+    def __repr__(self) -> str:
+        return f"<Limiter {self.store!r}: {', '.join(self.rules.by_name)}>"
+
     def _observers(self, given: Sequence[Observer | str] | None) -> Observers:
         """Build the observers, and the traffic log that counts beside them."""
         with error_path("observers"):

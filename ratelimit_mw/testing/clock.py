@@ -17,8 +17,8 @@ class ManualClock:
     Example:
         >>> clock = ManualClock(1_000_000.0)
         >>> clock.advance(1.5)
-        >>> clock.time, clock()
-        (1000001.5, 1000001500000)
+        >>> clock, clock.time, clock()
+        (ManualClock(1000001.5), 1000001.5, 1000001500000)
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -27,6 +27,9 @@ class ManualClock:
     def __call__(self) -> int:
         """Return the time in whole microseconds, as a limiter expects from its clock."""
         return self._us
+
+    def __repr__(self) -> str:
+        return f"ManualClock({self.time})"
 
     @property
     def time(self) -> float:
