@@ -33,7 +33,7 @@ class Heartbeat(Generic[_Item]):
 
     def _start_empty(self, _intact: bool = True) -> None:
         """Even in a forked child: items and thread belong to the parent."""
-        self._is_warned = False
+        self._is_warned = self._has_failed = False
         self._held: set[_Item] = set()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -77,8 +77,12 @@ class Heartbeat(Generic[_Item]):
                 if not items:
                     self._thread = None
                     return
+            has_failed = False
             for item in items:
                 try:
                     self._beat(item)
                 except Exception:  # it must not end the other items
-                    _log.exception("could not %s; %s", self._task, self._effect)
+                    if not (has_failed or self._has_failed):  # a failure that lasts is logged once
+                        _log.exception("could not %s; %s", self._task, self._effect)
+                    has_failed = True
+            self._has_failed = has_failed

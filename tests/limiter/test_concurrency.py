@@ -131,7 +131,7 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock, monkeypatch: p
 
 
 def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is logged, and the other requests keep their slots."""
+    """The failure is logged once, and the other requests keep their slots."""
     renewed = threading.Event()
     bad, good = Verdict(), Verdict()
 
@@ -143,11 +143,11 @@ def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
     keeper = Heartbeat(renew, interval=0.01)
     keeper.hold(bad)
     keeper.hold(good)
-    for _ in range(2):
+    for _ in range(3):
         renewed.clear()
         assert renewed.wait(PATIENCE)
     keeper.close()
-    assert "could not renew or return slots" in caplog.text
+    assert caplog.text.count("could not renew or return slots") == 1
 
 
 def test_a_slot_is_held_and_returned_when_no_thread_can_start(
