@@ -68,6 +68,16 @@ def check_definition(store: Store, kind: str) -> None:
             now += chance.choices(pauses, (6, 6, 3, 3, 2, 3, 0.5))[0]
 
 
+def test_a_ban_leaves_a_longer_wait_as_it_is(each_store: Store) -> None:
+    """A charge beyond the limit may need more microseconds than 64 bits hold."""
+    ban = {"after": 3, "within": "10m", "for": "1h"}
+    rule = Rule(name=uuid4().hex, limits="7/hour", algorithm="gcra", ban=ban)
+    limiter = Limiter([rule], each_store, ManualClock(START))
+    limiter.settle(limiter.hit(WHO), 10**12)
+    waits = [limiter.hit(WHO).decisions[0].retry_us for _ in range(4)]
+    assert waits == [-(-(10**12 - 6) * 3600 * SECOND // 7)] * 4
+
+
 def test_the_tenth_rejection_starts_the_ban(each_store: Store) -> None:
     """It is rejected by its limit, and waits for the end of the ban. Later requests are rejected by the ban."""
     clock = ManualClock(START)

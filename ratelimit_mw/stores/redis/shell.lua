@@ -118,7 +118,9 @@ local function apply(count, now, min_ttl, consume)
     elseif consume and hit[1] ~= state then
       limit.write(limit, key, hit[1], expires_at(hit[5], min_ttl))
     end
-    if retry and not hit[2] and ban and ban.wait then retry = max(retry, ban.wait) end
+    if retry and not hit[2] and ban and ban.wait and tonumber(retry) < ban.wait then -- a long wait is text
+      retry = ban.wait
+    end
     add_decision(hit[3], retry, hit[5], hit[6], hit[7])
   end
 end
