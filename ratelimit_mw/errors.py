@@ -205,6 +205,10 @@ class StoreError(RateLimitError):
     """Your store is unreachable, has exceeded its timeout, or has failed."""
 
 
+class NoRoomError(StoreError):
+    """A store replies, but has no room for a new key. It still counts those that it knows."""
+
+
 class StateError(StoreError):
     """A store replies, but the state of a key cannot be decoded. The limiter forgets the key and asks once more.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ...clock import SECOND, now_us
-from ...errors import StateError, StoreError
+from ...errors import NoRoomError, StateError, StoreError
 from ...runtime.forksafe import CHANCE, create_lock
 
 _MAX_FAILURES: Final = 3
@@ -47,7 +47,7 @@ class Breaker:
     def fail(self, error: StoreError, epoch: int) -> None:
         """Count a failed call. Log it when it opens the breaker. A store that replies has not failed."""
         self._last_error = error
-        if isinstance(error, StateError):
+        if isinstance(error, NoRoomError | StateError):
             self.failures = 0
         elif self.count_failure(epoch, now_us()):
             wait = (self._probe_at - self._opened_at) / SECOND

@@ -27,7 +27,7 @@ import lmdb
 
 from ...clock import machine
 from ...decision import Decision, Hit
-from ...errors import StoreError
+from ...errors import NoRoomError, StoreError
 from ...runtime.blocking import run_blocking
 from ..base import LOOKED_AT, KeyPage
 from ..bytecall import ByteCall, Write
@@ -46,6 +46,10 @@ _SWEPT_AT_ONCE: Final = 64
 _MEASURED_EVERY: Final = 64
 _SWEEP_AT: Final = META + b"sweep"
 _log = logging.getLogger("ratelimit_mw")
+
+
+class _NewKeyError(lmdb.MapFullError):
+    """Seven eighths of the map are used. The rest is for records that are there."""
 
 
 class LmdbCall(ByteCall):
@@ -100,7 +104,7 @@ class LmdbCall(ByteCall):
         if self._is_full:
             before = self._txn.get(name)
             if before is None or len(data) > max(len(before), _SMALL):
-                raise lmdb.MapFullError("seven eighths are used")
+                raise _NewKeyError("seven eighths are used")
         self.changed = True
         self._txn.put(name, data)
 
@@ -164,10 +168,11 @@ class Transactions:
                         self._look_around(txn, now)
                     txn.commit()
                 return result
-            except lmdb.MapFullError:
+            except lmdb.MapFullError as error:
                 if is_second:
+                    kind = NoRoomError if isinstance(error, _NewKeyError) else StoreError
                     problem = "Use a larger size. Or a reader that does not end, such as mdb_copy, keeps old pages"
-                    raise StoreError(f"lmdb://{self._env.path()} is full. {problem}") from None
+                    raise kind(f"lmdb://{self._env.path()} is full. {problem}") from None
             finally:
                 txn.abort()  # without effect after a commit
             self._make_room(now)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, open_at
 
+from ratelimit_mw import Limiter, Rule, Settings
 from ratelimit_mw.decision import Limit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store
@@ -40,6 +41,19 @@ def test_a_flood_of_keys_frees_no_client(path: Path, algorithm: str, caplog: pyt
         allows(store, limit_of("1000000/minute"), f"later {number % 7}")
     assert all(hit(store, limit, f"new {number}", cost=3).allowed for number in range(500))
     store.close()
+
+
+def test_a_flood_of_keys_is_no_outage_for_known_clients(path: Path) -> None:
+    """New clients follow ``on_store_error``. All others are still decided by the store, however many new ones come."""
+    store = open_at(path, size=4 << 20)
+    rule, known = Rule(name="api", limits="2/day", on_store_error="allow"), {"ip": "192.0.2.7"}
+    limiter = Limiter([rule], store, settings=Settings(rejection_cache=0))
+    assert [limiter.hit(known).allowed for _ in range(3)] == [True, True, False]
+    flood = (f"flood {number}".ljust(400, "x") for number in range(6_000))
+    assert None in {allows(store, limit_of("3/hour"), client) for client in flood}
+    assert [len(limiter.hit({"ip": f"198.51.100.{number}"}).decisions) for number in range(5)] == [0] * 5
+    assert not limiter.hit(known).allowed
+    limiter.close()
 
 
 def allows(store: Store, limit: Limit, client: str = "a", full: str = "is full. Use a larger size") -> bool | None:
