@@ -55,7 +55,7 @@ class HttpLimits:
         """The settings of the limiter with the arguments of the middleware."""
         self.is_observed = self.limiter.is_observed
         self.is_announced = bool(self.limiter.observers.early)
-        self.watch = self.limiter.reloads.watch
+        self.watch = self.limiter.config.watch
         """Looks for changed settings; None where nothing changes."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.rejections = PreparedRejections(self.writer)
@@ -105,6 +105,10 @@ class HttpLimits:
     decide, adecide = twins(_decide)
 
 
+Checks = dict[object, Callable[[HttpLimits], object]]
+"""They compare limits with the routes, by router."""
+
+
 class HttpLimiter:
     """Built by a middleware from its arguments. Raises ``ConfigError`` for arguments that cannot work."""
 
@@ -138,11 +142,10 @@ class HttpLimiter:
         self.named: set[str] = set()
         """The rules that code of the application names."""
         self._has_routes = routes
-        self._checks: dict[object, Callable[[HttpLimits], object]] = {}
-        """They compare limits with the routes, by router."""
-        with self.limiter.reloads.lock:
-            self.renew(self.limiter.rules, self.limiter.settings)()
-            self.limiter.reloads.users.add(self)
+        self._checks: Checks = {}
+        with self.limiter.config.lock:
+            self.prepare(self.limiter.rules, self.limiter.settings)()
+            self.limiter.config.middlewares.add(self)
 
     def latest(self) -> HttpLimits:
         """Return the limits for a request that arrives, and look for changed settings before, when that is due."""
@@ -181,11 +184,11 @@ class HttpLimiter:
             if check is not None:
                 check(limits)
 
-        def prepare(rules: RuleSet) -> None:
+        def derive(rules: RuleSet) -> None:
             checks = {**self._checks, key: check_all}  # read here, where the lock of the rules is held
-            self.renew(rules, self.limiter.settings, checks)()
+            self.prepare(rules, self.limiter.settings, checks)()
 
-        self.limiter.reloads.adopt([*(mark for view in views for mark in view.every), *marks], prepare)
+        self.limiter.config.adopt([*(mark for view in views for mark in view.every), *marks], derive)
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
@@ -194,25 +197,25 @@ class HttpLimiter:
         """
         self._has_routes = False
         if self.before_user:
-            self.renew(self.limiter.rules, self.limiter.settings)()
+            self.prepare(self.limiter.rules, self.limiter.settings)()
         else:
             self.adopt()
 
-    def renew(self, rules: RuleSet, settings: Settings, checks: Any = None) -> Callable[[], None]:
+    def prepare(self, rules: RuleSet, settings: Settings, checks: Checks | None = None) -> Callable[[], None]:
         """Check rules at the start, for new routes and at a reload. Return the function that puts them into effect."""
         checks = checks or self._checks
         for name in self.named - rules.by_name.keys():
             message = f"the rule {name!r} is missing, but the application calls it by its name. Keep it, or restart"
             raise ConfigError(message, "rules")
-        with self.limiter.reloads.located(*self.options, settings=settings):
+        with self.limiter.config.located(*self.options, settings=settings):
             limits = HttpLimits(self, rules, settings, self._has_routes)
             for check in checks.values():
                 check(limits)
 
-        def use() -> None:
+        def put_into_effect() -> None:
             self.in_force, self._checks = limits, checks
 
-        return use
+        return put_into_effect
 
     def as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them."""

@@ -48,14 +48,14 @@ class ServedRules:
         self.limiter = limiter
         self._gateway = gateway
         limiter.check_limit = self._check_limit  # before the limiter reads overrides that a command has set
-        limiter.reloads.check(limiter.rules)
-        with limiter.reloads.lock:
-            with limiter.reloads.located():
-                use = self.renew(limiter.rules, limiter.settings)
-            use()
-            limiter.reloads.users.add(self)
+        limiter.config.check(limiter.rules)
+        with limiter.config.lock:
+            with limiter.config.located():
+                put_into_effect = self.prepare(limiter.rules, limiter.settings)
+            put_into_effect()
+            limiter.config.middlewares.add(self)
 
-    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+    def prepare(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
         """Check rules that were read again. Return the function that puts them into effect."""
         check_no_views(rules.require_complete(), ["endpoint"])
         if self._gateway:
@@ -64,11 +64,11 @@ class ServedRules:
         writer = HeaderWriter(settings.headers, settings.reset, settings.retry_jitter)
         invalid = invalid_headers(name[len("header:") :] for name in rules.needs if name.startswith("header:"))
 
-        def use() -> None:
+        def put_into_effect() -> None:
             self.client_ip, self.writer, self.invalid_headers = client_ip, writer, invalid
             self._ipv6_prefix = settings.ipv6_prefix
 
-        return use
+        return put_into_effect
 
     def _check_limit(self, limit: Limit) -> None:
         """Raise ``ConfigError`` for a limit of a client that needs the response."""

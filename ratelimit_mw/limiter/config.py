@@ -1,4 +1,4 @@
-"""``Reloads``: the rules and settings of a limiter. It adds the rules of decorators, and takes other settings."""
+"""``LimiterConfig``: the rules and settings of a limiter now. Decorators add rules, and a reload replaces all."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from .followers.follower import Watch
 _log = logging.getLogger("ratelimit_mw")
 
 
-class RulesUser(Protocol):
-    """A middleware that derives more from the rules of its limiter."""
+class LimiterMiddleware(Protocol):
+    """A middleware, or the decision service, which derives more from the rules of its limiter."""
 
-    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+    def prepare(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
         """Check rules and settings. Return the function that puts them into effect."""
 
     def as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them."""
 
 
-class Reloads:
+class LimiterConfig:
     """The rules of a limiter: those of your code, or those of the settings.
 
     Attributes:
         settings: The settings.
         rules: The rules, compiled.
         checks: Each is called with new rules before they are used, and raises ``ConfigError`` for a mistake.
-        users: The middlewares that use the rules.
+        middlewares: Those that use the rules.
         lock: Held while rules are added or replaced.
         watch: Looks for changes when a request finds it due; None where nothing changes.
     """
@@ -57,23 +57,23 @@ class Reloads:
         self._marks: dict[Mark, None] = {}
         self._has_adopted = False
         self.checks: list[Callable[[RuleSet], object]] = []
-        self.users = WeakSet[RulesUser]()
+        self.middlewares = WeakSet[LimiterMiddleware]()
         self.lock = create_lock(self, "lock", threading.RLock)
         self.rules = RuleSet(self._own_rules, **self.settings.of_rule_set)
         self.watch: Watch | None = None
 
-    def adopt(self, marks: Iterable[Mark], prepare: Callable[[RuleSet], object] = lambda _: None) -> None:
+    def adopt(self, marks: Iterable[Mark], derive: Callable[[RuleSet], object] = lambda _: None) -> None:
         """Add the rules of decorators. Adapters call it at the start, once they know the views.
 
-        ``prepare`` gets all rules before they are used. If it raises an error, no rule is added.
+        ``derive`` gets all rules before they are used. If it raises an error, no rule is added.
         """
         with self.lock:
-            every = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
+            all_marks = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
             with self.located():
-                rules = self._compile(self._own_rules, every, self.settings)
+                rules = self._compile(self._own_rules, all_marks, self.settings)
                 self.check(rules.require_complete())
-                prepare(rules)
-            self._marks, self.rules, self._has_adopted = every, rules, True
+                derive(rules)
+            self._marks, self.rules, self._has_adopted = all_marks, rules, True
 
     def check(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for rules that the limiter cannot use, and prepare the others."""
@@ -93,10 +93,10 @@ class Reloads:
 
         A limiter with rules of your code and without a middleware counts the addresses that you pass.
         """
-        users, settings = tuple(self.users), self.settings
-        for user in users:
-            features = user.as_counted(features)
-        if not users and self._is_from_settings and "ip" in features:
+        middlewares, settings = tuple(self.middlewares), self.settings
+        for middleware in middlewares:
+            features = middleware.as_counted(features)
+        if not middlewares and self._is_from_settings and "ip" in features:
             ip = as_counted({"ip": features["ip"]}, settings.ipv6_prefix)
             features = {**features, **ip}
         return features
@@ -111,10 +111,10 @@ class Reloads:
             with self.located(settings=settings):
                 rules = self._compile(own, self._marks, settings)
                 self.check(rules.require_complete() if self._has_adopted else rules)
-                renewals = [user.renew(rules, settings) for user in tuple(self.users)]
+                prepared = [middleware.prepare(rules, settings) for middleware in tuple(self.middlewares)]
             self._own_rules, self.settings, self.rules = own, settings, rules
-            for renewal in renewals:
-                renewal()
+            for put_into_effect in prepared:
+                put_into_effect()
         if self.watch is not None:
             self.watch.start_over()
         if unchanged:
@@ -122,11 +122,11 @@ class Reloads:
             message = "%s changed: restart to apply %s. All other changes are in effect."
             _log.warning(message, ", ".join(unchanged), it)
 
-    def renew_users(self) -> None:
+    def update_middlewares(self) -> None:
         """Let the middlewares derive what they need from the rules anew, because the limits of clients have changed."""
-        renewals = [user.renew(self.rules, self.settings) for user in tuple(self.users)]
-        for renewal in renewals:
-            renewal()
+        prepared = [middleware.prepare(self.rules, self.settings) for middleware in tuple(self.middlewares)]
+        for put_into_effect in prepared:
+            put_into_effect()
 
     def _compile(self, own: Iterable[Rule], marks: dict[Mark, None], settings: Settings) -> RuleSet:
         return RuleSet(own, marks, before=self.rules.by_name, **settings.of_rule_set)
