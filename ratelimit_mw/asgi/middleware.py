@@ -136,7 +136,7 @@ class RateLimitMiddleware:
             if admission is not None:
                 set_current(before)
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
-        if due := admission.due():
+        if due := admission.take_due():
             await admission.settle(due, admission.status or ERROR)
         elif limits.is_observed:
             admission.observe()

@@ -64,7 +64,7 @@ def has_handlers(app: Any) -> bool:
     return not all(map(_is_default, (getattr(app, "exception_handlers", None) or {}).values()))
 
 
-async def respond(app: Any, verdict: Verdict, scope: Any, receive: Any) -> Callable[..., Awaitable[None]] | None:
+async def own_response(app: Any, verdict: Verdict, scope: Any, receive: Any) -> Callable[..., Awaitable[None]] | None:
     """Return the response of an application's own handler; None without one."""
     handler = handler_of(app, verdict.status)
     if handler is None:

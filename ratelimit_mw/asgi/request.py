@@ -16,7 +16,7 @@ from ..http.warnings import warn_of_user
 from ..rules.marks import NOWHERE
 from ..rules.plan import Plan
 from .body import ReadAhead
-from .rejections import http_error, respond
+from .rejections import http_error, own_response
 from .router import path_below
 from .types import Message, Receive, Scope, Send
 
@@ -45,7 +45,7 @@ class ASGIRequest(Request):
         self.ahead = None
 
     @cached_property
-    def passed(self) -> Any:
+    def for_functions(self) -> Any:
         """The request of Starlette or FastAPI, without a body to read; this one where none of them is used."""
         framework = sys.modules.get("starlette.applications")
         if self.index is None and not (framework and isinstance(self.native.get("app"), framework.Starlette)):
@@ -144,7 +144,7 @@ class ASGIAdmission(Admission):
         self.server_send = send
         """The ``send`` of the server."""
 
-    def renew(self) -> ASGIRequest:
+    def build_current_request(self) -> ASGIRequest:
         """The request with what the layers inside have added to its scope. Mounts have changed its path."""
         before = self.request
         place = {name: before.native.get(name, none) for name, none in _PLACE.items()}
@@ -159,7 +159,7 @@ class ASGIAdmission(Admission):
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers at the start of the response."""
         if message["type"] in _STARTS:
-            added = self.headers(message.get("status", 101))
+            added = self.start_response(message.get("status", 101))
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
                 names = self.limits.writer.names if self.verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)
@@ -189,12 +189,12 @@ class ASGIAdmission(Admission):
         Code of the application sends it by its own ``send``.
         """
         index, custom = self.request.index, None
-        if self.limits.reject is not None or (index is not None and index.handling is not None):
+        if self.limits.custom_rejection is not None or (index is not None and index.handling is not None):
             custom = await self._custom_response(receive)
         if not custom:
             prepared, send = self.rejection(), send or self.server_send
             response = prepared.response
-            headers = prepared.lines + self.headers(response.status)
+            headers = prepared.lines + self.start_response(response.status)
         elif isinstance(custom, Rejection):
             response, send = custom, send or self.send
             headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in custom.headers]
@@ -208,9 +208,9 @@ class ASGIAdmission(Admission):
     async def _custom_response(self, receive: Receive) -> Any:
         """Return the response of your function, else that of an error handler; None where none of them responds."""
         request, verdict = self.request, self.verdict
-        if self.limits.reject is not None:
-            response = self.limits.reject(request.passed, verdict)
+        if self.limits.custom_rejection is not None:
+            response = self.limits.custom_rejection(request.for_functions, verdict)
             return await response if inspect.isawaitable(response) else response
         if self.native["type"] != "http":
             return None
-        return await respond(request.index.handling, verdict, self.native, receive)
+        return await own_response(request.index.handling, verdict, self.native, receive)

@@ -77,10 +77,10 @@ class Mount(NamedTuple):
         return self
 
     def ask(self, request: Request) -> bool | Awaitable[bool]:
-        """Return the answer of ``allow``, or its awaitable. Without a function, the request needs the password."""
-        return (
-            has_token(request, start_token(), "bearer", "basic") if self.allow is None else self.allow(request.passed)
-        )
+        """Return the result of ``allow``, or its awaitable. Without a function, the request needs the password."""
+        if self.allow is None:
+            return has_token(request, start_token(), "bearer", "basic")
+        return self.allow(request.for_functions)
 
 
 class Dashboard(Protocol[Views]):

@@ -80,7 +80,7 @@ class RateLimitMiddleware:
             admission.note_error(error)
             return None
         admission.verdict = rejection.verdict
-        return respond(admission, resolve(admission.ask()))
+        return respond(admission, resolve(admission.custom_response()))
 
     async def _handle(self, framework_request: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
@@ -149,7 +149,7 @@ class RateLimitMiddleware:
         return await response if self._is_async else response
 
     async def _respond(self, admission: DjangoAdmission) -> Any:
-        custom = admission.ask()
+        custom = admission.custom_response()
         return respond(admission, await resolve_async(custom) if self._is_async else resolve(custom))
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:

@@ -134,12 +134,12 @@ class DjangoAdmission(Admission):
 
     def __init__(self, limits: HttpLimits, request: Any, plan: Plan, verdict: Verdict) -> None:
         framework_request = request.framework_request
-        shown = vars(framework_request)
-        native = shown.get("scope") or framework_request.META  # ``server_data`` without its call
-        super().__init__(limits, request, plan, verdict, native, shown)
-        shown[ATTRIBUTE] = self
+        state = vars(framework_request)
+        native = state.get("scope") or framework_request.META  # ``server_data`` without its call
+        super().__init__(limits, request, plan, verdict, native, state)
+        state[ATTRIBUTE] = self
 
-    def renew(self) -> DjangoRequest:
+    def build_current_request(self) -> DjangoRequest:
         before = self.request
         request = DjangoRequest(before.framework_request, before.to, before.may_await)
         request.limits, request.path_params = before.limits, before.path_params
@@ -160,15 +160,15 @@ class DjangoAdmission(Admission):
             return RateLimitExceeded(verdict)
         return import_module(f"{__package__}.drf_errors").api_error(verdict)  # type: ignore[no-any-return]
 
-    def ask(self) -> Any:
+    def custom_response(self) -> Any:
         """Return what the project's function returns for the rejection; None without a function."""
-        reject = self.limits.reject
-        return reject and reject(self.request.framework_request, self.verdict)
+        custom = self.limits.custom_rejection
+        return custom and custom(self.request.framework_request, self.verdict)
 
     def add_headers(self, response: Any) -> None:
         """Replace the rate limit headers that the application has set."""
         headers = response.headers
-        added = self.text_headers(response.status_code)
+        added = self.start_text_response(response.status_code)
         for name, value in () if self.keeps_headers(headers.items()) else added:
             headers[name] = value
         if not self.verdict.allowed and response.status_code >= _FIRST_ERROR:

@@ -129,11 +129,11 @@ _ERRORS: Final[dict[int, type[Rejected]]] = {
 class FlaskAdmission(WSGIAdmission):
     """Shows all decisions in ``flask.g.ratelimit``. Its rejections are errors of Werkzeug."""
 
-    shown_as = "ratelimit"
+    verdict_key = "ratelimit"
     streams = False
     """Whether the response is a stream, and not a text or a file that the server sends."""
 
-    def renew(self) -> FlaskRequest:
+    def build_current_request(self) -> FlaskRequest:
         request = FlaskRequest(self.request.framework_request)
         request.to = self.request.to
         return request
@@ -145,14 +145,14 @@ class FlaskAdmission(WSGIAdmission):
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         error = _ERRORS[verdict.status](verdict, self.response_to)
-        if self.limits.reject:
+        if self.limits.custom_rejection:
             error.code = None  # your function responds, and no error handler
         return error
 
     def response_to(self, verdict: Verdict) -> Response:
         """Return the response to a rejection: that of your function, else that of the package."""
-        self.verdict, reject = verdict, self.limits.reject
-        response: Any = reject and reject(self.request.framework_request, verdict)
+        self.verdict, custom = verdict, self.limits.custom_rejection
+        response: Any = custom and custom(self.request.framework_request, verdict)
         if response is None:
             response = self.rejection().response
         if isinstance(response, Rejection):
@@ -205,7 +205,7 @@ class FlaskHooks:
         if request.native.get(_EXCHANGE):  # a test may make a context without a call, which has no end
             set_current(admission)
         if not verdict.allowed:
-            if self._may_handle_errors() and not limits.reject:
+            if self._may_handle_errors() and not limits.custom_rejection:
                 raise admission.error(verdict)
             return admission.response_to(verdict)
         if plan.may_delay and verdict.delay:
@@ -273,7 +273,7 @@ class FlaskHooks:
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native
         admission = FlaskAdmission(limits, request, plan, verdict, environ, vars(g))
-        environ[WSGIAdmission.shown_as] = admission.verdict  # for WSGI applications around this one
+        environ[WSGIAdmission.verdict_key] = admission.verdict  # for WSGI applications around this one
         if exchange := environ.get(_EXCHANGE):
             exchange.admission = admission
         return admission

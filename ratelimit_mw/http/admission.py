@@ -33,7 +33,7 @@ class Admission:
     to ``first``, which owns the response and the end. The innermost admission is in ``native``.
     """
 
-    shown_as = "ratelimit"
+    verdict_key = "ratelimit"
     """The name under which the application finds the verdict."""
     verdict: Verdict
     """All decisions so far, or only those of the last rejection."""
@@ -77,7 +77,7 @@ class Admission:
         plan: Plan,
         verdict: Verdict,
         native: MutableMapping[str, Any],
-        shown: MutableMapping[str, Any],
+        state: MutableMapping[str, Any],
     ) -> None:
         self.limits = limits
         self.request = request
@@ -104,8 +104,8 @@ class Admission:
         else:
             self.verdicts = []
             self.rejections = [verdict]
-        self._shown = shown
-        shown[self.shown_as] = self.verdict
+        self._state = state
+        state[self.verdict_key] = self.verdict
 
     def _join(self, first: Admission, plan: Plan, verdict: Verdict) -> None:
         """Add a decision to the first admission, whose middleware may not know the route."""
@@ -161,9 +161,9 @@ class Admission:
         """Decide another plan in the middle of the request, show the verdict, and wait in a queue."""
         if plan.delays and call is blocking_call:
             self._require_thread(plan)
-        verdict: Verdict = await call(self.limits, "decide", plan, self.now, provided)
+        verdict: Verdict = await call(self.limits, "decide", plan, self.current_request, provided)
         self.add(plan, verdict)
-        self._shown[self.shown_as] = self.verdict
+        self._state[self.verdict_key] = self.verdict
         if verdict.delay:
             if call is blocking_call:
                 self._require_thread(plan)  # a function may have returned a limit with a queue
@@ -187,15 +187,15 @@ class Admission:
             raise plan.rules[0].error(f"{problem}. {fix}")
 
     @property
-    def now(self) -> Request:
+    def current_request(self) -> Request:
         """The request as it is now: code that has run since may have found its user, or read its body."""
-        request = self.renew()
+        request = self.build_current_request()
         if request is not self.request:
-            request.first = self.request
+            request.original = self.request
         return request
 
-    def renew(self) -> Request:
-        """Return the request anew."""
+    def build_current_request(self) -> Request:
+        """Return the request with what the framework has added to it since the decision."""
         raise NotImplementedError
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
@@ -204,8 +204,8 @@ class Admission:
 
     # -- the response ----------------------------------------------------------------------------------------------
 
-    def headers(self, status: int) -> list[Header]:
-        """Return the rate limit headers of the response that starts with this status. The first admission has them."""
+    def start_response(self, status: int) -> list[Header]:
+        """Note that the response starts with this status, and return its rate limit headers: those of ``first``."""
         self.status = status
         if self.first is not None:
             self.first.verdict = self.verdict
@@ -213,10 +213,10 @@ class Admission:
         if self.limits.is_announced:
             verdicts = [*self.verdicts, *(self.rejections or ())]
             self.limits.limiter.observers.announce(verdicts, self.verdict, *self._where)
-        verdict = self.outcome(status) if self.counts_outcomes else self.verdict
+        verdict = self.note_outcome(status) if self.counts_outcomes else self.verdict
         return self.limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
 
-    def outcome(self, status: int) -> Verdict:
+    def note_outcome(self, status: int) -> Verdict:
         """Note the status of the response, and return the verdict as it is after it."""
         self.verdict.respond(status)
         return self.verdict.after(status)
@@ -226,9 +226,9 @@ class Admission:
         if isinstance(error, TimeoutError):
             self.verdict.respond(None)
 
-    def text_headers(self, status: int) -> list[TextHeader]:
-        """Return the headers as text in the title case of the standards."""
-        headers, prepared = self.headers(status), self._prepared
+    def start_text_response(self, status: int) -> list[TextHeader]:
+        """Do what ``start_response`` does, with the headers as text in the title case of the standards."""
+        headers, prepared = self.start_response(status), self._prepared
         return as_text(headers) if prepared is None or self.first is not None else prepared.texts
 
     def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
@@ -259,14 +259,14 @@ class Admission:
 
         Later costs are settled at once.
         """
-        if due := self.due():
+        if due := self.take_due():
             self.limits.limiter.conclude(combine_verdicts(due), status)
         if self.limits.is_observed:
             self.observe()
 
     async def aend(self, status: int | None) -> None:
         """Async form of ``end``. It completes when its caller is cancelled."""
-        await self.settle(self.due(), status)
+        await self.settle(self.take_due(), status)
 
     async def settle(self, due: Sequence[Verdict], status: int | None) -> None:
         """Settle the verdicts that are due, and send the event."""
@@ -277,8 +277,8 @@ class Admission:
             if self.limits.is_observed:
                 self.observe()
 
-    def due(self) -> Sequence[Verdict]:
-        """Return the verdicts to settle at the end, nearly always none."""
+    def take_due(self) -> Sequence[Verdict]:
+        """Note that the request ends, and take the verdicts that are still to settle, nearly always none."""
         if self.first is not None:
             return ()
         if not (self.needs_settlement or self.is_streamed or self._settled):
@@ -337,6 +337,6 @@ def undecided(plan: Plan, limits: HttpLimits, native: Mapping[str, Any], before_
     """
     innermost: Admission | None = native.get(ADMISSION)
     outer = innermost and innermost.of_limiter(limits)
-    names = set(limits.left if before_user else ())
+    names = set(limits.left_to_inner if before_user else ())
     names.update(rule for verdict in (outer.verdicts if outer else ()) for rule in verdict.rules)
     return limits.plan_without(plan, frozenset(names)) if names else plan

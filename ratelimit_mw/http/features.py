@@ -42,7 +42,7 @@ HINTS: Final = {
 class FeatureReader:
     """Reads every feature that the rules need. Raises ``ConfigError`` for a feature without a function.
 
-    ``passed`` are parts that may have no function, because views pass them to ``check``.
+    ``optional`` are parts that may have no function, because views pass them to ``check``.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class FeatureReader:
         functions: CheckedFunctions,
         adapter: Mapping[str, Read],
         routes: bool = False,
-        passed: Iterable[str] = (),
+        optional: Iterable[str] = (),
     ) -> None:
         client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix)
         region, priority_header = Region.from_settings(settings), settings.priorities.header
@@ -77,7 +77,7 @@ class FeatureReader:
         self._body_feature = partial(body_feature, limit=settings.body_limit)
         self._in_body: set[str] = set()
         self._reads = {part.feature: self._find(part, error_of) for part, error_of in needs.items()}
-        for part in map(part_of, (*passed, *OF_LOAD)):
+        for part in map(part_of, (*optional, *OF_LOAD)):
             with suppress(ConfigError):
                 self._reads.setdefault(part.feature, self._find(part))
         self._by_plan = Memo(self._reads_of)

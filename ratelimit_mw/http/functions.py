@@ -57,7 +57,7 @@ class CheckedFunctions:
 
 
 def _with_framework_request(read: Callable[[Any], Any]) -> Read:
-    return lambda request: read(request.passed)
+    return lambda request: read(request.for_functions)
 
 
 class Identify:
@@ -83,9 +83,9 @@ class Identify:
         """Return the function that reads a feature. ``otherwise`` reads it where your function does not return it."""
 
         def read(request: Request) -> Any:
-            holder = request.first or request
+            holder = request.original or request
             if holder.identified is None:
-                features = self._function(request.passed)
+                features = self._function(request.for_functions)
                 holder.identified = features if inspect.isawaitable(features) else _checked(features)
             features = holder.identified
             if inspect.isawaitable(features):

@@ -202,7 +202,7 @@ async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     plan = limits.rules.plan_named(rules[0], admission.lists).without_costs
     with _placed("check", rules):
         given = _checked(features, plan, limits.reader)
-        read = await call(limits, "read", plan, admission.now, given)
+        read = await call(limits, "read", plan, admission.current_request, given)
     await call(limits.settlement, "forget_key", admission.verdict, *rules, read, limits.rules)
 
 
@@ -238,7 +238,7 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
         shown = [rule for rule in shown if limits.reader.can_read(rule.source.needs_without_cost, features)]
     plan = limits.peek_plan(tuple(shown))
     with _placed("usage", rules):
-        read = await call(limits, "read", plan, admission.now, _checked(features, plan, limits.reader))
+        read = await call(limits, "read", plan, admission.current_request, _checked(features, plan, limits.reader))
     keyed = limits.peek_plan(tuple(rule for rule in shown if rule.key_of(read) is not None))
     return _in_order(await call(limits.limiter, "decide", keyed, read, 0, False), rules)
 
@@ -269,7 +269,7 @@ def _find_admission(scope: Values, rules: tuple[str, ...], called: str) -> Admis
     for name in rules:
         if name not in limits.rules.by_name:
             raise ConfigError(f"unknown rule {name!r}{suggestion(name, limits.rules.by_name)}", f"{called}({name!r})")
-        limits.named.add(name)
+        limits.named_in_code.add(name)
     return admission if limits.rules.enabled and not testmode.off else None
 
 

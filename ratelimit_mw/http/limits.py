@@ -48,7 +48,7 @@ class HttpLimits:
     def __init__(self, http_limiter: HttpLimiter, every: RuleSet, settings: Settings, has_routes: bool) -> None:
         self.limiter = http_limiter.limiter
         self.settlement = self.limiter.settlement
-        self.reject = http_limiter.reject
+        self.custom_rejection = http_limiter.custom_rejection
         """Your function that responds to a rejection."""
         self.before_user = http_limiter.before_user
         self.settings = http = settings.replaced(**http_limiter.options)
@@ -60,7 +60,7 @@ class HttpLimits:
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.rejections = PreparedRejections(self.writer)
         self.functions = functions = http_limiter.functions
-        self.named = http_limiter.named
+        self.named_in_code = http_limiter.named_in_code
         reading = http, functions, http_limiter.adapter
         if not (has_routes or http_limiter.before_user):
             check_no_views(every, functions.may_provide)
@@ -68,8 +68,8 @@ class HttpLimits:
         here = RulesHere(every, has_routes, FeatureReader({}, *reading).knows if leaves else None)
         if "ip" not in functions.may_provide:  # it may be anything
             here.check_addresses(http.ipv6_prefix)
-        self.rules, self.left = here.rules, here.left
-        self.reader = FeatureReader(here.needs, *reading, has_routes, here.passed)
+        self.rules, self.left_to_inner = here.rules, here.left_to_inner
+        self.reader = FeatureReader(here.needs, *reading, has_routes, here.optional)
         is_known = http_limiter.before_user or http_limiter.gives_user
         self.without_user = () if is_known else tuple(here.without_user())
         """The effect on rules and lists that are decided here, where the framework provides no user. Else empty."""
@@ -120,7 +120,7 @@ class HttpLimiter:
         settings: SettingsSource | None,
         limiter: Limiter | None,
         features: FeatureFunctions,
-        reject: Callable[[Any, Verdict], Any] | None,
+        rejection: Callable[[Any, Verdict], Any] | None,
         adapter: Mapping[str, Read],
         options: HttpOptions,
         routes: bool = False,
@@ -129,7 +129,7 @@ class HttpLimiter:
         _check_arguments(options)
         self.limiter = _limiter(settings, limiter, options)
         with error_path("rejection"):
-            self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")
+            self.custom_rejection = None if rejection is None else checked_call(rejection, "the request", "the verdict")
         overridden = load_settings(cast(SettingsDict, options))
         self.options = {name: getattr(overridden, name) for name in options if name not in OF_LIMITER}
         """The settings that arguments of the middleware override."""
@@ -138,8 +138,8 @@ class HttpLimiter:
         self.gives_user = not self.functions.may_provide.isdisjoint(("user", IDENTIFY))
         """Whether your functions may provide the user."""
         self.before_user = before_user
-        """Whether an inner middleware of this limiter decides the rules in ``HttpLimits.left``."""
-        self.named: set[str] = set()
+        """Whether an inner middleware of this limiter decides the rules in ``HttpLimits.left_to_inner``."""
+        self.named_in_code: set[str] = set()
         """The rules that code of the application names."""
         self._has_routes = routes
         self._checks: Checks = {}
@@ -204,7 +204,7 @@ class HttpLimiter:
     def prepare(self, rules: RuleSet, settings: Settings, checks: Checks | None = None) -> Callable[[], None]:
         """Check rules at the start, for new routes and at a reload. Return the function that puts them into effect."""
         checks = checks or self._checks
-        for name in self.named - rules.by_name.keys():
+        for name in self.named_in_code - rules.by_name.keys():
             message = f"the rule {name!r} is missing, but the application calls it by its name. Keep it, or restart"
             raise ConfigError(message, "rules")
         with self.limiter.config.located(*self.options, settings=settings):

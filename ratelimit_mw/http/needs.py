@@ -44,10 +44,10 @@ class RulesHere:
             for part, option in _options_of(rule).items():
                 if part.feature not in provided:
                     self.needs.setdefault(part, partial(rule.error, path=option))
-        self.passed = [part for rule in named for part in rule.source.parts]
+        self.optional = [part for rule in named for part in rule.source.parts]
         """Parts that may have no function."""
         of_user = {rule for rule in all_rules if _OF_USER & {*rule.source.needs}}
-        self.left = frozenset(rule.name for rule in foreign | of_user)
+        self.left_to_inner = frozenset(rule.name for rule in foreign | of_user)
         """The names of the rules that are left to the inner middleware, which knows the user and the route."""
         self.waits = any(rule.lookup or rule.source.wait_us for rule in all_rules)
         """Whether a decision may wait for a function of limits, or a slot."""

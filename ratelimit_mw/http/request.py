@@ -43,13 +43,13 @@ class Request(ABC):
     """The ``Body``, once a feature has read a field of it."""
     identified: Any = None
     """The features that your function of several features has returned, or its awaitable."""
-    first: Request | None = None
+    original: Request | None = None
     """The same request as it was decided first, which keeps ``identified``."""
     framework_request: Any = None
     """The framework's own request; None where there is none."""
 
     @property
-    def passed(self) -> Any:
+    def for_functions(self) -> Any:
         """The request that your functions receive: the framework's own, else this one."""
         return self.framework_request or self
 

@@ -269,7 +269,7 @@ class CompiledRule:
         if self.estimate is not None:
             estimate = self.estimate.read(features)
             return [make_hit((limit, limit.prefix + key, limit.capped(estimate))) for limit in limits]
-        asked = features if request is None else getattr(request, "passed", request)
+        asked = features if request is None else getattr(request, "for_functions", request)
         cost = self.source.cost(asked)  # type: ignore[operator]
         with self.located("cost"):
             checked_cost(cost)

@@ -105,18 +105,18 @@ def decide_request(http_limiter: HttpLimiter, request: WSGIRequest) -> tuple[Htt
 class WSGIAdmission(Admission):
     """An admission whose response is sent over WSGI."""
 
-    shown_as = "ratelimit_mw.verdict"
+    verdict_key = "ratelimit_mw.verdict"
     request: Any
 
-    def renew(self) -> WSGIRequest:
+    def build_current_request(self) -> WSGIRequest:
         request: WSGIRequest = self.request
         request.is_late = True
         return request
 
     def respond(self, start: Any) -> Iterable[bytes]:
         """Start the response to the rejection, your own or the package's, and return its body."""
-        request, reject = self.request, self.limits.reject
-        response: Any = reject and reject(request, self.verdict)
+        request, custom = self.request, self.limits.custom_rejection
+        response: Any = custom and custom(request, self.verdict)
         if response is None:
             response = self.rejection().response
         if not isinstance(response, Rejection):
@@ -128,8 +128,8 @@ class WSGIAdmission(Admission):
         """Return the headers of a response that starts, with the rate limit headers."""
         prepared = self._prepared
         if prepared is not None and headers is prepared.response.headers:
-            return headers + self.text_headers(prepared.response.status)
-        added = self.text_headers(int(status[:3]))
+            return headers + self.start_text_response(prepared.response.status)
+        added = self.start_text_response(int(status[:3]))
         if added and not self.keeps_headers(headers):
             names = self.limits.writer.text_names if self.verdict.allowed else {name.lower() for name, _ in added}
             headers = [header for header in headers if header[0].lower() not in names] + added
