@@ -144,13 +144,13 @@ def way(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
 def responses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
     """The times in microseconds and the statuses of all responses that adaptive limits are given."""
     found: list[tuple[int, int | None]] = []
-    respond = Aimd.respond
+    note_response = Aimd.note_response
 
     def noting(limit: Aimd, now: int, took: int, status: int | None = 200) -> None:
         found.append((took, status))
-        respond(limit, now, took, status)
+        note_response(limit, now, took, status)
 
-    monkeypatch.setattr(Aimd, "respond", noting)
+    monkeypatch.setattr(Aimd, "note_response", noting)
     return found
 
 

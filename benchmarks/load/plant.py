@@ -142,7 +142,7 @@ class _Run:
 
     def _measure(self, seconds: list[Second]) -> None:
         self._second.in_flight = self._busy + len(self._waiting)
-        for state in self._limiter.gates.states().values():
+        for state in self._limiter.adaptive.states().values():
             self._second.limit = state.limit
         self._serve()  # servers may have come back
         self._in(1.0, self._measure, seconds)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from ..clock import SECOND
 from ..errors import RateLimitError, StoreError
-from ..limiter.gates import EVERY
+from ..limiter.adaptive_limits import HISTORY_STEP
 from ..limiter.limiter import Limiter
 from ..limiter.observers.events import REJECTED
 from ..operations.answer import Answer, span_text, time_json
@@ -136,8 +136,8 @@ def _clients_json(outcomes: LogOutcomes, view: View) -> Json:
 
 def _read_load(limiter: Limiter) -> Json:
     """Return the adaptive limits of this process in the last hour: of several keys of a rule, the lowest limit."""
-    start, history = limiter.gates.history()
-    curve = {"start": time_json(start / SECOND), "step": EVERY // SECOND}
+    start, history = limiter.adaptive.history()
+    curve = {"start": time_json(start / SECOND), "step": HISTORY_STEP // SECOND}
     rows = []
     for rule, level in history[-1].items():
         lines = {name: [getattr(levels.get(rule), name, None) for levels in history] for name in ("limit", "in_flight")}

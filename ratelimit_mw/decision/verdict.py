@@ -85,7 +85,7 @@ class Verdict(msgspec.Struct, eq=False):
         """The verdicts that this verdict combines. Internal."""
         return (self,)
 
-    def respond(self, status: int | None) -> None:
+    def note_response(self, status: int | None) -> None:
         """Note the status of the response, for adaptive limits. Internal.
 
         Args:
@@ -93,7 +93,7 @@ class Verdict(msgspec.Struct, eq=False):
         """
         for part in self.parts:
             if part.running is not None:
-                part.running.respond(status)
+                part.running.note_response(status)
 
     def after(self, status: int) -> Verdict:
         """Return this verdict as it is after the outcome; a rejection as it is. Internal; headers show it.

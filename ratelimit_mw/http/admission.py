@@ -218,13 +218,13 @@ class Admission:
 
     def note_outcome(self, status: int) -> Verdict:
         """Note the status of the response, and return the verdict as it is after it."""
-        self.verdict.respond(status)
+        self.verdict.note_response(status)
         return self.verdict.after(status)
 
     def note_error(self, error: BaseException) -> None:
         """Note an error of the application: the service has dropped a request that timed out."""
         if isinstance(error, TimeoutError):
-            self.verdict.respond(None)
+            self.verdict.note_response(None)
 
     def start_text_response(self, status: int) -> list[TextHeader]:
         """Do what ``start_response`` does, with the headers as text in the title case of the standards."""

@@ -97,11 +97,11 @@ class Aimd:
                 self._is_used = True
         return room
 
-    def note(self, _: int, is_used: bool) -> None:
+    def note_decision(self, _: int, is_used: bool) -> None:
         """Note a decision, and whether it has shown that the amount is in use."""
         self._is_used |= is_used
 
-    def respond(self, now: int, took: int, status: int | None = 200) -> None:
+    def note_response(self, now: int, took: int, status: int | None = 200) -> None:
         """Note the response to a request; None is a request that timed out, or that the service has cancelled."""
         is_dropped = status in self._drops
         self._ended += 1
@@ -147,7 +147,7 @@ class Demand:
             self._began, self._drained = self._began + passed * _WINDOWS, 0
         return int(self.limit)
 
-    def note(self, now: int, is_used: bool) -> None:
+    def note_decision(self, now: int, is_used: bool) -> None:
         """Note a decision, and whether it has shown that the window is drained."""
         self.amount(now)
         window = now // self._tuning.period

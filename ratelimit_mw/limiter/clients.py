@@ -36,11 +36,11 @@ from ..rules.rule import parse_limits
 from ..runtime.blocking import Call, twins
 from ..stores import Store
 from ..stores.url import redacted_url
+from .adaptive_limits import AdaptiveLimits
 from .clocks import Clocks
 from .config import LimiterConfig
-from .gates import Gates
 from .overrides import Overrides
-from .remote.store import Counts
+from .remote.store import RequestStore
 
 _BARS: Final = 4
 """The minimum number of | in a key, all of them before the client."""
@@ -72,18 +72,24 @@ class Clients:
 
     Args:
         store: The store.
-        counts: The store as requests ask it.
+        request_store: The store as requests use it.
         clocks: The times of the limiter.
         config: The rules of the limiter.
         overrides: The overrides of the limiter.
-        gates: The adaptive limits of this process.
+        adaptive: The adaptive limits of this process.
     """
 
     def __init__(
-        self, store: Store, counts: Counts, clocks: Clocks, config: LimiterConfig, overrides: Overrides, gates: Gates
+        self,
+        store: Store,
+        request_store: RequestStore,
+        clocks: Clocks,
+        config: LimiterConfig,
+        overrides: Overrides,
+        adaptive: AdaptiveLimits,
     ) -> None:
-        self._store, self._counts, self._clocks = store, counts, clocks
-        self._config, self._record, self._gates = config, overrides, gates
+        self._store, self._request_store, self._clocks = store, request_store, clocks
+        self._config, self._overrides, self._adaptive = config, overrides, adaptive
 
     async def _inspect(
         self,
@@ -125,7 +131,7 @@ class Clients:
             ...     limiter.clients.reset_key(decision.key)
             api ip=192.0.2.7
         """
-        await call(self._counts, "start")
+        await call(self._request_store, "start")
         if features is None:
             return await self._list(call, rule, cursor, rejected, only)
         if rule is None:
@@ -151,7 +157,7 @@ class Clients:
             ConfigError: The key belongs to no rule.
             StoreError: The store is unreachable.
         """
-        await call(self._counts, "start")
+        await call(self._request_store, "start")
         return await self._decide_counted(call, self._same_client(key), False)
 
     inspect_key, ainspect_key = twins(_inspect_key)
@@ -166,7 +172,7 @@ class Clients:
             ConfigError: The key belongs to no rule.
             StoreError: The store is unreachable.
         """
-        await call(self._counts, "forget", self._same_client(key))
+        await call(self._request_store, "forget", self._same_client(key))
 
     reset_key, areset_key = twins(_reset_key)
 
@@ -207,11 +213,11 @@ class Clients:
         """
         if rule is None:
             ban = self._ban_from_all(features, duration)
-            await self._record.change(call, "", ban.key, ban)
+            await self._overrides.change(call, "", ban.key, ban)
             return math.inf if ban.until is None else ban.until
-        await call(self._counts, "start")
+        await call(self._request_store, "start")
         us, hit, correction = self._new_ban(rule, features, duration)
-        (at,) = await call(self._counts, "correct", [correction], self._clocks.now())
+        (at,) = await call(self._request_store, "correct", [correction], self._clocks.now())
         (decision,) = await self._apply(call, [hit])
         if decision.allowed and decision.at_us < at + us:
             causes = "the store is nearly full, or another process has just lifted the ban"
@@ -235,11 +241,11 @@ class Clients:
             StoreError: The store is unreachable.
         """
         if rule is None:
-            return await self._record.change(call, "", self._ban_from_all(features, None).key)
-        await call(self._counts, "start")
+            return await self._overrides.change(call, "", self._ban_from_all(features, None).key)
+        await call(self._request_store, "start")
         hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
         (decision,) = await self._apply(call, [hit])
-        await call(self._counts, "forget", [hit.key])
+        await call(self._request_store, "forget", [hit.key])
         return not decision.allowed
 
     unban, aunban = twins(_unban)
@@ -260,7 +266,7 @@ class Clients:
             StoreError: The store is unreachable.
         """
         prefixes = {rule.ban.prefix for rule in self._config.rules.rules if rule.ban is not None}
-        from_all = [] if rule is not None or cursor else await self._record.bans(call)
+        from_all = [] if rule is not None or cursor else await self._overrides.bans(call)
         found = list(map(self._decision_of, from_all))
         if rule is None and not prefixes:
             return KeyStates(found, None)
@@ -300,7 +306,7 @@ class Clients:
             999
         """
         override = self._new_override(rule, features, limits, duration)
-        await self._record.change(call, override.rule, override.key, override)
+        await self._overrides.change(call, override.rule, override.key, override)
         return override
 
     override, aoverride = twins(_override)
@@ -320,12 +326,12 @@ class Clients:
             StoreError: The store is unreachable.
         """
         compiled, key = self._client(rule, features)
-        return await self._record.change(call, compiled.name, key)
+        return await self._overrides.change(call, compiled.name, key)
 
     remove_override, aremove_override = twins(_remove_override)
 
-    overrides, aoverrides = twins(Overrides.overrides, "_record")
-    clear_overrides, aclear_overrides = twins(Overrides.clear_overrides, "_record")
+    overrides, aoverrides = twins(Overrides.overrides, "_overrides")
+    clear_overrides, aclear_overrides = twins(Overrides.clear_overrides, "_overrides")
 
     def _ban_from_all(self, features: Features, duration: float | str | None) -> ClientOverride:
         features, rules = self._config.as_counted(features), self._config.rules
@@ -364,7 +370,7 @@ class Clients:
         for _ in range(_MOST_CALLS):
             keys, following = await call(self._store, "list_keys", prefix, cursor)
             if not cursor:
-                own = (key for key, tuning in self._gates.states() if tuning.by == "time")
+                own = (key for key, tuning in self._adaptive.states() if tuning.by == "time")
                 keys = [*(key for key in own if key.startswith(prefix)), *keys]
             found |= {each.key: each for each in await self._decide_counted(call, keys, rejected, only)}
             cursor = following
@@ -426,7 +432,7 @@ class Clients:
     async def _apply(self, call: Call, hits: Sequence[Hit]) -> list[Decision]:
         """Return what the store decides now. Consume nothing."""
         now = self._clocks.now()
-        here, others = self._gates.look(hits, is_here=False)
+        here, others = self._adaptive.look(hits, is_here=False)
         return [*here.decisions, *(await call(self._store, "apply", others, now, False) if others else ())]
 
     def _new_ban(self, name: str, features: Features, duration: float | str | None) -> tuple[int, Hit, Correction]:

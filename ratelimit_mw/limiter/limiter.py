@@ -25,17 +25,17 @@ from ..settings.options import checked_observers
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import testmode
 from ..traffic import TrafficLog
+from .adaptive_limits import AdaptiveLimits
 from .clients import Clients
 from .clocks import Clocks
 from .config import LimiterConfig
 from .followers.files import FileFollower
 from .followers.follower import Follower, Watch
 from .followers.record import RecordFollower
-from .gates import Gates
 from .observers.observers import Observer, Observers
 from .overrides import Overrides, keeps_records
 from .programs import Programs
-from .remote.store import Counts, RemoteStore
+from .remote.store import RemoteStore, RequestStore
 from .settlement import Settlement
 from .slots import Slots
 from .tasks import Tasks
@@ -91,21 +91,21 @@ class Limiter:
         self.waits = not isinstance(self.store, MemoryStore)
         self._tasks = Tasks(self.waits)
         self.remote = RemoteStore(self.store, self.settings, clocks, self._tasks) if self.waits else None
-        self._counts: Counts = self.remote or cast(MemoryStore, self.store)
-        self.slots = Slots(self._counts, clocks, self._tasks)
-        self.gates = Gates(clocks.own, lambda: config.rules.by_name)
-        self._programs = Programs(self._counts, self.gates, clocks)
-        self.settlement = Settlement(self._counts, clocks, self._tasks, self.slots, config)
+        self._request_store: RequestStore = self.remote or cast(MemoryStore, self.store)
+        self.slots = Slots(self._request_store, clocks, self._tasks)
+        self.adaptive = AdaptiveLimits(clocks.own, lambda: config.rules.by_name)
+        self._programs = Programs(self._request_store, self.adaptive, clocks)
+        self.settlement = Settlement(self._request_store, clocks, self._tasks, self.slots, config)
         with config.located(*arguments):
             self.observers = self._observers(observers)
             self.check_limit = self.store.check
             config.checks.append(self._check)
             config.check(self.rules)
         overrides = Overrides(self.store, clocks, config)
-        self.clients = Clients(self.store, self._counts, clocks, config, overrides, self.gates)
+        self.clients = Clients(self.store, self._request_store, clocks, config, overrides, self.adaptive)
         self._files = FileFollower(config)
-        self._record = self._follow(overrides)
-        followed: list[Follower] = [self._record] if self._record else []
+        self._record_follower = self._follow(overrides)
+        followed: list[Follower] = [self._record_follower] if self._record_follower else []
         if self.settings.origin and self.settings.origin.files:
             followed.append(self._files)
         config.watch = Watch(followed) if followed else None
@@ -121,7 +121,7 @@ class Limiter:
         with error_path("traffic_log"):
             self.traffic_log = None if url is None else TrafficLog(url, clock=self.clocks.time)
         self.is_observed = bool(functions or self.traffic_log)
-        return Observers(functions, self.traffic_log, self.settings, kind, self.gates)
+        return Observers(functions, self.traffic_log, self.settings, kind, self.adaptive)
 
     def _follow(self, overrides: Overrides) -> RecordFollower | None:
         """Connect the parts in front of a store that processes share. Return what follows the overrides there."""
@@ -129,10 +129,10 @@ class Limiter:
         if remote is None:
             run_blocking(overrides.follow(blocking_call))  # those in the memory of this process
             return None
-        remote.lose = self.slots.lose
+        remote.on_lost = self.slots.return_lost
         self.observers.breaker = remote.breaker
         if self.observers.readers:
-            remote.timed = self.observers.measure_store
+            remote.on_call = self.observers.measure_store
         if not keeps_records(self.store):
             return None
         remote.follower = follower = RecordFollower(overrides, remote, self.config, self._tasks)
@@ -180,14 +180,14 @@ class Limiter:
         steps = [self.observers.write]  # an exporter may wait for its server
         if self.traffic_log is not None:
             steps.append(self.traffic_log.close_or_log)
-        if self._record is not None:
-            steps.append(self._record.close)
+        if self._record_follower is not None:
+            steps.append(self._record_follower.close)
         for step in steps:
             await run_beside(call, step)
         if call is async_call:
             await self._tasks.join()
         await run_beside(call, self.slots.close)
-        await call(self._counts, "close")
+        await call(self._request_store, "close")
 
     close, aclose = twins(_close)
 
@@ -341,14 +341,14 @@ class Limiter:
         hits = list(map(make_hit, hits))
         held = None
         if plan.adapts:
-            held, hits = self.gates.enter(hits, features) if consume else self.gates.look(hits, is_here=True)
+            held, hits = self.adaptive.enter(hits, features) if consume else self.adaptive.look(hits, is_here=True)
             if not held.allowed:
                 return held
         if plan.waits and consume:
             verdict = await self.slots.queues.decide(call, plan, hits, partial(self._ask, call, plan))
         else:
             verdict = await self._ask(call, plan, hits, consume)
-        return verdict if held is None else self.gates.join(plan, held, verdict)
+        return verdict if held is None else self.adaptive.join(plan, held, verdict)
 
     async def _ask(self, call: Call, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
         """Ask the store, after those hits that it decides beside them."""
@@ -360,9 +360,9 @@ class Limiter:
             return Verdict()
         now = self._now() if self.clocks.own or testmode.active else None  # most limiters leave the time to the store
         if call is blocking_call or not self.waits:
-            decisions = self._counts.apply(hits, now, consume)
+            decisions = self._request_store.apply(hits, now, consume)
         else:
-            decisions = await self._counts.aapply(hits, now, consume)
+            decisions = await self._request_store.aapply(hits, now, consume)
         return build_verdict(decisions, consume, plan.adds_hits)
 
     def _with_network(self, features: Features) -> Features:
@@ -422,7 +422,7 @@ class Limiter:
         not apply.
         """
         if self.rules.enabled:
-            await call(self._counts, "start")
+            await call(self._request_store, "start")
 
     start, astart = twins(_start)
 
@@ -457,5 +457,5 @@ class Slot:
         """Return the verdict that is held. A block that was cancelled, or timed out, was dropped by the service."""
         verdict = self._held.pop()
         if kind is None or (issubclass(kind, Exception) and not issubclass(kind, TimeoutError)):
-            verdict.respond(200)
+            verdict.note_response(200)
         return verdict

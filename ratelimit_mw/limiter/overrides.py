@@ -18,7 +18,7 @@ from .config import LimiterConfig
 
 _RECORD: Final = "overrides"
 _TRIES: Final = 100
-_RESTLESS: Final = "other processes kept changing the overrides. Try again"
+_KEEPS_CHANGING: Final = "other processes kept changing the overrides. Try again"
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -85,7 +85,7 @@ class Overrides:
             others = [each for each in before if (each.rule, each.key) != (rule, key)]
             if await self._write(call, [*others, *([new] if new else [])], record):
                 return len(others) < len(before)
-        raise StoreError(_RESTLESS)
+        raise StoreError(_KEEPS_CHANGING)
 
     async def clear_overrides(self, call: Call) -> None:
         """Remove the overrides of all clients and rules, and bans from all rules, even where their record is damaged.
@@ -101,7 +101,7 @@ class Overrides:
                 record = None
             if await self._write(call, [], record):
                 return
-        raise StoreError(_RESTLESS)
+        raise StoreError(_KEEPS_CHANGING)
 
     async def overrides(self, call: Call) -> list[ClientOverride]:
         """Read the overrides of all clients from the store, without those that have ended.

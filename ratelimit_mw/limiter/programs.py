@@ -14,25 +14,25 @@ from ..rules.compiled import CompiledRule
 from ..rules.lookup import Found, LimitsCall
 from ..rules.plan import Plan, Program
 from ..stores import MemoryStore
+from .adaptive_limits import AdaptiveLimits
 from .clocks import Clocks
-from .gates import Gates
-from .remote.store import Counts
+from .remote.store import RequestStore
 
 
 class Programs:
     """Binds the plans of a limiter. One limit needs no list of hits."""
 
-    def __init__(self, counts: Counts, gates: Gates, clocks: Clocks) -> None:
-        self._gates, self._own_clock, self._clock = gates, clocks.own, clocks.time
-        self._memory = counts if isinstance(counts, MemoryStore) else None
+    def __init__(self, store: RequestStore, adaptive: AdaptiveLimits, clocks: Clocks) -> None:
+        self._adaptive, self._own_clock, self._clock = adaptive, clocks.own, clocks.time
+        self._memory = store if isinstance(store, MemoryStore) else None
         self._decide_one: Callable[[Limit, str, int], Decision | None]
         """Decides a limit that is alone; None where another store has to."""
-        if not isinstance(counts, MemoryStore):
-            self._decide_one = counts.leases.serve
+        if not isinstance(store, MemoryStore):
+            self._decide_one = store.leases.serve
         elif (own_clock := clocks.own) is None:
-            self._decide_one = counts._apply_one
+            self._decide_one = store.apply_one
         else:
-            self._decide_one = lambda limit, key, cost: counts._apply_one(limit, key, cost, own_clock())
+            self._decide_one = lambda limit, key, cost: store.apply_one(limit, key, cost, own_clock())
 
     def bind(self, plan: Plan) -> Program:
         """Give a plan its program, and return it."""
@@ -42,20 +42,20 @@ class Programs:
     def _program_of(self, plan: Plan, rule: CompiledRule | None) -> Program:
         if rule is not None and (limit := rule.only_limit) is not None:
             if limit.sheds:
-                return self._of_gate(rule, limit)
+                return self._adaptive_program(rule, limit)
             if plan.decides_at_once and (self._memory is not None or limit.lease):
-                return self._of_limit(rule, limit)
+                return self._one_limit_program(rule, limit)
         if self._memory is None or not plan.decides_at_once:
-            return _wait
+            return _defer
         if rule is not None and rule.limits_of_all is None:
-            return self._of_client(plan, rule, self._memory)
+            return self._client_limits_program(plan, rule, self._memory)
         if plan.plain and all(each.limits_of_all is not None for each in plan.plain):
-            return self._of_limits(plan.plain, self._memory)
-        return self._of_hits(plan, self._memory)
+            return self._shared_limits_program(plan.plain, self._memory)
+        return self._hits_program(plan, self._memory)
 
-    def _of_gate(self, rule: CompiledRule, limit: Limit) -> Program:
+    def _adaptive_program(self, rule: CompiledRule, limit: Limit) -> Program:
         """For one adaptive limit."""
-        enter, own_cost = self._gates.enter, rule.fixed_cost or 0
+        enter, own_cost = self._adaptive.enter, rule.fixed_cost or 0
         by_class, class_of = limit.by_class, rule.priorities.class_of
         key_of = rule.key.with_prefix(limit.prefix)
 
@@ -67,7 +67,7 @@ class Programs:
 
         return decide
 
-    def _of_limit(self, rule: CompiledRule, limit: Limit) -> Program:
+    def _one_limit_program(self, rule: CompiledRule, limit: Limit) -> Program:
         """For one limit of all clients, in memory or with leases."""
         decide_one, own_cost = self._decide_one, rule.fixed_cost or 0
         key_of = rule.key.with_prefix(limit.prefix)
@@ -80,7 +80,7 @@ class Programs:
 
         return decide
 
-    def _of_limits(self, rules: Iterable[CompiledRule], store: MemoryStore) -> Program:
+    def _shared_limits_program(self, rules: Iterable[CompiledRule], store: MemoryStore) -> Program:
         """For several limits of all clients."""
         apply, own_clock = store.apply, self._own_clock
         limits_of = [(rule, [(limit, limit.prefix) for limit in rule.limits_of_all or ()]) for rule in rules]
@@ -101,11 +101,11 @@ class Programs:
 
         return decide
 
-    def _of_client(self, plan: Plan, rule: CompiledRule, store: MemoryStore) -> Program:
+    def _client_limits_program(self, plan: Plan, rule: CompiledRule, store: MemoryStore) -> Program:
         """For limits that differ between clients or times."""
         decide_one, clock, looks_up = self._decide_one, self._clock, plan.looks_up
         key_of, choose, own_cost = rule.build_key, rule.choose, rule.fixed_cost or 0
-        decide_hits = self._of_hits(plan, store)
+        decide_hits = self._hits_program(plan, store)
 
         def decide(features: Features, cost: int | None, request: Any) -> Verdict:
             if (key := key_of(features)) is None:
@@ -123,7 +123,7 @@ class Programs:
 
         return decide
 
-    def _of_hits(self, plan: Plan, store: MemoryStore) -> Callable[..., Verdict]:
+    def _hits_program(self, plan: Plan, store: MemoryStore) -> Callable[..., Verdict]:
         apply, own_clock, clock = store.apply, self._own_clock, self._clock
         hits_of, looks_up, adds_hits = plan.hits, plan.looks_up, plan.adds_hits
 
@@ -144,5 +144,5 @@ class Programs:
         return decide
 
 
-def _wait(_features: Features, _cost: int | None, _request: Any) -> None:
+def _defer(_features: Features, _cost: int | None, _request: Any) -> None:
     """The program of a plan whose requests may wait."""

@@ -19,7 +19,7 @@ from ..runtime.blocking import Call, async_call, blocking_call, run_blocking, tw
 from .clocks import Clocks
 from .config import LimiterConfig
 from .remote.breaker import NotAskedError
-from .remote.store import Counts
+from .remote.store import RequestStore
 from .slots import Slots
 from .tasks import Tasks, completed
 
@@ -30,8 +30,8 @@ _Corrections = list[tuple[Receipt, list[PendingCorrection]]]
 class Settlement:
     """Settles the verdicts of a limiter. Its slots send the corrections."""
 
-    def __init__(self, counts: Counts, clocks: Clocks, tasks: Tasks, slots: Slots, config: LimiterConfig) -> None:
-        self._counts, self._clocks, self._tasks, self._slots, self._config = counts, clocks, tasks, slots, config
+    def __init__(self, store: RequestStore, clocks: Clocks, tasks: Tasks, slots: Slots, config: LimiterConfig) -> None:
+        self._store, self._clocks, self._tasks, self._slots, self._config = store, clocks, tasks, slots, config
 
     @property
     def rules(self) -> RuleSet:
@@ -153,7 +153,7 @@ class Settlement:
         counted = self._config.as_counted(features)
         self.rules.named(rule).require_client(counted)
         keys = await self._keys(call, rule, counted, self.rules)
-        await call(self._counts, "forget", keys)
+        await call(self._store, "forget", keys)
 
     def _drop(self, verdict: Verdict, rule: str, keys: list[str], compiled: CompiledRule | None) -> list[str]:
         """Note that a verdict has consumed nothing under keys. Return those that belong to one client.
@@ -170,7 +170,7 @@ class Settlement:
     async def _forget(self, call: Call, rule: str, keys: list[str]) -> None:
         """Reset keys. A failure is logged, because the view continues: an outage by the circuit breaker, once."""
         try:
-            await call(self._counts, "forget", keys)
+            await call(self._store, "forget", keys)
         except NotAskedError:
             pass
         except StoreError as error:

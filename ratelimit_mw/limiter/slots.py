@@ -24,7 +24,7 @@ from ..runtime.forksafe import create_lock
 from ..runtime.heartbeat import Heartbeat
 from .clocks import Clocks
 from .remote.breaker import NotAskedError
-from .remote.store import Counts
+from .remote.store import RequestStore
 from .tasks import Tasks, result_of
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
@@ -40,18 +40,18 @@ Ask = Callable[[Sequence[Hit], bool], Awaitable[Verdict]]
 class Slots:
     """The slots of the requests that run in this process."""
 
-    def __init__(self, counts: Counts, clocks: Clocks, tasks: Tasks) -> None:
-        self._counts, self._clocks, self._tasks = counts, clocks, tasks
+    def __init__(self, store: RequestStore, clocks: Clocks, tasks: Tasks) -> None:
+        self._store, self._clocks, self._tasks = store, clocks, tasks
         self.queues = SlotQueues(clocks.now)
-        self.renewed = Heartbeat(self._renew, SLOT_LIFE / SECOND / 3)
-        self.unreturned = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
+        self.renewals = Heartbeat(self._renew, SLOT_LIFE / SECOND / 3)
+        self.returns = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
         texts = "return slots after hold_at_most", "they stay taken until their requests end"
-        self.bounded = Heartbeat(self._end_hold, _CHECK_EVERY, *texts)  # slots by rule, each with the end of its hold
+        self.hold_ends = Heartbeat(self._end_hold, _CHECK_EVERY, *texts)  # slots by rule, each with the end of its hold
 
     async def send(self, call: Call, corrections: Sequence[Correction]) -> list[int]:
         """Send corrections, and wake a request that waits for a slot of theirs. Return the time of each."""
-        times: list[int] = await call(self._counts, "correct", corrections, self._clocks.now())
-        self.queues.free(corrections)
+        times: list[int] = await call(self._store, "correct", corrections, self._clocks.now())
+        self.queues.wake_first(corrections)
         return times
 
     async def settle(self, call: Call, receipt: Receipt, pending: Sequence[PendingCorrection]) -> None:
@@ -76,15 +76,15 @@ class Slots:
         """Renew the slots of a verdict until ``release``, each for at most the ``hold_at_most`` of its rule."""
         names = {decision.rule for decision in verdict.decisions if decision.source.holds_slots}
         if names:
-            self.renewed.hold(verdict)
+            self.renewals.hold(verdict)
         for name in names & rules.by_name.keys():
-            self.bounded.hold((verdict, name, now_us() + rules.by_name[name].source.hold_us))
+            self.hold_ends.hold((verdict, name, now_us() + rules.by_name[name].source.hold_us))
 
     def release(self, verdict: Verdict) -> None:
         """Stop renewing the slots of a verdict. The caller returns them."""
-        self.renewed.release(verdict)
+        self.renewals.release(verdict)
 
-    def lose(self, hits: Iterable[Hit]) -> None:
+    def return_lost(self, hits: Iterable[Hit]) -> None:
         """Return the slots of hits that the store may have counted, or may still count, without a reply."""
         for limit, key, cost in hits:
             if isinstance(cost, SlotCost):
@@ -92,14 +92,14 @@ class Slots:
 
     def close(self) -> None:
         """Return slots that wait for it once more, and stop all threads."""
-        for slot in self.unreturned.items():
+        for slot in self.returns.items():
             self._return(slot)
-        for heartbeat in (self.renewed, self.unreturned, self.bounded):
+        for heartbeat in (self.renewals, self.returns, self.hold_ends):
             heartbeat.close()
 
     def _return_later(self, correction: Correction, is_late: bool) -> None:
-        if len(self.unreturned) < _MAX_UNRETURNED:
-            self.unreturned.hold((correction, now_us() + SLOT_LIFE, is_late))
+        if len(self.returns) < _MAX_UNRETURNED:
+            self.returns.hold((correction, now_us() + SLOT_LIFE, is_late))
 
     def _renew(self, verdict: Verdict) -> None:
         if renewals := verdict.receipt.renewals():
@@ -115,7 +115,7 @@ class Slots:
                 return
             pending = receipt.corrections(lambda d: 0 if d.quota.concurrent and d.rule == rule else None)
             run_blocking(self.settle(blocking_call, receipt, pending))
-        self.bounded.release(slot)
+        self.hold_ends.release(slot)
 
     def _return(self, slot: tuple[Correction, int, bool]) -> None:
         correction, expires_at, is_late = slot
@@ -126,8 +126,8 @@ class Slots:
                 return
         else:
             if is_late:  # the store may count the hit after this correction, which has overtaken it
-                self.unreturned.hold((correction, expires_at, False))
-        self.unreturned.release(slot)
+                self.returns.hold((correction, expires_at, False))
+        self.returns.release(slot)
 
 
 class Waiter:
@@ -167,7 +167,7 @@ class SlotQueues:
     def _after_fork(self, _intact: bool) -> None:
         self._queues = {}  # the requests wait in the parent
 
-    def free(self, corrections: Iterable[Correction]) -> None:
+    def wake_first(self, corrections: Iterable[Correction]) -> None:
         """Wake the first request for each key that was corrected: a slot may be free."""
         if self._queues:
             with self._lock:

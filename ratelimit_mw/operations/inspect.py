@@ -181,7 +181,7 @@ class _KeySearch:
         for rule in self.rules:
             if by := missing_in_tables(rule, self._features):
                 yield f"rule {rule.name} has limits by {', '.join(by)}. The lowest decide, unless you name it"
-        here = self._limiter.gates.levels()
+        here = self._limiter.adaptive.levels()
         if unknown := [rule.name for rule in self.rules if rule.source.adapts and rule.name not in here]:
             own = "each process of your application has its own, in its metrics and its dashboard"
             yield f"the current adaptive limits of {', '.join(unknown)} are not known here: {own}"

@@ -14,7 +14,7 @@ RULE = Rule(name="api", limits="adaptive 1..2 concurrent", target="250ms", key=[
 
 
 def in_flight(served: Any) -> list[int]:
-    return [len(state.requests) for state in served.limiter.gates.states().values()]
+    return [len(state.requests) for state in served.limiter.adaptive.states().values()]
 
 
 async def meeting(call: Call) -> int:

@@ -242,5 +242,5 @@ def test_a_plan_without_slots_for_a_client_holds_nothing(store: Store, clock: Ma
     for plan, held in (("pro", 0), ("free", 1)):
         verdict = limiter.hit({**WHO, "plan": plan})
         limiter.slots.hold(verdict, limiter.rules)
-        assert len(limiter.slots.renewed) == held
+        assert len(limiter.slots.renewals) == held
     limiter.close()

@@ -32,7 +32,7 @@ def interval(rate: Demand, start: int, drained: int) -> int:
     """Let an interval of 100 windows pass, of which some are drained. Return the amount after it."""
     for window in range(100):
         for part in range(3):
-            rate.note((start * 100 + window) * SECOND + part, window < drained)
+            rate.note_decision((start * 100 + window) * SECOND + part, window < drained)
     return rate.amount((start + 1) * 100 * SECOND)
 
 
@@ -70,8 +70,8 @@ def test_health_grows_by_a_hundredth_and_falls_by_a_fifth() -> None:
     rate, now, seen = Aimd(Tuning("health", 100, 1000, SECOND, SECOND), 0), 0, []
     for took, drained in ((1, True), (9, True), (1, True), (1, False), (1, True)):
         for _ in range(100):
-            rate.note(now, drained)
-            rate.respond(now, took * SECOND // 5)
+            rate.note_decision(now, drained)
+            rate.note_response(now, took * SECOND // 5)
         now += SECOND
         seen.append(rate.amount(now))
     assert seen == [200, 160, 170, 170, 180]
@@ -84,8 +84,8 @@ def test_health_does_not_grow_by_requests_that_still_run() -> None:
         for _ in range(100):
             running.append(flight := Running())
             rate.requests.add(flight)
-            rate.note(window * SECOND, False)
-            rate.respond(window * SECOND, 1)
+            rate.note_decision(window * SECOND, False)
+            rate.note_response(window * SECOND, 1)
     assert (rate.amount(6 * SECOND), len(rate.requests)) == (20, 500)
 
 

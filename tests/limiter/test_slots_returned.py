@@ -89,7 +89,7 @@ def test_slots_of_an_outage_are_returned_after_it(kind: str, tmp_path: Path, way
             assert limiter.remote.breaker.open  # type: ignore[union-attr]
             server.resume()
             wait_for(lambda: limiter.peek(WHO) and free(watcher) == 19, "the slots to come back", patience=50)
-            wait_for(lambda: not len(limiter.slots.unreturned), "everything to be answered")
+            wait_for(lambda: not len(limiter.slots.returns), "everything to be answered")
         wait_for(lambda: free(watcher) == 20, "the last slot")
         way(limiter).close()
         watcher.close()
@@ -105,7 +105,7 @@ def test_a_slot_without_a_reply_is_returned(requests: int) -> None:
     for _ in range(requests):
         assert limiter.hit(WHO).decisions[0].local
     store.is_silent = False
-    wait_for(lambda: not len(limiter.slots.unreturned), "the lost slots to be returned")
+    wait_for(lambda: not len(limiter.slots.returns), "the lost slots to be returned")
     assert store.states.apply([Hit(*kept.decisions[0].hit[:2], 0)])[0].remaining == 19
     limiter.close()
 
@@ -118,7 +118,7 @@ def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
     store.is_late = True
     limiter.hit(WHO)
     store.is_late = False
-    wait_for(lambda: not len(limiter.slots.unreturned), "the second return")
+    wait_for(lambda: not len(limiter.slots.returns), "the second return")
     assert store.remaining == [18]
     assert store.states.apply([Hit(*key, 0)])[0].remaining == 19
     limiter.close()
@@ -129,13 +129,13 @@ def test_a_peek_or_an_open_breaker_loses_no_slot(shared: SharedStore) -> None:
     limiter = Limiter(RULES, shared)
     shared.down = True
     limiter.peek(WHO)
-    assert not len(limiter.slots.unreturned)
+    assert not len(limiter.slots.returns)
     for _ in range(5):
         limiter.hit(WHO)
     assert limiter.remote.breaker.open  # type: ignore[union-attr]
-    lost = len(limiter.slots.unreturned)
+    lost = len(limiter.slots.returns)
     limiter.hit(WHO)
-    assert len(limiter.slots.unreturned) == lost
+    assert len(limiter.slots.returns) == lost
     limiter.close()
 
 
@@ -186,7 +186,7 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Store, monkeypat
         wait_for(lambda: checks.count(elapsed) > 4, "two checks of both slots")
 
     with limiter.slot(WHO) as verdict:
-        assert {rule for _, rule, _ in limiter.slots.bounded.items()} == {"bounded", "default"}
+        assert {rule for _, rule, _ in limiter.slots.hold_ends.items()} == {"bounded", "default"}
         elapsed = 299_999_999
         wait_for_checks()
         assert left() == [1, 8, 1, 8]
@@ -203,7 +203,7 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Store, monkeypat
         elapsed = 3_600_000_000
         wait_for(lambda: left() == [2, 7, 2, 7], "the slot of the default to be returned")
     assert left() == [2, 7, 2, 7]
-    wait_for(lambda: not len(limiter.slots.bounded), "the end of all holds")
+    wait_for(lambda: not len(limiter.slots.hold_ends), "the end of all holds")
     limiter.close()
 
 
@@ -220,9 +220,9 @@ def test_a_slot_without_a_store_is_returned_later(monkeypatch: pytest.MonkeyPatc
         for _ in range(failures):
             limiter.peek(WHO)
         elapsed = 30_000_000
-        wait_for(lambda: len(limiter.slots.unreturned) == 1, "the end of the hold")
+        wait_for(lambda: len(limiter.slots.returns) == 1, "the end of the hold")
         shared.down = False
-        wait_for(lambda: free(limiter) == 2 and not len(limiter.slots.unreturned), "the slot to be returned")
+        wait_for(lambda: free(limiter) == 2 and not len(limiter.slots.returns), "the slot to be returned")
         renewals.clear()
         corrections = shared.corrections  # the breaker may probe the store at any time
         wait_for(lambda: renewals.count(verdict.receipt) > 1, "a renewal that has ended")
@@ -241,7 +241,7 @@ def test_a_slot_is_returned_again_until_the_store_replies(shared: SharedStore) -
     asked = shared.calls
     wait_for(lambda: shared.calls > asked, "another try")
     shared.mute = False
-    wait_for(lambda: limiter.peek(WHO) and not len(limiter.slots.unreturned), "an answer")
+    wait_for(lambda: limiter.peek(WHO) and not len(limiter.slots.returns), "an answer")
     assert shared.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 19
     limiter.close()
 
@@ -263,7 +263,7 @@ def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch, shared
     monkeypatch.setattr(held_slots, "SLOT_LIFE", 0)
     limiter = Limiter(RULES, shared)
     left_over(limiter, shared, 1)
-    wait_for(lambda: not len(limiter.slots.unreturned), "the slot to be given up")
+    wait_for(lambda: not len(limiter.slots.returns), "the slot to be given up")
     limiter.close()
 
 
@@ -292,7 +292,7 @@ def test_slots_to_return_are_bounded(monkeypatch: pytest.MonkeyPatch, shared: Sh
     monkeypatch.setattr(held_slots, "_MAX_UNRETURNED", 2)
     limiter = Limiter(RULES, shared)
     left_over(limiter, shared, 4)
-    assert len(limiter.slots.unreturned) == 2
+    assert len(limiter.slots.returns) == 2
     limiter.close()
 
 

@@ -264,7 +264,7 @@ def test_a_task_that_is_cancelled_with_a_slot_returns_it() -> None:
             await asyncio.wait([job])
         else:
             await limiter.arefund(job.result())
-        lost = len(limiter.slots.unreturned)
+        lost = len(limiter.slots.returns)
         await limiter.aclose()
         assert limiter.peek(ANN, cost=0).decisions[0].remaining == 1
         return lost

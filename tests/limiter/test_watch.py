@@ -126,13 +126,13 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     file: Path, later: Later, hits: Callable[[Limiter], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a network file system that hangs. Later requests, new limiters and adopted rules do not wait for it."""
-    monkeypatch.setattr(files, "_PATIENCE", 0.01)
+    monkeypatch.setattr(files, "_MAX_WAIT", 0.01)
     worker, may_end = Limiter.from_settings(str(file)), threading.Event()
     load_instead(worker, lambda load: may_end.wait(60) and load())
     file.write_text(FILE.format("", 7))
     later.passed = SECONDS
     assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
-    monkeypatch.setattr(files, "_PATIENCE", 60.0)
+    monkeypatch.setattr(files, "_MAX_WAIT", 60.0)
     for intervals in (1, 2, 3):
         later.passed = intervals * SECONDS
         assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8

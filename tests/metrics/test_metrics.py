@@ -102,7 +102,7 @@ def test_adaptive_limits_are_shown_with_the_reason_of_their_last_change() -> Non
     rule = Rule(name="load", limits="adaptive 2..200 concurrent", target=1)
     rate = Limiter([rule], clock=ManualClock(1_000_000.0), observers=observers)
     held = [rate.hit({"ip": f"192.0.2.{number}", "priority": "critical"}) for number in (1, 1, 2)]
-    for state, limit in zip(rate.gates.states().values(), (6.4, 40.0), strict=True):
+    for state, limit in zip(rate.adaptive.states().values(), (6.4, 40.0), strict=True):
         state.limit, state.reason = limit, "slow"
     found = points(reader)
     for name, value, labels in (("limit", 6, {"rule": "load", "reason": "slow"}), ("in_flight", 2, {"rule": "load"})):

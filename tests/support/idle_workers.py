@@ -33,7 +33,7 @@ class Later:
         self.passed = 0.0
         for module in MODULES:
             patch.setattr(module, "monotonic", lambda: time.monotonic() + self.passed)
-        patch.setattr(files, "_PATIENCE", 60.0)  # also where the machine is slow
+        patch.setattr(files, "_MAX_WAIT", 60.0)  # also where the machine is slow
         self.files = 0
         patch.setattr(files, "machine", SimpleNamespace(time_ns=lambda: time.time_ns() + int(self.passed * 1e9)))
         patch.setattr(files, "time", SimpleNamespace(sleep=self.sleep))

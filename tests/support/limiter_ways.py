@@ -30,7 +30,7 @@ def waiting(rate: Limiter) -> int:
 
 def renewed(rate: Limiter) -> int:
     """Return how many requests the heartbeat renews slots for."""
-    return len(rate.slots.renewed)
+    return len(rate.slots.renewals)
 
 
 class Blocking:

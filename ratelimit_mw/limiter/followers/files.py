@@ -23,11 +23,11 @@ from ..observers.observers import import_observers
 from ..tasks import result_of
 from .follower import Follower
 
-_QUIET: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
-_PATIENCE: Final = 1.0
+_UNCHANGED_FOR: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
+_MAX_WAIT: Final = 1.0
 """The longest time in seconds that requests wait for settings that changed while their worker was idle."""
 _MAX_TRIES: Final = 60
-_RESTLESS: Final = "the settings file keeps changing, so it cannot be read"
+_KEEPS_CHANGING: Final = "the settings file keeps changing, so it cannot be read"
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -70,14 +70,14 @@ class FileFollower(Follower):
         """Compare the identity of the files. A thread reads them once a change has stayed for a while."""
         now = self._begun_at = monotonic()
         identities = _identities_now(self._known)
-        pause = 0.0 if identities == self._known else self._quiet - self._age(identities)
+        pause = 0.0 if identities == self._known else self._unchanged_for - self._age(identities)
         if identities == self._known or pause > 0:
             self._note(now, pause)
             return
         reading = run_once(self, self._follow)
         if waits:
             if reading is not self._awaited[0]:
-                self._awaited = reading, now + _PATIENCE
+                self._awaited = reading, now + _MAX_WAIT
             with suppress(OSError):  # it is late, or the machine has no thread left
                 await result_of(call, reading, self._awaited[1] - now)
             self._seen_at = max(self._seen_at, now)
@@ -90,7 +90,7 @@ class FileFollower(Follower):
             if not (pause := self._read(is_manual=True)):
                 return
             time.sleep(pause)
-        raise ConfigError(_RESTLESS)
+        raise ConfigError(_KEEPS_CHANGING)
 
     def _follow(self) -> None:
         """Read the settings again. Log a mistake once."""
@@ -111,11 +111,11 @@ class FileFollower(Follower):
         self._seen_at, self._again_at = now, now + pause if pause else math.inf
         self._tries = self._tries % _MAX_TRIES + 1 if pause else 0
         if self._tries == _MAX_TRIES:
-            _log.error("%s (the earlier settings stay in effect)", _RESTLESS)
+            _log.error("%s (the earlier settings stay in effect)", _KEEPS_CHANGING)
 
     @property
-    def _quiet(self) -> float:
-        return min(_QUIET, self.interval)
+    def _unchanged_for(self) -> float:
+        return min(_UNCHANGED_FOR, self.interval)
 
     def _age(self, identities: Identities) -> float:
         """Return the seconds since the last change: since it was found, or longer, by the times of the files."""
@@ -135,14 +135,14 @@ class FileFollower(Follower):
                 with settings.located():  # a start with these settings would find it, too
                     import_observers(unchanged.get("observers", ()))
                 if _identities_now(files) != files:
-                    return self._quiet
+                    return self._unchanged_for
                 if not is_manual and (pause := self._wait_for_new(files)) > 0:
                     return pause
                 self._config.replace(settings, unchanged)
             except Exception:
                 current = _identities_now((*self._known, *files))
                 if current != {**current, **files}:  # it read a file that was being written
-                    return self._quiet
+                    return self._unchanged_for
                 if not is_manual and (pause := self._wait_for_new(files)) > 0:
                     return pause
                 self._known = current
@@ -155,7 +155,7 @@ class FileFollower(Follower):
     def _wait_for_new(self, files: Identities) -> float:
         """Follow files that the settings have named for the first time, too. Return how long they must rest."""
         self._known = {**dict.fromkeys(files), **self._known}
-        return self._quiet - self._age(_identities_now(self._known))
+        return self._unchanged_for - self._age(_identities_now(self._known))
 
 
 def _identities_now(paths: Iterable[Path]) -> Identities:

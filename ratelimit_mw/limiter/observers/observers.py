@@ -20,7 +20,7 @@ from ...settings import Settings
 from ...settings.options import checked_observer
 from ...testmode import testmode
 from ...traffic import TrafficLog
-from ..gates import Gates
+from ..adaptive_limits import AdaptiveLimits
 from ..remote.breaker import Breaker
 from .events import Event, RequestOutcomes, outcomes_of, settled_costs
 from .readers import MAX_SERIES, OutcomeReader
@@ -64,7 +64,7 @@ class Observers:
         store: The kind of the store.
         readers: The readers.
         breaker: The circuit breaker of the store, None for the memory store.
-        gates: The adaptive limits.
+        adaptive: The adaptive limits.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Observers:
         log: TrafficLog | None,
         settings: Settings,
         store: str,
-        gates: Gates,
+        adaptive: AdaptiveLimits,
     ) -> None:
         self.store, self._names = store, frozenset(settings.event_features)
         self.readers: list[OutcomeReader] = []
         self.breaker: Breaker | None = None
-        self.gates = gates
+        self.adaptive = adaptive
         self._functions: list[Observer] = []
         self._log, self._has_clients = log, settings.traffic_clients
         self._thread = _Thread()
@@ -106,7 +106,7 @@ class Observers:
         """Yield the numbers of this moment, each with its name and its labels."""
         if self.breaker is not None:
             yield "breaker", (self.store,), int(self.breaker.open)
-        for rule, level in self.gates.levels().items():
+        for rule, level in self.adaptive.levels().items():
             yield "limit", (rule, level.reason), level.limit
             yield "in_flight", (rule,), level.in_flight
 

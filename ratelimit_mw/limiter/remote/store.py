@@ -46,7 +46,7 @@ class RemoteStore:
 
     def __init__(self, store: Store, settings: Settings, clocks: Clocks, tasks: Tasks) -> None:
         self.store, self._now, self._tasks = store, clocks.now, tasks
-        self.lose: Callable[[Sequence[Hit]], None] = lambda _: None
+        self.on_lost: Callable[[Sequence[Hit]], None] = lambda _: None
         """Receives hits that the store may have counted, or may still count, without a reply."""
         name = redacted_url(store)
         # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
@@ -62,7 +62,7 @@ class RemoteStore:
         """Whether this process has opened the store. The next decision opens it."""
         self.follower: Follower | None = None
         """Reads the overrides of the open store, by ``read`` and ``aread``."""
-        self.timed: Callable[[float, str], None] | None = None
+        self.on_call: Callable[[float, str], None] | None = None
         """Receives the seconds of a call that decides, and its result: "ok" or "error"."""
         self._opening = create_lock(self, "_opening", threading.Lock)
         self._turns = PerLoop(asyncio.Lock)
@@ -112,13 +112,13 @@ class RemoteStore:
                     damaged_keys += 1
                     if damaged_keys > len(hits):
                         raise
-                    await self._start_anew(call, error, hits)
+                    await self._forget_damaged(call, error, hits)
         except StoreError as error:
             if not isinstance(error, NotAskedError):
-                self.lose(hits)
+                self.on_lost(hits)
             return self.fallback.decide(hits, now, consume)
         except asyncio.CancelledError:
-            self.lose(hits)
+            self.on_lost(hits)
             raise
         return self.rejections.learn(decisions, at) if consume else decisions
 
@@ -161,7 +161,7 @@ class RemoteStore:
         epoch, asked = breaker.epoch, hits
         if consume and monotonic() >= self.fleet.due_at:
             asked = self.fleet.join(hits)
-        began = 0.0 if self.timed is None else monotonic()
+        began = 0.0 if self.on_call is None else monotonic()
         try:
             if call is blocking_call:  # each request comes here, so the store is called by no name
                 decisions = self.store.apply(asked, now, consume)
@@ -169,11 +169,11 @@ class RemoteStore:
                 decisions = await self.store.aapply(asked, now, consume)
         except StoreError as error:
             breaker.fail(error, epoch)
-            if self.timed is not None:
-                self.timed(monotonic() - began, "error")
+            if self.on_call is not None:
+                self.on_call(monotonic() - began, "error")
             raise
-        if self.timed is not None:
-            self.timed(monotonic() - began, "ok")
+        if self.on_call is not None:
+            self.on_call(monotonic() - began, "ok")
         if breaker.failures:
             breaker.succeed()
         if asked is not hits:
@@ -240,7 +240,7 @@ class RemoteStore:
             with suppress(RateLimitError):
                 await self._correct_there(call, leaving, self._now())
 
-    async def _start_anew(self, call: Call, error: StateError, hits: Sequence[Hit]) -> None:
+    async def _forget_damaged(self, call: Call, error: StateError, hits: Sequence[Hit]) -> None:
         """Delete damaged states. Log it: no client can cause it, but a damaged store may have many such keys."""
         if (now := monotonic()) >= self._logs_state_at:
             self._logs_state_at = now + _LOG_EVERY
@@ -264,8 +264,8 @@ class RemoteStore:
             self.breaker.recover(now_us())
 
 
-Counts = MemoryStore | RemoteStore
-"""The store that requests ask."""
+RequestStore = MemoryStore | RemoteStore
+"""The store as requests use it: itself in memory, else with what is in front of it."""
 
 
 def _process_us() -> int:

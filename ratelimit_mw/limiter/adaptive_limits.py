@@ -1,4 +1,4 @@
-"""``Gates``: the limits that follow the load of this process, in front of the store."""
+"""``AdaptiveLimits``: the limits that follow the load of this process, in front of the store."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LONGEST_QUEUE: Final = 60 * SECOND
 """A request that has waited longer before this process has a proxy with a wrong clock."""
 _NO_TIME: Final = 101
 """The status of a request whose time does not count, such as a WebSocket, which may stay open for long."""
-EVERY: Final = 10 * SECOND
+HISTORY_STEP: Final = 10 * SECOND
 """The length of a step of the history."""
 _STEPS: Final = 360
-_LOOK_EVERY: Final = 0.05  # seconds between two looks at the lag of an event loop
+_LAG_INTERVAL: Final = 0.05  # seconds between two looks at the lag of an event loop
 _at: Final = lru_cache(5_000)(Limit.at)
 
 
@@ -39,10 +39,10 @@ class RunningRequest:
         began: When the request began, by the clock of the limits.
     """
 
-    __slots__ = ("__weakref__", "_gates", "_has_responded", "_states", "began")
+    __slots__ = ("__weakref__", "_adaptive", "_has_responded", "_states", "began")
 
-    def __init__(self, gates: Gates, began: int, states: Iterable[Aimd]) -> None:
-        self._gates, self.began = gates, began
+    def __init__(self, adaptive: AdaptiveLimits, began: int, states: Iterable[Aimd]) -> None:
+        self._adaptive, self.began = adaptive, began
         self._states: list[Aimd] = []
         self._has_responded = False
         for state in states:
@@ -53,16 +53,16 @@ class RunningRequest:
         self._states.append(state)
         state.requests.add(self)
 
-    def respond(self, status: int | None) -> None:
+    def note_response(self, status: int | None) -> None:
         """Note the status of the response, once."""
         if not self._has_responded:
             self._has_responded = True
             if status != _NO_TIME:
-                self._gates.respond(self._states, self.began, status)
+                self._adaptive.note_response(self._states, self.began, status)
 
     def leave(self, status: int | None = _NO_TIME) -> None:
         """End the request. A status that is not noted yet is noted now."""
-        self.respond(status)
+        self.note_response(status)
         for state in self._states:
             state.requests.discard(self)
 
@@ -83,7 +83,7 @@ class Lag(threading.local):
         now = loop.time()
         if loop is not self._loop:
             self._late = self._late if now - self._due - self._late < 1 else 0.0  # it has looked lately
-            self._loop, self._due = loop, now + _LOOK_EVERY
+            self._loop, self._due = loop, now + _LAG_INTERVAL
             loop.call_at(self._due, self._look, loop)
         return int(max(self._late, now - self._due) * SECOND)
 
@@ -99,13 +99,13 @@ class Level(NamedTuple):
     reason: str
 
 
-class Gates:
+class AdaptiveLimits:
     """The adaptive limits of a process, one for each key."""
 
     def __init__(self, clock: Clock | None, names: Callable[[], Container[str]]) -> None:
         self._clock, self._names = clock or now_us, names
         self._lag = Lag() if clock is None else None
-        self._lock = create_lock(self, "_lock", threading.Lock, Gates.start_over)
+        self._lock = create_lock(self, "_lock", threading.Lock, AdaptiveLimits.start_over)
         self.start_over()
 
     def start_over(self, _intact: bool = True) -> None:
@@ -175,7 +175,7 @@ class Gates:
                 if limit.tuning is None or decision.why:
                     continue
                 rate = self._find(key, limit.tuning, now)
-                rate.note(now, not (decision.allowed and decision.remaining))
+                rate.note_decision(now, not (decision.allowed and decision.remaining))
                 if verdict.allowed and type(rate) is Aimd:
                     running.enter(rate)
         if verdict.allowed:
@@ -184,12 +184,12 @@ class Gates:
         else:
             running.leave()
 
-    def respond(self, states: Iterable[Aimd], began: int, status: int | None) -> None:
+    def note_response(self, states: Iterable[Aimd], began: int, status: int | None) -> None:
         """Give limits the time of a request and its status."""
         with self._lock:
             now = self._clock()
             for state in states:
-                state.respond(now, now - began, status)
+                state.note_response(now, now - began, status)
 
     def look(self, hits: Iterable[Hit], is_here: bool) -> tuple[Verdict, list[Hit]]:
         """Return the verdict on limits of requests in flight, and the other hits as ``enter`` does. Consume nothing.
@@ -230,15 +230,15 @@ class Gates:
 
     def history(self) -> tuple[int, list[dict[str, Level]]]:
         """Return the levels of the last hour in steps, and when they begin. The last step is that of now."""
-        last = self._clock() // EVERY
+        last = self._clock() // HISTORY_STEP
         history = {**self._history, last: self.levels()}
         first = min(step for step in history if step > last - _STEPS)
-        return first * EVERY, [history.get(step, {}) for step in range(first, last + 1)]
+        return first * HISTORY_STEP, [history.get(step, {}) for step in range(first, last + 1)]
 
     def _sample(self, now: int) -> None:
         """Add the levels to the history, for the curves of an operator."""
-        step = now // EVERY
-        self._sample_at = (step + 1) * EVERY
+        step = now // HISTORY_STEP
+        self._sample_at = (step + 1) * HISTORY_STEP
         self._history[step] = self.levels()
         if len(self._history) > _STEPS:
             del self._history[min(self._history)]

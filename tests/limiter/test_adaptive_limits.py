@@ -13,7 +13,7 @@ from tables import each, expect_error
 
 from ratelimit_mw import Event, Limiter, Rule, Verdict, load_settings
 from ratelimit_mw.clock import SECOND, machine
-from ratelimit_mw.limiter import gates
+from ratelimit_mw.limiter import adaptive_limits
 from ratelimit_mw.limiter.adaptive import Aimd
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock
@@ -29,7 +29,7 @@ def limiter(store: Any = None, limits: Any = LIMIT, observers: Any = (), **optio
 
 
 def state(limits: Limiter) -> Aimd:
-    (found,) = limits.gates.states().values()
+    (found,) = limits.adaptive.states().values()
     return found
 
 
@@ -229,7 +229,7 @@ def test_each_decision_of_a_rule_follows_the_others() -> None:
     assert [(verdict.status, verdict.shed) for verdict in verdicts] == [(200, False), (200, False), (429, False)]
     for verdict in verdicts:
         limits.conclude(verdict, 200)
-    assert [len(state.requests) for state in limits.gates.states().values()] == [0, 0]
+    assert [len(state.requests) for state in limits.adaptive.states().values()] == [0, 0]
 
 
 def test_a_slow_endpoint_does_not_choose_the_limit_of_another() -> None:
@@ -243,26 +243,26 @@ def test_a_slow_endpoint_does_not_choose_the_limit_of_another() -> None:
             limits.conclude(verdict, 200)
         clock.advance(1)
         limits.hit({"endpoint": path})
-    assert [state.limit < 20 for state in limits.gates.states().values()] == [True, False]
+    assert [state.limit < 20 for state in limits.adaptive.states().values()] == [True, False]
 
 
 def test_keys_that_clients_choose_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that is used keeps its limit, and keys that are not make room for others."""
-    monkeypatch.setattr(gates, "_MAX_KEYS", 3)
+    monkeypatch.setattr(adaptive_limits, "_MAX_KEYS", 3)
     for options in ({"limits": LIMIT, "target": 1}, {"limits": RATE, "tune": "demand"}):
         limits = Limiter([Rule(name="api", key=["ip"], **options)])
         (first,) = limits.hit({"ip": "192.0.2.1"}).decisions
-        known = limits.gates.states()[first.key, first.source.tuning]
+        known = limits.adaptive.states()[first.key, first.source.tuning]
         for number in range(2, 20):
             for last in (number, 1):
                 limits.conclude(limits.hit({"ip": f"192.0.2.{last}"}), 200)
-        assert len(limits.gates.states()) <= 6
-        assert limits.gates.states()[first.key, first.source.tuning] is known
+        assert len(limits.adaptive.states()) <= 6
+        assert limits.adaptive.states()[first.key, first.source.tuning] is known
 
 
 def test_no_other_keys_end_the_requests_in_flight_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client with slow requests has no second limit, however many other clients there are meanwhile."""
-    monkeypatch.setattr(gates, "_MAX_KEYS", 3)
+    monkeypatch.setattr(adaptive_limits, "_MAX_KEYS", 3)
     limits = Limiter([Rule(name="api", key=["ip"], limits=LIMIT, target=1)])
     held = fill(limits, ip="192.0.2.1")
     for number in range(2, 20):
@@ -281,7 +281,7 @@ def test_a_rule_that_is_gone_has_no_level(tmp_path: Path) -> None:
         else:
             limits.reload()
         limits.conclude(limits.hit(WHO), 200)
-        assert [*limits.gates.levels()] == [name]
+        assert [*limits.adaptive.levels()] == [name]
 
 
 class FakeLoop:
@@ -307,7 +307,7 @@ def test_the_lag_of_an_event_loop_counts(
 ) -> None:
     """A request that arrives while the loop is busy begins late. Without requests, nobody looks at the loop."""
     loop: Any = FakeLoop()
-    monkeypatch.setattr(gates.asyncio, "_get_running_loop", lambda: loop)
+    monkeypatch.setattr(adaptive_limits.asyncio, "_get_running_loop", lambda: loop)
     limits = Limiter([Rule(name="api", limits=LIMIT, target=1_000, key=[])])
     for late in (0.0, 5_000.0):
         limits.conclude(limits.hit(WHO), 200)
@@ -321,7 +321,7 @@ def test_the_lag_of_an_event_loop_counts(
     assert loop.callback is None
     limits.conclude(limits.hit(WHO), 200)
     assert loop.callback is not None
-    monkeypatch.setattr(gates.asyncio, "_get_running_loop", lambda: None)
+    monkeypatch.setattr(adaptive_limits.asyncio, "_get_running_loop", lambda: None)
     limits.conclude(limits.hit(WHO), 200)
     assert [took > 1_000 * SECOND for took, _ in responses] == [False, False, True, False, True, False, False]
 
@@ -331,7 +331,7 @@ def test_a_lag_of_the_past_does_not_count(
 ) -> None:
     """After a quiet time, it says nothing about the next request."""
     loop: Any = FakeLoop()
-    monkeypatch.setattr(gates.asyncio, "_get_running_loop", lambda: loop)
+    monkeypatch.setattr(adaptive_limits.asyncio, "_get_running_loop", lambda: loop)
     limits = Limiter([Rule(name="api", limits=LIMIT, target=1_000, key=[])])
     for quiet in (0.0, 0.9, 1.0):
         limits.conclude(limits.hit(WHO), 200)
@@ -345,7 +345,7 @@ def test_a_forked_child_has_none_of_the_requests_of_its_parent() -> None:
     """They end in the parent."""
     limits = limiter()
     held = fill(limits)
-    limits.gates.start_over(True)
+    limits.adaptive.start_over(True)
     assert len(fill(limits)) == len(held)
 
 
