@@ -26,7 +26,7 @@ from servers import PostgresServer, Server, memcached_running, postgres_running,
 
 from ratelimit_mw import clock
 from ratelimit_mw.limiter.adaptive import Aimd
-from ratelimit_mw.rules.marks import current
+from ratelimit_mw.rules.marks import current_admission
 
 WALL_AT_ZERO = clock.WALL_AT_ZERO
 MINUTE = 60_000_000_000  # in nanoseconds
@@ -73,8 +73,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """Fail the test that leaves a request or an open socket behind, not a later test that meets it."""
     yield
-    left = current.get()
-    current.set(None)
+    left = current_admission.get()
+    current_admission.set(None)
     assert left is None, f"{item.name} has run a request in the context of all tests"
     if files_open() > item.stash.get(_open, 0):
         has_failed = hasattr(sys, "last_value")

@@ -16,7 +16,7 @@ from ..http.functions import FeatureFunctions
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.routes import check_no_views
 from ..limiter.limiter import Limiter
-from ..rules.marks import get_current, set_current
+from ..rules.marks import get_admission, set_admission
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
@@ -98,8 +98,8 @@ class RateLimitMiddleware:
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await self.http_limiter.alatest()
-        rules, before = limits.rules, get_current()
-        path = request.sent_path if rules.needs_path else ""  # ``plan_for`` without its call
+        rules, before = limits.rules, get_admission()
+        path = request.sent_path if rules.needs_path else ""  # ``plan_for_request`` without its call
         host = request.host if rules.needs_host else ""
         plan = rules.plan(request.native["method"], path, host, request.to, request)
         if ADMISSION in scope or limits.before_user:
@@ -120,7 +120,7 @@ class RateLimitMiddleware:
             else:
                 admission = connection = WebSocketAdmission(limits, request, plan, verdict, scope, send)
                 receive = connection.open(receive)
-            set_current(admission)
+            set_admission(admission)
             if verdict.allowed:
                 if plan.may_delay and verdict.delay:
                     await asyncio.sleep(verdict.delay)
@@ -134,7 +134,7 @@ class RateLimitMiddleware:
             if request.ahead is not None:
                 request.ahead.close()
             if admission is not None:
-                set_current(before)
+                set_admission(before)
                 admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
         if due := admission.take_due():
             await admission.settle(due, admission.status or ERROR)

@@ -101,12 +101,12 @@ class RouteTable:
         self._routes = [AppRoute(entry, made, self) for entry, made in entries_of(self.router)]
         self._table = PathTable((number, route.shape) for number, route in enumerate(self._routes))
 
-    def every(self) -> Iterator[AppRoute]:
+    def all_routes(self) -> Iterator[AppRoute]:
         """Yield all routes, each before those below it."""
         for route in self._routes:
             yield route
             if route.below is not None:
-                yield from route.below.every()
+                yield from route.below.all_routes()
 
     def find(self, scope: Scope) -> RouteFound:
         """Return the route of a request, as the router does: the first with its method, else the first with its path.

@@ -40,13 +40,13 @@ class RouteIndex:
         self._root: str = getattr(app, "root_path", "")
         """The root path that FastAPI sets when it is called, instead of the server's."""
         self._table = RouteTable(app)
-        every = list(self._table.every())
-        self.tables = [self._table, *(route.below for route in every if route.below is not None)]
+        all_routes = list(self._table.all_routes())
+        self.tables = [self._table, *(route.below for route in all_routes if route.below is not None)]
         """Those of all routers, each before those below it."""
-        self.routes = [route for route in every if route.below is None]
+        self.routes = [route for route in all_routes if route.below is None]
         """All with a view, or with an application that cannot be read."""
-        self._by_host = any(route.is_host for route in every)
-        self._is_plain = all(route.is_plain for route in every)
+        self._by_host = any(route.is_host for route in all_routes)
+        self._is_plain = all(route.is_plain for route in all_routes)
         self._read_marks()
         self._read = [(each, [*each.routes]) for table in self.tables for each in routers_in(table.router)]
         """Each router, with the routes that were read."""

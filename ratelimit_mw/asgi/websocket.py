@@ -30,7 +30,7 @@ class WebSocketAdmission(ASGIAdmission):
         # Those that no outer middleware of this limiter decides.
         self._message_marks = [mark for mark in (marks.messages if marks else ()) if mark not in decided]
         rules = self.limits.rules
-        self._plan = rules.plan_of(self._message_marks, request.method, request.host, marks, self.lists)
+        self._plan = rules.plan_for_marks(self._message_marks, request.method, request.host, marks, self.lists)
         return self._receive_allowed
 
     async def handle(self, error: BaseException, receive: Receive) -> bool:

@@ -13,7 +13,7 @@ from ..operations.clients import ALL_CLIENTS
 from ..operations.inspect import check_used
 from ..operations.overview import Overview, describe_amendments, function_name, row_of
 from ..rules.compiled import CompiledRule, words_of_entries
-from ..rules.lookup import Found
+from ..rules.lookup import Lookups
 from ..testmode import process_clock
 from .access_log import RequestTarget, parse_target
 from .output import command, json_flag
@@ -116,10 +116,10 @@ def _explain(rule: CompiledRule, features: Features, overview: Overview, reason:
         reason = f"key: {missing} is missing"
     if reason:
         return {"rule": rule.name, "applies": False, "reason": reason}
-    found = Found(process_clock)
+    lookups = Lookups(process_clock)
     if rule.lookup is not None:  # the command does not call functions
-        found.known[rule.lookup] = None
-    known = rule.limits_of(features, key or "", found)
+        lookups.known[rule.lookup] = None
+    known = rule.limits_of(features, key or "", lookups)
     limits = [(str(limit.quota), limit.policy) for limit in known or ()]  # type: ignore[union-attr] # no calls
     limits = limits or [(function_name(rule.source.function), rule.name)]
     return {
@@ -128,7 +128,7 @@ def _explain(rule: CompiledRule, features: Features, overview: Overview, reason:
         **{name: value for name, value in overview.as_json(rule).items() if name in _SHOWN},
         "key": key,
         "rejects": f"{missing} is missing" if key is None else None,
-        **({"schedule": rule.source.schedule.at(found.now)} if rule.source.schedule else {}),
+        **({"schedule": rule.source.schedule.at(lookups.now)} if rule.source.schedule else {}),
         "limits": [{"limit": limit, "policy": policy, "cost": rule.source.options["cost"]} for limit, policy in limits],
     }
 

@@ -195,7 +195,7 @@ def _plan_of(scopes: Iterable[str], marks: Iterable[RateMark], admission: Django
     limits, request = admission.limits, admission.request
     plan, by_scope = limits.plan(request), rules_by_scope(limits.rules)
     names = {name for scope in scopes for name in by_scope.get(scope, ())}
-    rates = limits.rules.plan_of(marks, request.method, request.host, request.to.marks, admission.lists)
+    rates = limits.rules.plan_for_marks(marks, request.method, request.host, request.to.marks, admission.lists)
     of_scopes = [rule for rule in plan.rules if rule.name in names]
     return _plan(plan, (*of_scopes, *rates.rules))
 

@@ -20,7 +20,7 @@ from ..http.admission import ADMISSION, undecided
 from ..http.limits import HttpLimits
 from ..http.rejection import Rejection
 from ..http.warnings import warn
-from ..rules.marks import get_current, set_current
+from ..rules.marks import get_admission, set_admission
 from ..rules.plan import Plan
 from ..settings import SETTING
 from ..wsgi.exchange import ResponseBody
@@ -84,7 +84,7 @@ class RateLimitMiddleware:
 
     async def _handle(self, framework_request: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
-        before = get_current()
+        before = get_admission()
         try:
             admission = await self._admit(framework_request)
             try:
@@ -105,7 +105,7 @@ class RateLimitMiddleware:
                 await self._end(admission, response.status_code)
             return response
         finally:
-            set_current(before)
+            set_admission(before)
 
     async def _admit(self, framework_request: Any) -> DjangoAdmission:
         """Decide a request, and make it that of this thread or task."""
@@ -123,7 +123,7 @@ class RateLimitMiddleware:
         verdict = Verdict() if plan.is_empty else await self._decide(limits, plan, request)
         admission = DjangoAdmission(limits, request, plan, verdict)
         admission.delay = verdict.delay if plan.may_delay and verdict.allowed else 0.0
-        set_current(admission)
+        set_admission(admission)
         return admission
 
     def _plan(self, limits: HttpLimits, request: DjangoRequest) -> Plan:
@@ -214,14 +214,14 @@ def watch(response: Any, admission: DjangoAdmission) -> None:
 
 
 async def _awatch_stream(content: Any, admission: DjangoAdmission, status: int) -> AsyncIterator[Any]:
-    before = get_current()
-    set_current(admission)
+    before = get_admission()
+    set_admission(admission)
     try:
         async with aclosing(content) if hasattr(content, "aclose") else nullcontext():
             async for part in content:
                 yield part
     finally:
-        set_current(before)
+        set_admission(before)
         await admission.aclose(status)
 
 

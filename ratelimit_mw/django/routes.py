@@ -68,7 +68,7 @@ class URLRoutes:
                 route = _read_route(way, names)
                 self.all.append(_without_suffix(route, self.all[-1:], way[-1].pattern))
         views = [view for route in self.all for view in route.marked.values()]
-        self.has_marks = any(view.every or view.exempt is not None or view.is_static for view in views)
+        self.has_marks = any(view.all_marks or view.exempt is not None or view.is_static for view in views)
         self.has_languages = any(_is_translated(part.pattern) for way in self._ways for part in way)
         self._by_language: dict[str | None, dict[tuple[str, int], Route]] = {}
         self.cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}

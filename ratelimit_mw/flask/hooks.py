@@ -19,7 +19,7 @@ from ..http.rejection import Rejection
 from ..http.request import Request
 from ..http.routes import Route
 from ..http.warnings import warn, warn_at_start, warnings_of_user
-from ..rules.marks import NO_ROUTE, set_current
+from ..rules.marks import NO_ROUTE, set_admission
 from ..rules.plan import Plan
 from ..wsgi.body import read_body
 from ..wsgi.exchange import Exchange, WSGIAdmission, WSGIRequest, decide_request, remote_user
@@ -203,7 +203,7 @@ class FlaskHooks:
         limits, plan, verdict = decide_request(self.http_limiter, request)
         admission = self._admit(limits, request, plan, verdict)
         if request.native.get(_EXCHANGE):  # a test may make a context without a call, which has no end
-            set_current(admission)
+            set_admission(admission)
         if not verdict.allowed:
             if self._may_handle_errors() and not limits.custom_rejection:
                 raise admission.error(verdict)

@@ -12,7 +12,7 @@ from werkzeug.routing import MapAdapter, Rule
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
 from ..http.routes import Route, marked_view, marks_by_method
-from ..rules.marks import ViewMarks, marks_of, readers
+from ..rules.marks import ViewMarks, mark_readers, marks_of
 from ..runtime.forksafe import create_lock
 from ..settings import SETTING
 from ..wsgi.url_map import MapRoutes
@@ -27,7 +27,7 @@ class FlaskRoutes(MapRoutes):
         self._own = own
         self._configured = app.config.get(SETTING)
         self._lock = create_lock(self, "_lock", threading.RLock)
-        readers.add(self)
+        mark_readers.add(self)
 
     def read(self) -> list[Route]:
         if self._app.config.get(SETTING) is not self._configured:

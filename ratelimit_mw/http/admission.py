@@ -82,7 +82,7 @@ class Admission:
         self.limits = limits
         self.request = request
         if (marks := request.to.marks) is not None:
-            self.marks = marks.every
+            self.marks = marks.all_marks
         self.lists = plan.lists
         """The allow and deny lists, for the path of the request."""
         self.native = native
@@ -137,7 +137,7 @@ class Admission:
     def _hold(self, plan: Plan, verdict: Verdict, limits: HttpLimits) -> None:
         self.needs_settlement = True
         self.ends_with_body |= plan.ends_with_body
-        self.counts_outcomes |= plan.counts_outcomes or plan.times
+        self.counts_outcomes |= plan.counts_outcomes or plan.follows_responses
         if plan.has_slots:
             self.has_slots = True
             limits.limiter.slots.hold(verdict, limits.rules)

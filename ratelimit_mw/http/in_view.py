@@ -176,7 +176,7 @@ async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     """
     if (admission := _find_admission(scope, rules, "check")) is None:
         return Verdict()
-    plan = admission.limits.rules.plan_named(rules[0], admission.lists)
+    plan = admission.limits.rules.plan_for_rule(rules[0], admission.lists)
     with _placed("check", rules):
         given = _checked(features, plan, admission.limits.reader)
         verdict: Verdict = await call(admission, "decide", plan, given)
@@ -199,7 +199,7 @@ async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     if (admission := _find_admission(scope, rules, "check")) is None:
         return
     limits = admission.limits
-    plan = limits.rules.plan_named(rules[0], admission.lists).without_costs
+    plan = limits.rules.plan_for_rule(rules[0], admission.lists).without_costs
     with _placed("check", rules):
         given = _checked(features, plan, limits.reader)
         read = await call(limits, "read", plan, admission.current_request, given)

@@ -76,7 +76,7 @@ class HttpLimits:
         may_wait = self.limiter.waits or self.reader.may_await or self.reader.reads_bodies or here.waits
         self.decides_at_once = not may_wait
         """Whether no decision waits: for the store, a feature, the body, a function of limits, or a slot."""
-        self.plan = here.rules.plan_for
+        self.plan = here.rules.plan_for_request
         # They are forgotten with these rules.
         self.plan_without, self.peek_plan = lru_cache(1024)(_plan_without), lru_cache(1024)(_peek_plan)
 
@@ -173,11 +173,11 @@ class HttpLimiter:
         are all routes. Then no limit is added, and the earlier limits stay in effect. Later limits are checked before
         they are used, also by ``check``. These checks replace those of the same ``key``.
         """
-        views = [marked for route in routes for marked in route.marked.values()]
+        views = [marks for route in routes for marks in route.marked.values()]
 
         def check_all(limits: HttpLimits) -> None:
             for view in views:
-                limits.rules.check(view)
+                limits.rules.check_exemptions(view)
             check_marks(routes, limits.rules)
             if is_whole:
                 check_routes(routes, limits.rules, limits.functions.may_provide)
@@ -188,7 +188,7 @@ class HttpLimiter:
             checks = {**self._checks, key: check_all}  # read here, where the lock of the rules is held
             self.prepare(rules, self.limiter.settings, checks)()
 
-        self.limiter.config.adopt([*(mark for view in views for mark in view.every), *marks], derive)
+        self.limiter.config.adopt([*(mark for view in views for mark in view.all_marks), *marks], derive)
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..errors import ConfigError
 from ..keys.features import UNMATCHED
 from ..rules.compiled import CompiledRule
-from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of, view_of
+from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of, merge_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind, printable
 from ..rules.paths import overlap
@@ -36,8 +36,8 @@ def marks_by_method(
     entries = [method for name in _DISPATCHERS for method in _in_all_bases(cls, name)]
     common = [marks(thing) for thing in (*within, view, *entries)]
     handlers = {method: _handlers_of(view, cls, method) for method in METHODS if cls is not None}
-    by_method = {method: view_of([*common, *map(marks, each)]) for method, each in handlers.items() if each}
-    return {"": view_of(common), **by_method}
+    by_method = {method: merge_marks([*common, *map(marks, each)]) for method, each in handlers.items() if each}
+    return {"": merge_marks(common), **by_method}
 
 
 def _in_all_bases(cls: Any, name: str) -> list[object]:
@@ -270,7 +270,7 @@ class ViewNames:
 def _routes_by_mark(routes: Iterable[Route]) -> dict[Mark, list[Route]]:
     by_mark: dict[Mark, list[Route]] = {}
     for route in routes:
-        for mark in dict.fromkeys(mark for view in route.views.values() for mark in view.every):
+        for mark in dict.fromkeys(mark for view in route.views.values() for mark in view.all_marks):
             by_mark.setdefault(mark, []).append(route)
     return by_mark
 

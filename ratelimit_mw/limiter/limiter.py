@@ -214,7 +214,7 @@ class Limiter:
         config = self.config
         if config.watch is not None and monotonic() >= config.watch.due_at:
             await call(config.watch, "look")
-        return config.rules.plan_of_features(features)
+        return config.rules.plan_for_features(features)
 
     match, amatch = twins(_match)
 
@@ -235,7 +235,7 @@ class Limiter:
         config = self.config
         if config.watch is not None and monotonic() >= config.watch.due_at:
             config.watch.look()
-        plan = config.rules.plan_of_features(features)  # as ``match``, without its coroutine
+        plan = config.rules.plan_for_features(features)  # as ``match``, without its coroutine
         ip = features.get("ip")
         if ip is not None and (type(ip) is not str or ":" in ip):  # as ``_with_network`` asks, without its call
             features = self._with_network(features)
@@ -322,7 +322,7 @@ class Limiter:
             return Verdict()
         clock = self._time
         if plan.looks_up:
-            built = await find_limits(call, lambda found: plan.hits(features, cost, request, found, clock), clock)
+            built = await find_limits(call, lambda lookups: plan.hits(features, cost, request, lookups, clock), clock)
         else:
             built = plan.hits(features, cost, request, None, clock)
         hits = cast("list[Any] | Verdict", built)

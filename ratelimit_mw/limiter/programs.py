@@ -11,7 +11,7 @@ from typing import Any, cast
 from ..decision import Decision, Limit, Verdict, build_verdict, with_added_hits
 from ..keys.features import Features
 from ..rules.compiled import CompiledRule
-from ..rules.lookup import Found, LimitsCall
+from ..rules.lookup import LimitsCall, Lookups
 from ..rules.plan import Plan, Program
 from ..stores import MemoryStore
 from .adaptive_limits import AdaptiveLimits
@@ -110,16 +110,16 @@ class Programs:
         def decide(features: Features, cost: int | None, request: Any) -> Verdict:
             if (key := key_of(features)) is None:
                 return Verdict()
-            found = Found(clock) if looks_up else None
-            limits = choose(features, key, found)
-            while found is not None and isinstance(limits, LimitsCall):
-                found.known[limits.lookup] = limits.result()
-                limits = choose(features, key, found)
+            lookups = Lookups(clock) if looks_up else None
+            limits = choose(features, key, lookups)
+            while lookups is not None and isinstance(limits, LimitsCall):
+                lookups.known[limits.lookup] = limits.result()
+                limits = choose(features, key, lookups)
             if type(limits) is tuple and len(limits) == 1:
                 limit = limits[0]
                 decision: Any = decide_one(limit, limit.prefix + key, own_cost if cost is None else cost)
                 return Verdict((decision,), decision.allowed)
-            return decide_hits(features, cost, request, found)
+            return decide_hits(features, cost, request, lookups)
 
         return decide
 
@@ -127,13 +127,13 @@ class Programs:
         apply, own_clock, clock = store.apply, self._own_clock, self._clock
         hits_of, looks_up, adds_hits = plan.hits, plan.looks_up, plan.adds_hits
 
-        def decide(features: Features, cost: int | None, request: Any, found: Found | None = None) -> Verdict:
-            if looks_up and found is None:
-                found = Found(clock)
-            hits = hits_of(features, cost, request, found, clock)
-            while found is not None and isinstance(hits, LimitsCall):
-                found.known[hits.lookup] = hits.result()
-                hits = hits_of(features, cost, request, found, clock)
+        def decide(features: Features, cost: int | None, request: Any, lookups: Lookups | None = None) -> Verdict:
+            if looks_up and lookups is None:
+                lookups = Lookups(clock)
+            hits = hits_of(features, cost, request, lookups, clock)
+            while lookups is not None and isinstance(hits, LimitsCall):
+                lookups.known[hits.lookup] = hits.result()
+                hits = hits_of(features, cost, request, lookups, clock)
             if not isinstance(hits, list):
                 return cast(Verdict, hits)
             if not hits:

@@ -50,9 +50,9 @@ class Overview:
 
     def _add(self, route: Route) -> None:
         views = route.views.items()
-        for mark in dict.fromkeys(mark for _, view in views for mark in view.every):
+        for mark in dict.fromkeys(mark for _, view in views for mark in view.all_marks):
             rule = self._rules.rule_of(mark)
-            limited = [(method, view) for method, view in views if mark in view.every]
+            limited = [(method, view) for method, view in views if mark in view.all_marks]
             methods = [method for method, view in limited if not view.is_exempt_from(rule.name, [mark])]
             is_limited = methods and not route.lacks_parameter(rule.source)
             self._routes.setdefault(rule, []).extend([route.describe(methods)] if is_limited else [])

@@ -17,7 +17,7 @@ from ..keys.key import KeyMaker, Secret
 from ..keys.parts import Part
 from ..quota import Quota, checked_cost
 from ..runtime.blocking import Call
-from .lookup import UNLIMITED, Found, LimitsCall, LimitsLookup, find_limits
+from .lookup import UNLIMITED, LimitsCall, LimitsLookup, Lookups, find_limits
 from .named_rules import NamedRule
 from .overrides import OverrideTable
 from .places import DEFAULTS, place_of, steps_of
@@ -28,7 +28,7 @@ from .values import FeatureCost
 
 Limits = tuple[Limit, ...]
 Chooser = Callable[[Features, str, int, Any], "Limits | list[Limits] | LimitsCall | None"]
-"""Returns the limits of a client by its features, its key, the time and the ``Found`` limits.
+"""Returns the limits of a client by its features, its key, the time and the limits that ``Lookups`` has.
 
 None is for the next chooser. A list has the limits of all values that an invalid feature may have.
 """
@@ -50,9 +50,9 @@ class CompiledRule:
         self.shadow = rule.mode == "shadow"
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.needs, self.captures = rule.needs, rule.captures
-        self.capture = self.captures.add if self.captures.names else None
+        self.add_captures = self.captures.add if self.captures.names else None
         """Adds the captures of a path to the features of a request, before all else is read from them."""
-        self.where = rule.matches.takes_features if rule.matches.needs else None
+        self.takes = rule.matches.takes_features if rule.matches.needs else None
         """Returns whether the features of a request match the rule; None without such a condition."""
         self.key = KeyMaker(rule.entries, next(iter(rule.matches.paths), UNMATCHED), secret, warn)
         self.build_key = self.key.with_prefix("")
@@ -237,15 +237,15 @@ class CompiledRule:
         limits = self.limits
         yield (lambda *_: limits) if self.lookup is None else _by_function(self.lookup)
 
-    def limits_of(self, features: Features, key: str, found: Found | None) -> Limits | LimitsCall | None:
+    def limits_of(self, features: Features, key: str, lookups: Lookups | None) -> Limits | LimitsCall | None:
         """Return the limits of a client; none for a client without limits, and None where a function failed.
 
         A ``LimitsCall`` has to be made first. An invalid feature may have any value, so it gets the smallest limits.
         """
         smallest: list[Limits] = []
-        now = 0 if found is None else found.now
+        now = 0 if lookups is None else lookups.now
         for choose in self.choosers:
-            limits = choose(features, key, now, found)
+            limits = choose(features, key, now, lookups)
             if limits is not None:
                 if type(limits) is list:
                     smallest += limits
@@ -256,9 +256,9 @@ class CompiledRule:
                     return limits  # type: ignore[return-value] # it is no list
         return min(filter(None, smallest), key=_rate, default=None)
 
-    def _limits_of_class(self, features: Features, key: str, found: Found | None) -> Limits | LimitsCall | None:
+    def _limits_of_class(self, features: Features, key: str, lookups: Lookups | None) -> Limits | LimitsCall | None:
         """Return what ``limits_of`` returns, for the class of the request."""
-        limits = self.limits_of(features, key, found)
+        limits = self.limits_of(features, key, lookups)
         if limits and not isinstance(limits, LimitsCall):
             name = self.priorities.class_of(features)
             return tuple(limit.by_class.get(name, limit) for limit in limits)
@@ -328,9 +328,9 @@ def _by_value(parts: Sequence[Part], table: Mapping[str, Limits]) -> Chooser:
 
 
 def _by_function(lookup: LimitsLookup) -> Chooser:
-    def choose(features: Features, _key: str, _now: int, found: Found) -> Limits | LimitsCall | None:
-        known = found.known
-        return known[lookup] if lookup in known else lookup.find(lookup.values(features), found)
+    def choose(features: Features, _key: str, _now: int, lookups: Lookups) -> Limits | LimitsCall | None:
+        known = lookups.known
+        return known[lookup] if lookup in known else lookup.find(lookup.values(features), lookups)
 
     return choose
 

@@ -22,10 +22,10 @@ from .marks import (
     Mark,
     MessageMark,
     ViewMarks,
-    attach,
-    combine,
-    guard,
+    attach_marks,
+    combine_marks,
     guard_entries,
+    guard_view,
     marks_of,
     require_decided,
 )
@@ -191,12 +191,12 @@ def _checked_name(view: object, name: str | None, place: str) -> str:
 def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
     """Add marks to a view, and put the guard around the view when it has none."""
     guarded: Any = view
-    marks = combine(marks_of(view), added)
+    marks = combine_marks(marks_of(view), added)
     if inspect.isclass(view):
         guard_entries(view)
     elif not (holds_views(view) or hasattr(view, ATTRIBUTE)):
-        wrapped = guarded = guard(view)
+        wrapped = guarded = guard_view(view)
         while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):
             setattr(wrapped, MARKED_FORM, guarded)
-    attach(guarded, marks, added)
+    attach_marks(guarded, marks, added)
     return guarded  # type: ignore[no-any-return]

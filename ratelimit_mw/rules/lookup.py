@@ -46,7 +46,7 @@ UNLIMITED: Final = "unlimited"
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Found:
+class Lookups:
     """The limits that functions have returned for one request, at the time ``now`` of its ``clock``."""
 
     __slots__ = ("clock", "known", "now")
@@ -85,15 +85,15 @@ class LimitsLookup:
         self._old: dict[object, _Known] = {}
         self._logs_at = 0.0
 
-    def find(self, values: Sequence[Any], found: Found) -> _Limits | LimitsCall | None:
+    def find(self, values: Sequence[Any], lookups: Lookups) -> _Limits | LimitsCall | None:
         """Return the limits of the values, None when the function failed, or the call that has to be made first."""
-        key, now = tuple(map(_cached_as, values)), found.now
+        key, now = tuple(map(_cached_as, values)), lookups.now
         known = self._young.get(key) or self._old.get(key)
         if known is None or not now < known.until <= now + max(self._kept_us, _RETRY):  # a clock may be turned back
             if known is not None:  # other requests neither wait nor call
                 self.keep(key, known.limits, now + _RETRY)
-            return LimitsCall(self, key, values, found.clock, known and known.limits)
-        found.known[self] = known.limits
+            return LimitsCall(self, key, values, lookups.clock, known and known.limits)
+        lookups.known[self] = known.limits
         return known.limits
 
     def keep(self, key: object, limits: _Limits | None, until: int) -> None:
@@ -205,11 +205,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], list[str]]:
     return required, [each.name for each in named if each.default is not Parameter.empty]
 
 
-async def find_limits(call: Call, find: Callable[[Found], Result | LimitsCall], clock: Clock) -> Result:
+async def find_limits(call: Call, find: Callable[[Lookups], Result | LimitsCall], clock: Clock) -> Result:
     """Return the result of a search, after the calls of functions that it needs."""
-    found = Found(clock)
-    while isinstance(result := find(found), LimitsCall):
-        found.known[result.lookup] = await call(result, "result")
+    lookups = Lookups(clock)
+    while isinstance(result := find(lookups), LimitsCall):
+        lookups.known[result.lookup] = await call(result, "result")
     return result
 
 

@@ -64,11 +64,11 @@ class ViewMarks:
     """Whether it is a page or a file of the framework or this package. Only rules that name a path or a view apply."""
     inside: tuple[Mark, ...] = ()
     """The marks inside a blueprint or a class that is exempt from every rule. They apply."""
-    every: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
+    all_marks: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
     """The marks of requests and of messages."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "every", (*self.marks, *self.messages))
+        object.__setattr__(self, "all_marks", (*self.marks, *self.messages))
         if self.exempt:
             object.__setattr__(self, "exempt", tuple(map(printable, self.exempt)))
 
@@ -137,7 +137,7 @@ NO_ROUTE: Final = Destination(UNMATCHED)
 """The destination of a request that no route matches."""
 
 
-readers: Final = WeakSet[Any]()
+mark_readers: Final = WeakSet[Any]()
 """The adapters whose views may get marks while they serve, so that they ``forget_marks``: those of a blueprint."""
 
 
@@ -147,22 +147,22 @@ def marks_of(view: object) -> ViewMarks:
         return view
     marks: ViewMarks = getattr(view, ATTRIBUTE, None) or ViewMarks()
     behind = class_behind(view)
-    return marks if behind is None else combine(marks_of(behind), marks)
+    return marks if behind is None else combine_marks(marks_of(behind), marks)
 
 
 def own_marks(thing: object) -> ViewMarks:
     """Merge the marks of all decorators on an object. ``method_decorator`` copies them one by one."""
     attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
     each = [*(attributes[name] for name in sorted(attributes) if name.startswith(ATTRIBUTE)), thing]
-    return functools.reduce(combine, map(marks_of, each))
+    return functools.reduce(combine_marks, map(marks_of, each))
 
 
-def view_of(views: Iterable[object]) -> ViewMarks:
+def merge_marks(views: Iterable[object]) -> ViewMarks:
     """Merge the marks of everything on the way to a view, outermost first, such as a blueprint and its view."""
     return functools.reduce(_enclose, map(marks_of, views), ViewMarks())
 
 
-def combine(first: ViewMarks, second: ViewMarks) -> ViewMarks:
+def combine_marks(first: ViewMarks, second: ViewMarks) -> ViewMarks:
     """All marks of both objects, each once. The exemption of the second object replaces that of the first."""
     exempting = second if second.exempt is not None else first
     return ViewMarks(
@@ -177,18 +177,18 @@ def combine(first: ViewMarks, second: ViewMarks) -> ViewMarks:
 
 def _enclose(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
     """The marks of a view inside another. Where the outer one is exempt, the limits of the inner one remain."""
-    combined = combine(outer, inner)
+    combined = combine_marks(outer, inner)
     remain = outer.exempt == () and inner.exempt is None
-    return replace(combined, inside=(*outer.inside, *inner.every)) if remain else combined
+    return replace(combined, inside=(*outer.inside, *inner.all_marks)) if remain else combined
 
 
-def attach(thing: object, marks: ViewMarks, added: ViewMarks) -> None:
+def attach_marks(thing: object, marks: ViewMarks, added: ViewMarks) -> None:
     """Keep all marks on an object, and the added ones apart. An exempt blueprint keeps its own limits."""
     if marks.exempt == () and holds_views(thing):
-        marks = replace(marks, inside=marks.every)
+        marks = replace(marks, inside=marks.all_marks)
     setattr(thing, ATTRIBUTE, marks)
     setattr(thing, f"{ATTRIBUTE}{next(_count):09}", added)
-    for reader in tuple(readers) if holds_views(thing) else ():
+    for reader in tuple(mark_readers) if holds_views(thing) else ():
         reader.forget_marks()
 
 
@@ -206,27 +206,27 @@ def marked_form(view: object) -> Any:
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
 
 
-current: ContextVar[Any] = ContextVar("ratelimit_mw.current", default=None)
+current_admission: ContextVar[Any] = ContextVar("ratelimit_mw.current", default=None)
 """The admission of this thread or task. Its ``marks`` are the limits that a middleware has decided."""
-get_current: Final = current.get
-"""Return the request. For an imported object, Python builds a bound method at each call: these are bound once."""
-set_current: Final = current.set
+# Bound once: for an imported object, Python builds a bound method at each call.
+get_admission: Final = current_admission.get
+set_admission: Final = current_admission.set
 
 
 def require_decided(marks: Collection[Mark], is_one_enough: bool = False) -> None:
     """Raise ``MissingMiddlewareError`` unless the marks are decided. One is enough for marks on several views."""
-    now = current.get()
-    undecided = [mark for mark in marks if now is None or mark not in now.marks]
+    admission = get_admission()
+    undecided = [mark for mark in marks if admission is None or mark not in admission.marks]
     if undecided and not testmode.off and not (is_one_enough and len(undecided) < len(marks)):
-        raise MissingMiddlewareError(undecided[0].view, is_handled=now is not None)
+        raise MissingMiddlewareError(undecided[0].view, is_handled=admission is not None)
 
 
-def guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
+def guard_view(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
     """Put the guard around a view, whose signature stays the same. ``marked_on`` finds another marked object."""
     guarded: Any
 
     def require(args: tuple[Any, ...]) -> None:
-        require_decided(getattr(marked_on(*args) if marked_on else guarded, ATTRIBUTE).every)
+        require_decided(getattr(marked_on(*args) if marked_on else guarded, ATTRIBUTE).all_marks)
 
     if inspect.iscoroutinefunction(view):
 
@@ -252,4 +252,4 @@ def guard_entries(view: type) -> None:
     """Put the guard around the methods that enter a class-based view."""
     for name in _DISPATCHERS:
         if hasattr(view, name) and ATTRIBUTE not in vars(view):
-            setattr(view, name, guard(getattr(view, name), lambda self, *_: type(self)))
+            setattr(view, name, guard_view(getattr(view, name), lambda self, *_: type(self)))

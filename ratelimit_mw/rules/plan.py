@@ -11,7 +11,7 @@ from ..decision import Verdict, decide_without_store
 from ..keys.features import Features
 from .access_lists import AccessLists
 from .compiled import CompiledRule
-from .lookup import Found, LimitsCall
+from .lookup import LimitsCall, Lookups
 
 Program = Callable[[Features, int | None, Any], Verdict | None]
 """Returns the verdict of a request; None where it has to wait, such as for limits from a function."""
@@ -37,9 +37,9 @@ class Plan:
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.adds_hits = self.counts_outcomes or any(rule.ban is not None for rule in rules)
         """Whether the store decides more hits than those of the limits: before outcomes, and on bans."""
-        self.times = any(rule.source.target_us for rule in rules)
+        self.follows_responses = any(rule.source.target_us for rule in rules)
         """Whether limits follow the responses."""
-        self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.times)
+        self.needs_settlement = bool(self.has_slots or self.counts_outcomes or self.follows_responses)
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)
         self.waits = any(rule.source.wait_us for rule in rules)
         """Whether a request may wait for a slot."""
@@ -56,7 +56,7 @@ class Plan:
     def _is_plain(self) -> bool:
         if self.lists or self.adds_hits or self.waits:
             return False
-        special = any(rule.capture or rule.where or rule.shadow or rule.rejects_missing for rule in self.rules)
+        special = any(rule.add_captures or rule.takes or rule.shadow or rule.rejects_missing for rule in self.rules)
         return not special and all(rule.fixed_cost is not None for rule in self.rules)
 
     @cached_property
@@ -69,19 +69,19 @@ class Plan:
         features: Features,
         cost: int | None = None,
         request: Any = None,
-        found: Found | None = None,
+        lookups: Lookups | None = None,
         clock: Clock = now_us,
     ) -> list[Any] | LimitsCall | Verdict:
         """Return limit, key and cost for each limit that applies, or the verdict of a list, or of a missing key.
 
-        A plan that ``looks_up`` needs what is ``found``. It may need a call first, and then be asked again.
+        A plan that ``looks_up`` needs ``lookups``. It may need a call first, and then be asked again.
         """
         if self.lists is not None and (verdict := self.lists.decide(features, clock)) is not None:
             return verdict
         hits: list[Any] = []
         for rule in self.rules:
-            values = features if rule.capture is None else rule.capture(features)
-            if rule.where is not None and not rule.where(values):
+            values = features if rule.add_captures is None else rule.add_captures(features)
+            if rule.takes is not None and not rule.takes(values):
                 continue
             key = rule.build_key(values)
             if key is None:
@@ -90,7 +90,7 @@ class Plan:
                 continue
             limits = rule.limits_of_all
             if limits is None:
-                chosen = rule.choose(values, key, found)
+                chosen = rule.choose(values, key, lookups)
                 if isinstance(chosen, LimitsCall):
                     return chosen
                 if chosen is None and not rule.shadow:  # its function failed

@@ -25,7 +25,7 @@ from .priorities import DEFAULT_PRIORITIES, Priorities
 from .routed import PathPatterns
 from .rule import Rule
 
-BANNED: Final = "(all rules)"
+ALL_RULES: Final = "(all rules)"
 """The name of all rules, from which a client is banned, in messages."""
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
@@ -88,7 +88,7 @@ class RuleSet:
         self._has_views = any(match.views for _, match in matching)
         self.needs_path = bool(self.lists.exempt) or any(match.paths for _, match in matching)
         self.needs_host = any(match.hosts for match in matches)
-        self._needs_place = self.needs_path or self._has_views or self.needs_host
+        self._needs_route = self.needs_path or self._has_views or self.needs_host
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class RuleSet:
         every = (*self.own_lists.needs, *(name for rule in self.rules for name in rule.source.needs))
         return tuple(dict.fromkeys(every))
 
-    def plan_for(self, request: Any) -> Plan:
+    def plan_for_request(self, request: Any) -> Plan:
         """Return the plan of a request."""
         return self.plan(
             request.method,
@@ -112,17 +112,17 @@ class RuleSet:
         Requests with the same rules get the same object.
         """
         key: Hashable = method  # short where it can be, because each request builds one
-        if self._needs_place or (to is not None and to.marks is not None):
+        if self._needs_route or (to is not None and to.marks is not None):
             key = to, method, path if self.needs_path else "", host if self.needs_host else ""
         try:
             return self._by_request[key]
         except KeyError:
             return self._find_plan(key, to or NOWHERE, method, path, host, request)
 
-    def plan_of_features(self, features: Features) -> Plan:
+    def plan_for_features(self, features: Features) -> Plan:
         """Return the plan of a request whose ``method``, ``path`` and ``host`` are features."""
         get = features.get
-        if self._needs_place:
+        if self._needs_route:
             return self.plan(get("method") or "", get("path") or "", get("host") or "")
         return self._by_request.get(method := get("method") or "") or self.plan(method, "")
 
@@ -149,7 +149,7 @@ class RuleSet:
             by_rule.setdefault(each.rule, []).append(each)
         bans, names = by_rule.pop("", []), self.names_of_clients
         unknown = {part for each in bans for part in each.by if part.feature not in names}
-        problems = {(BANNED, f"no rule uses {part}") for part in unknown}
+        problems = {(ALL_RULES, f"no rule uses {part}") for part in unknown}
         bans = [each for each in bans if unknown.isdisjoint(each.by)]
         self.lists = self.own_lists.with_bans(ClientBans(bans, self.secret, clock)) if bans else self.own_lists
         for rule in self.rules:
@@ -180,24 +180,24 @@ class RuleSet:
     def rule_of(self, mark: Mark) -> CompiledRule:
         return self.rules[self._of_mark[mark]]
 
-    def plan_of(
+    def plan_for_marks(
         self, marks: Iterable[Mark], method: str, host: Any, view: ViewMarks | None, lists: AccessLists | None
     ) -> Plan:
         """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from.
 
         ``lists`` are those of the plan for the whole request.
         """
-        return self._plan_of(sorted({self._of_mark[mark] for mark in marks}), method, host, view, lists)
+        return self._matching_plan(sorted({self._of_mark[mark] for mark in marks}), method, host, view, lists)
 
-    def plan_named(self, name: str, lists: AccessLists | None) -> Plan:
+    def plan_for_rule(self, name: str, lists: AccessLists | None) -> Plan:
         """The plan of one rule, with the lists of a request."""
-        return self._plan((list(self.by_name).index(name),), lists)
+        return self._plan_of((list(self.by_name).index(name),), lists)
 
-    def check(self, view: ViewMarks) -> None:
-        """``ConfigError`` when a view is exempt from a rule that does not exist."""
-        for name in set(view.exempt or ()).difference(self.by_name):
+    def check_exemptions(self, marks: ViewMarks) -> None:
+        """Raise ``ConfigError`` when a view is exempt from a rule that does not exist."""
+        for name in set(marks.exempt or ()).difference(self.by_name):
             message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
-            raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
+            raise ConfigError(message, of=f"@exempt on {marks.exempt_on}")
 
     def _find_plan(self, key: Hashable, to: Destination, method: str, path: str, host: Any, request: Any) -> Plan:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
@@ -211,14 +211,14 @@ class RuleSet:
             numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
         numbers += dict.fromkeys(self._of_mark[mark] for mark in to.marks.marks) if to.marks else ()
         lists = self.lists.at(path, to)
-        plan = self._plan_of(numbers, method, normalize_host(host) if host else "", to.marks, lists)
+        plan = self._matching_plan(numbers, method, normalize_host(host) if host else "", to.marks, lists)
         if len(f"{method}{path}{host}") <= _MAX_CACHED_TEXT:
             if len(by_request) >= _MAX_CACHED:
                 by_request.clear()
             by_request[key] = plan
         return plan
 
-    def _plan_of(
+    def _matching_plan(
         self, numbers: Sequence[int], method: str, host: Any, view: ViewMarks | None, lists: AccessLists | None
     ) -> Plan:
         """The plan of those rules that apply."""
@@ -229,9 +229,11 @@ class RuleSet:
         if view is not None and view.is_static:
             numbers = [i for i in numbers if self.rules[i].source.matches.place]
         own = view is not None and view.answers_options and method == "OPTIONS"
-        return self._plan(tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)]), lists)
+        return self._plan_of(
+            tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)]), lists
+        )
 
-    def _plan(self, applying: tuple[int, ...], lists: AccessLists | None) -> Plan:
+    def _plan_of(self, applying: tuple[int, ...], lists: AccessLists | None) -> Plan:
         """The plan of these rules. Clients cannot fill a cache without bound."""
         key, plans = (applying, lists and lists.is_exempt), self._plans
         plan = plans.get(key)

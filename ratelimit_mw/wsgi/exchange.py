@@ -13,7 +13,7 @@ from ..http.headers import TextHeader
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
-from ..rules.marks import get_current, set_current
+from ..rules.marks import get_admission, set_admission
 from ..rules.plan import Plan
 from .body import read_body
 
@@ -165,10 +165,10 @@ class Exchange:
 
         ``delay`` are the seconds in a queue, where they are known before.
         """
-        before = get_current()
+        before = get_admission()
         try:
             if self.admission is not None:
-                set_current(self.admission)
+                set_admission(self.admission)
             if delay:
                 time.sleep(delay)
             body = app(environ, self.start)
@@ -182,7 +182,7 @@ class Exchange:
                 raise
             return self._fail(self.admission, error)
         finally:
-            set_current(before)
+            set_admission(before)
         admission.close(admission.status)
         return body
 
@@ -256,12 +256,12 @@ class ResponseBody:
             admission.end(admission.status)
 
     def _run(self, step: Callable[[], Any]) -> Any:
-        before = get_current()
-        set_current(self._admission)
+        before = get_admission()
+        set_admission(self._admission)
         try:
             return step()
         finally:
-            set_current(before)
+            set_admission(before)
 
     def _end(self) -> None:
         self._admission.close(self._admission.status or _ERROR)

@@ -16,7 +16,7 @@ from websocket_calls import aconnect, application
 from ratelimit_mw import ConfigError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.http.admission import ADMISSION
-from ratelimit_mw.rules.marks import current
+from ratelimit_mw.rules.marks import current_admission
 
 
 @each("kind", ["mqtt", "websocket.extension"])
@@ -233,22 +233,22 @@ def test_a_request_is_current_until_its_end(fails: bool) -> None:
     found: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        found.append(current.get())
+        found.append(current_admission.get())
         if fails:
             raise ValueError("of the application")
         await OK(scope, receive, send)
 
     async def view(websocket: Any) -> None:
-        found.append(current.get())
+        found.append(current_admission.get())
         await websocket.accept()
 
     async def calls() -> None:
         for _ in range(2):
             with pytest.raises(ValueError, match="of the application") if fails else nullcontext():
                 await asend_bare(limited(app), http_scope())
-            assert current.get() is None
+            assert current_admission.get() is None
         await aconnect(application([WebSocketRoute("/ws", view)]), "/ws", [])
-        assert current.get() is None
+        assert current_admission.get() is None
 
     asyncio.run(calls())
     assert len({id(request) for request in found} - {id(None)}) == 3

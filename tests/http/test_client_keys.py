@@ -118,6 +118,6 @@ def test_an_email_address_is_normalised() -> None:
     limiter = Limiter([Rule(name="mail", key=["email"], limits="2/minute", ban=BAN, match={"view": ""})])
     app = RateLimitMiddleware(OK, limiter=limiter)
     limiter.clients.ban("mail", {"email": "Ann@B\u00dcCHER.example"})
-    plan = limiter.rules.plan_named("mail", None)
+    plan = limiter.rules.plan_for_rule("mail", None)
     assert limiter.decide(plan, {"email": "ann@xn--bcher-kva.example"}).banned
     del app

@@ -43,7 +43,7 @@ def limited(*rules: Rule) -> Limiter:
 
 
 def left(limiter: Limiter, **features: Any) -> int:
-    plan = limiter.rules.plan_named("mail", None)
+    plan = limiter.rules.plan_for_rule("mail", None)
     return limiter.decide(plan, {"ip": "192.0.2.7", **features}, 0, False).decisions[0].remaining
 
 

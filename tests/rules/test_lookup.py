@@ -276,7 +276,7 @@ def test_messages_take_no_slots_from_a_function(caplog: pytest.LogCaptureFixture
     limiter = Limiter()
     (mark,) = chat.__ratelimit_mw__.messages  # type: ignore[attr-defined]
     limiter.config.adopt([mark])
-    plan = limiter.rules.plan_of([mark], "GET", "", None, None)
+    plan = limiter.rules.plan_for_marks([mark], "GET", "", None, None)
     assert limiter.decide(plan, ALICE).unavailable
     assert "'1 concurrent' cannot be used for messages" in caplog.text
 

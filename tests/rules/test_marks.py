@@ -16,7 +16,7 @@ from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule, load_set
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.rules.decorators import exempt, limit, make_mark, messages
-from ratelimit_mw.rules.marks import Destination, ViewMarks, marks_of, view_of
+from ratelimit_mw.rules.marks import Destination, ViewMarks, marks_of, merge_marks
 from ratelimit_mw.rules.names import printable
 
 
@@ -79,11 +79,11 @@ def test_one_limit_on_two_views_is_one_rule() -> None:
 def test_a_view_with_the_same_limit_twice_counts_once() -> None:
     """A class and its method, or a blueprint and its view, may have one limit object."""
     once = limit("1/minute", name="once")
-    marks = view_of([once(type("Outer", (), {})), once(lambda: None)])
+    marks = merge_marks([once(type("Outer", (), {})), once(lambda: None)])
     rate = Limiter()
     rate.config.adopt(marks.marks)
     assert [rule.name for rule in rate.rules.plan("GET", "/", to=Destination(marks=marks)).rules] == ["once"]
-    assert [rule.name for rule in rate.rules.plan_of(marks.marks, "GET", "", None, None).rules] == ["once"]
+    assert [rule.name for rule in rate.rules.plan_for_marks(marks.marks, "GET", "", None, None).rules] == ["once"]
 
 
 @pytest.mark.parametrize("view", [len, [].append, {"a": 1}.get])
@@ -194,7 +194,7 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
         marked = exempt(written)(limit("5/minute", key=[])(type("Größe", (Größe,), {"__qualname__": "Größe"})))
         view = marks_of(marked)
         limiter.config.adopt(view.marks)
-        limiter.rules.check(view)
+        limiter.rules.check_exemptions(view)
         assert [(rule.name, str(rule.source.quotas[0])) for rule in limiter.rules.rules] == [(name, "1/minute")]
         assert limiter.rules.plan("GET", "/", to=Destination(marks=view)).rules == ()
         plan = limiter.rules.plan("GET", "/", to=Destination(marks=ViewMarks(view.marks)))

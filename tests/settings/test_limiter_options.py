@@ -317,7 +317,7 @@ def test_decorators_have_the_defaults_below_their_own_options_and_overrides() ->
 def test_messages_have_no_outcome_by_default() -> None:
     """``count_when`` does not apply to the messages of a WebSocket, the other defaults do."""
     limiter = Limiter.from_settings(DEFAULTS)
-    limiter.config.adopt(marks_of(messages("5/minute", name="talk")(lambda: None)).every)
+    limiter.config.adopt(marks_of(messages("5/minute", name="talk")(lambda: None)).all_marks)
     assert options_of(limiter, "talk") == (*FROM_DEFAULTS[:3], None)
 
 

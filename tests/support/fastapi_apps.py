@@ -45,5 +45,5 @@ async def view() -> str:
 
 
 def remaining(limiter: Limiter, rule: str, **features: str) -> list[int]:
-    plan = limiter.rules.plan_named(rule, None)
+    plan = limiter.rules.plan_for_rule(rule, None)
     return [d.remaining for d in limiter.decide(plan, features, cost=0, consume=False).decisions]

@@ -75,7 +75,7 @@ def test_a_complete_body_keeps_its_slot_until_it_is_closed(in_view: bool) -> Non
         return listing(environ, start_response)
 
     def left() -> list[int]:
-        verdict = rate.decide(rate.rules.plan_named("api", None), {}, 0, consume=False)
+        verdict = rate.decide(rate.rules.plan_for_rule("api", None), {}, 0, consume=False)
         return [decision.remaining for decision in verdict.decisions]
 
     body, _ = answer(app, rate)

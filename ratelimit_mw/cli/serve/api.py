@@ -95,7 +95,7 @@ class ServedRules:
         """
         rules = self.limiter.rules
         if name is not None:
-            plan = rules.plan_named(rules.named(name).name, rules.lists)
+            plan = rules.plan_for_rule(rules.named(name).name, rules.lists)
         else:
             has_methods = any(rule.source.matches.methods for rule in rules.rules)
             used = {"method": has_methods, "path": rules.needs_path, "host": rules.needs_host}

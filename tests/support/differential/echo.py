@@ -61,7 +61,7 @@ def record() -> None:
 
     def keeping(decide: Callable[..., Any]) -> Any:
         def decide_and_keep(self: Limiter, plan: Any, features: Mapping[str, Any], *args: Any, **more: Any) -> Any:
-            where = (rule.name for rule in plan.rules if rule.where is None or rule.where(features))
+            where = (rule.name for rule in plan.rules if rule.takes is None or rule.takes(features))
             _seen.set((features, frozenset(where)))
             return decide(self, plan, features, *args, **more)
 
