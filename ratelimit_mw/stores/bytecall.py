@@ -56,7 +56,7 @@ class ByteCall:
     """The hits that are not decided yet."""
     now: int | None = None
     """The time that the caller gave."""
-    last: float = 0.0
+    retry_until: float = 0.0
     """The time at which another attempt must have ended."""
     is_late: bool = False
     """Whether that time has come for its caller, while another call runs this one."""
@@ -77,7 +77,7 @@ class ByteCall:
         """Write each value that has not changed since it was loaded. Return the keys of the others."""
 
     def time(self) -> float:
-        """Return seconds by the clock of ``last``."""
+        """Return seconds by the clock of ``retry_until``."""
         return 0.0
 
     async def pause(self, seconds: float) -> None:
@@ -145,7 +145,7 @@ class ByteCall:
             if not lost:
                 return
             longest, has_lost = max(longest, self.time() - began), True
-            is_over = self.time() + longest >= self.last
+            is_over = self.time() + longest >= self.retry_until
             ended = zip(calls, made, strict=True)
             calls = [each for each, changes in ended if each.end_attempt(changes, lost, is_over or each.is_late)]
             if not self.is_over:

@@ -11,25 +11,25 @@ from ..decision import Limit
 from ..errors import ConfigError
 from .bytecall import Write
 from .calls import CallStore
+from .drivers import Driver
 from .timedcall import TimedCall
-from .ways import Way
 
 
 class StoreCall(TimedCall):
     """A call on a store of bytes, which calls the methods of a store of your own."""
 
-    def __init__(self, store: Any, way: Way, seconds: float) -> None:
-        super().__init__(way, seconds)
+    def __init__(self, store: Any, driver: Driver, seconds: float) -> None:
+        super().__init__(driver, seconds)
         self._store = store
         self.title, self.is_atomic = store._title or str(store), store.is_atomic
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
-        loaded = await self.way.run(self.due, self._store.load, keys)
-        self.way.replies += 1
+        loaded = await self.driver.run(self.deadline, self._store.load, keys)
+        self.driver.replies += 1
         return loaded, self._store.clock()
 
     async def swap(self, writes: Sequence[Write]) -> Collection[str]:
-        lost: Collection[str] = await self.way.run(self.due, self._store.swap, writes)
+        lost: Collection[str] = await self.driver.run(self.deadline, self._store.swap, writes)
         return lost
 
 
@@ -89,5 +89,5 @@ class ByteStore(CallStore):
             keeps = f"{algorithm.name} keeps at most {most:,} entries per key on {self._title}"
             raise ConfigError(f"{keeps}; got '{limit.quota}'. {advice}")
 
-    def _begin(self, way: Way, seconds: float) -> StoreCall:
-        return self._call(self, way, seconds)
+    def _begin(self, driver: Driver, seconds: float) -> StoreCall:
+        return self._call(self, driver, seconds)

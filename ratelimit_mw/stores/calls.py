@@ -20,10 +20,10 @@ from ..runtime.forksafe import check_process, run_in_child
 from ..runtime.heartbeat import Heartbeat
 from .base import Store
 from .budget import STARTING
-from .ways import EventLoop, Threads, Way, forget_transports
+from .drivers import Driver, LoopDriver, ThreadDriver, forget_transports
 from .wire import ReplyError
 
-_Kind = TypeVar("_Kind", Threads, EventLoop)
+_Kind = TypeVar("_Kind", ThreadDriver, LoopDriver)
 
 
 _PAUSE: Final = 0.2  # seconds between two tries
@@ -43,8 +43,8 @@ class CallStore(Store):
 
     def __init__(self, timeout_us: int = 50_000) -> None:
         self._seconds = timeout_us / SECOND
-        self._loops = PerLoop(lambda: self._open(EventLoop(self._seconds)))
-        self._threads = self._open(Threads(self._seconds))
+        self._loop_drivers = PerLoop(lambda: self._open(LoopDriver(self._seconds)))
+        self._thread_driver = self._open(ThreadDriver(self._seconds))
         self._unmade = UnmadeCorrections(self._correct_again)
         run_in_child(self, CallStore._start_over)
 
@@ -63,38 +63,38 @@ class CallStore(Store):
 
     def close(self) -> None:
         self._unmade.close()
-        self._threads.close()
+        self._thread_driver.close()
 
     async def aclose(self) -> None:
         if len(self._unmade):
             await asyncio.to_thread(self._unmade.close)  # a thread may need the connections of this loop
-        if loop := self._loops.values.pop(asyncio.get_running_loop(), None):
-            loop.close()
+        if driver := self._loop_drivers.values.pop(asyncio.get_running_loop(), None):
+            driver.close()
             await forget_transports()
         self.close()
 
     @abstractmethod
-    def _begin(self, way: Way, seconds: float) -> Any:
+    def _begin(self, driver: Driver, seconds: float) -> Any:
         """Return a call with a time budget."""
 
-    def _connect(self, way: Way) -> Any:
+    def _connect(self, driver: Driver) -> Any:
         """Return the connections of threads, or of an event loop; None for a store without any."""
         return None
 
-    def _open(self, way: _Kind) -> _Kind:
-        way.connections = self._connect(way)
-        return way
+    def _open(self, driver: _Kind) -> _Kind:
+        driver.connections = self._connect(driver)
+        return driver
 
     def _start_over(self) -> None:
         """In a forked child: drop what belongs to the parent."""
         self._unmade = UnmadeCorrections(self._correct_again)
-        self._threads.close()
-        self._threads = self._open(Threads(self._seconds))
+        self._thread_driver.close()
+        self._thread_driver = self._open(ThreadDriver(self._seconds))
 
     def _run(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
         """Return the result of an operation of a call."""
         check_process()
-        call = self._begin(self._threads, seconds or self._seconds)
+        call = self._begin(self._thread_driver, seconds or self._seconds)
         try:
             return run_blocking(getattr(call, operation)(*arguments, **options))
         except Exception as error:
@@ -104,8 +104,7 @@ class CallStore(Store):
 
     async def _arun(self, operation: str, *arguments: Any, seconds: float = 0.0, **options: Any) -> Any:
         """Async form of ``_run``."""
-        loop = self._loops.get()
-        call = self._begin(loop, seconds or self._seconds)
+        call = self._begin(self._loop_drivers.get(), seconds or self._seconds)
         try:
             return await getattr(call, operation)(*arguments, **options)
         except Exception as error:
@@ -125,7 +124,7 @@ class CallStore(Store):
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
         """Make corrections that are left. Return those that are still left."""
-        call = self._begin(self._threads, self._seconds)
+        call = self._begin(self._thread_driver, self._seconds)
         try:
             run_blocking(call.correct(changes, now))
         except Exception as error:

@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any, Final
 
 from ..runtime.blocking import run_once
+from .drivers import Driver, Tls
 from .servers import Server
-from .ways import Tls, Way
 from .wire import Codec
 
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 _NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redis:// or memcached://)"
 
 
-async def open_connection(way: Way, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
+async def open_connection(driver: Driver, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
     """Return a connection to one of the addresses of a server. An error names the server, unless it is a timeout."""
     try:
-        return await _open_connection(way, server, tls, codec, deadline)
+        return await _open_connection(driver, server, tls, codec, deadline)
     except TimeoutError:
         raise
     except OSError as error:
@@ -28,15 +28,15 @@ async def open_connection(way: Way, server: Server, tls: Tls, codec: Codec, dead
         raise ConnectionError(f"cannot connect to {server}: {reason}") from error
 
 
-async def _open_connection(way: Way, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
-    addresses = await way.result(run_once(("resolve", server), partial(_addresses_of, server)), deadline)
+async def _open_connection(driver: Driver, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
+    addresses = await driver.result(run_once(("resolve", server), partial(_addresses_of, server)), deadline)
     for left, (family, end) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         plain = _new_socket(family)
         try:
-            await way.connect(plain, end, way.clock.now + (deadline - way.clock.now) / left)
-            return await _wrap(way, plain, server, tls, codec, deadline)
+            await driver.connect(plain, end, driver.clock.now + (deadline - driver.clock.now) / left)
+            return await _wrap(driver, plain, server, tls, codec, deadline)
         except BaseException as error:
-            way.drop(plain)
+            driver.drop(plain)
             if left == 1 or not isinstance(error, OSError):  # no other address may accept
                 raise
     raise OSError("the name has no address")
@@ -62,10 +62,10 @@ def _new_socket(family: int) -> socket.socket:
     return plain
 
 
-async def _wrap(way: Way, plain: socket.socket, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
+async def _wrap(driver: Driver, plain: socket.socket, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
     """Name the likely reason of a failed handshake: a server without TLS waits for a line, or replies in plain text."""
     try:
-        return await way.wrap(plain, server, tls, codec, deadline)
+        return await driver.wrap(plain, server, tls, codec, deadline)
     except (TimeoutError, ssl.SSLError) as error:
         if tls is None or isinstance(error, ssl.SSLCertVerificationError):
             raise

@@ -10,7 +10,7 @@ from typing import Final
 from ..decision import Correction, decide_all
 from ..errors import StateError
 from .bytecall import ByteCall
-from .ways import Way
+from .drivers import Driver
 
 _ATTEMPTS: Final = 0.7
 """The part of the time budget in which an attempt must end. The rest undoes the last one."""
@@ -25,14 +25,14 @@ class TimedCall(ByteCall):
     turn: Future[Sequence[TimedCall]]
     """The calls to decide in its turn, none if another call has decided this one. Done while no other call runs it."""
 
-    def __init__(self, way: Way, seconds: float) -> None:
-        self.way = way
-        self.pause = way.pause  # type: ignore[method-assign]
-        self.due = way.clock.now + seconds
-        self.last = self.due - (1 - _ATTEMPTS) * seconds
+    def __init__(self, driver: Driver, seconds: float) -> None:
+        self.driver = driver
+        self.pause = driver.pause  # type: ignore[method-assign]
+        self.deadline = driver.clock.now + seconds
+        self.retry_until = self.deadline - (1 - _ATTEMPTS) * seconds
 
     def time(self) -> float:
-        return self.way.clock.now
+        return self.driver.clock.now
 
     @property
     def unmade(self) -> Sequence[Correction]:
@@ -41,7 +41,7 @@ class TimedCall(ByteCall):
 
     async def run(self) -> None:
         """Run this call in its turn, if no other call runs it with its own."""
-        turns, self.keys = self.way.turns, set(self.used_keys())
+        turns, self.keys = self.driver.turns, set(self.used_keys())
         if not turns.take(self):
             await self._run_later()
             return
@@ -55,12 +55,12 @@ class TimedCall(ByteCall):
 
         Without a turn in time, although the store has replied to others, hits are rejected, and corrections race.
         """
-        replies, problem = self.way.replies, None
+        replies, problem = self.driver.replies, None
         try:
-            calls = await self.way.result(self.turn, self.last)
+            calls = await self.driver.result(self.turn, self.retry_until)
         except BaseException as error:
-            if self.way.turns.leave(self):
-                if not isinstance(error, TimeoutError) or self.way.replies == replies:
+            if self.driver.turns.leave(self):
+                if not isinstance(error, TimeoutError) or self.driver.replies == replies:
                     raise
                 if self.left:
                     await self.run_all([self])
@@ -71,9 +71,9 @@ class TimedCall(ByteCall):
             problem, self.is_late = error, True  # its turn has come, or another call runs it
         try:
             if problem is not None:
-                calls = await self.way.result(self.turn, self.due)
+                calls = await self.driver.result(self.turn, self.deadline)
             if calls:
-                await self.way.complete(self._lead(calls), partial(self._end_turn, calls))
+                await self.driver.complete(self._lead(calls), partial(self._end_turn, calls))
         finally:
             if problem is not None and not isinstance(problem, TimeoutError):
                 raise problem  # the caller was cancelled
@@ -101,7 +101,7 @@ class TimedCall(ByteCall):
         """End the turn of calls. Those without a result fail: the work was cancelled, maybe before it began."""
         for each in calls:
             each.end(TimeoutError())
-        self.way.turns.end(calls)
+        self.driver.turns.end(calls)
 
     def end(self, error: Exception | None = None) -> None:
         """Let the caller continue, before the other calls of its turn end. No call runs this one any longer."""

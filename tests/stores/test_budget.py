@@ -9,7 +9,7 @@ import pytest
 
 from ratelimit_mw.stores import budget
 from ratelimit_mw.stores.budget import LoopClock, ThreadClock
-from ratelimit_mw.stores.ways import EventLoop
+from ratelimit_mw.stores.drivers import LoopDriver
 
 BUDGET = 0.05
 TURN = BUDGET / 20
@@ -180,7 +180,7 @@ def test_error_of_a_thread_after_its_deadline_is_not_logged(caplog: pytest.LogCa
     """An outage would log each connection that fails late."""
 
     async def wait() -> None:
-        way, late = EventLoop(BUDGET), Future[None]()
+        way, late = LoopDriver(BUDGET), Future[None]()
         with pytest.raises(TimeoutError):
             await way.result(late, way.clock.now + TURN)
         late.set_exception(ConnectionError("late"))

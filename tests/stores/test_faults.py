@@ -21,7 +21,7 @@ from servers import HOST, Server, free_port, memcached_running, postgres_running
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import Store, connecting, open_store, ways
+from ratelimit_mw.stores import Store, connecting, drivers, open_store
 from ratelimit_mw.testing.store_suite import WAYS
 
 BUDGET_US = 50_000
@@ -273,11 +273,11 @@ def test_the_loop_leaves_a_socket_before_it_is_closed(monkeypatch: pytest.Monkey
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: logged.append(context))
         loop.call_soon(count_down, steps)
-        work = connecting.open_connection(ways.EventLoop(60.0), ways.Server(HOST, 1), None, Mock(), 60.0)
+        work = connecting.open_connection(drivers.LoopDriver(60.0), drivers.Server(HOST, 1), None, Mock(), 60.0)
         task = asyncio.ensure_future(work)
         for found in await asyncio.gather(task, return_exceptions=True):
             getattr(found, "close", int)()
-        await ways.forget_transports()
+        await drivers.forget_transports()
 
     with socket.create_server((HOST, 0)) as listener:
         known.set_result([(socket.AF_INET, listener.getsockname())])
@@ -289,8 +289,8 @@ def test_the_loop_leaves_a_socket_before_it_is_closed(monkeypatch: pytest.Monkey
 def test_a_socket_is_closed_after_its_loop_has_ended() -> None:
     """No loop closes it then, and Python would warn of it."""
 
-    async def build() -> ways.EventLoop:
-        return ways.EventLoop(60.0)
+    async def build() -> drivers.LoopDriver:
+        return drivers.LoopDriver(60.0)
 
     plain = socket.socket()
     asyncio.run(build()).drop(plain)

@@ -6,9 +6,9 @@ from typing import Any
 from memcached_handles import PATIENT, address
 from servers import Server
 
+from ratelimit_mw.stores.drivers import Driver
 from ratelimit_mw.stores.memcached.connections import KeyCommands, MemcachedConnections
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.stores.ways import Way
 
 
 class Meddling(MemcachedStore):
@@ -25,17 +25,17 @@ class Meddling(MemcachedStore):
         self._meddle, self._races = meddle, races
         super().__init__(address(server), PATIENT)
 
-    def _connect(self, way: Way) -> MemcachedConnections:
-        connections = super()._connect(way)
+    def _connect(self, driver: Driver) -> MemcachedConnections:
+        connections = super()._connect(driver)
         exchange = connections.exchange
 
-        async def meddled(requests: Sequence[KeyCommands], due: float) -> Any:
+        async def meddled(requests: Sequence[KeyCommands], deadline: float) -> Any:
             if any(line.startswith((b"cas ", b"add ", b"decr ")) for each in requests for line in each.commands):
                 self._meddle()
                 self._races -= 1
                 if self._races <= 0:
-                    way.clock.now = max(way.clock.now, due - self._seconds / 4)
-            return await exchange(requests, due)
+                    driver.clock.now = max(driver.clock.now, deadline - self._seconds / 4)
+            return await exchange(requests, deadline)
 
         connections.exchange = meddled  # type: ignore[method-assign]
         return connections

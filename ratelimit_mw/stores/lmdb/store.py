@@ -67,7 +67,7 @@ class LmdbStore(ByteStore):
             raise
 
     def _run_locked(self, work: Callable[[LmdbCall], Any], seconds: float) -> Any:
-        lock, clock = self._environment.lock, self._threads.clock
+        lock, clock = self._environment.lock, self._thread_driver.clock
         lock.acquire(clock, clock.now + seconds)
         try:
             return self._environment.run(work, self._given_clock)

@@ -9,8 +9,8 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from ..connecting import open_connection
+from ..drivers import Channel, Driver
 from ..servers import Server
-from ..ways import Channel, Way
 from ..wire import ReplyError
 from .protocol import STORED, ReplyReader, StoredValue, unexpected
 
@@ -39,13 +39,13 @@ class KeyCommands(NamedTuple):
 class MemcachedConnections:
     """A channel to each server. ``login`` is the first command of a connection, empty without a login."""
 
-    def __init__(self, tls: ssl.SSLContext | None, login: bytes, way: Way) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, login: bytes, driver: Driver) -> None:
         self._tls, self._login = tls, login
-        self._way = way
+        self._driver = driver
         self._channels: dict[Server, Channel] = {}
 
     async def exchange(
-        self, requests: Sequence[KeyCommands], due: float
+        self, requests: Sequence[KeyCommands], deadline: float
     ) -> tuple[list[list[bytes]], Mapping[bytes, StoredValue]]:
         """Send to all servers, then read from all. Return the lines of each request, and all values by their names."""
         groups: dict[Server, list[KeyCommands]] = {}
@@ -55,7 +55,7 @@ class MemcachedConnections:
         lines, values = dict[Server, Any](), dict[bytes, StoredValue]()
         try:
             for server, group in groups.items():
-                flights.append(await self.channel(server).send(*_payload(group), due))
+                flights.append(await self.channel(server).send(*_payload(group), deadline))
         except Exception as error:
             failure = error
         for (server, group), flight in zip(groups.items(), flights, strict=False):
@@ -69,9 +69,9 @@ class MemcachedConnections:
             raise failure
         return [[next(lines[each.server]) for _ in each.commands] for each in requests], values
 
-    async def stats(self, server: Server, due: float) -> dict[str, str]:
+    async def stats(self, server: Server, deadline: float) -> dict[str, str]:
         """Return the reply of a server to ``stats``."""
-        (values,) = await (await self.channel(server).send(b"stats\r\n", 1, due))
+        (values,) = await (await self.channel(server).send(b"stats\r\n", 1, deadline))
         return {name.decode("utf-8", "replace"): text for name, text in values.items()}
 
     def close(self) -> None:
@@ -81,15 +81,15 @@ class MemcachedConnections:
 
     def channel(self, server: Server) -> Channel:
         if (channel := self._channels.get(server)) is None:  # another thread may have opened one
-            opened = self._way.channel(partial(self._connect, server))
+            opened = self._driver.channel(partial(self._connect, server))
             channel = self._channels.setdefault(server, opened)
         return channel
 
-    async def _connect(self, server: Server, due: float) -> Any:
+    async def _connect(self, server: Server, deadline: float) -> Any:
         """Connect and log in. The error shows no text of the server, which may repeat the password."""
-        connection = await open_connection(self._way, server, self._tls, ReplyReader(), due)
+        connection = await open_connection(self._driver, server, self._tls, ReplyReader(), deadline)
         try:
-            if self._login and await connection.send(self._login, 1, due) != [STORED]:
+            if self._login and await connection.send(self._login, 1, deadline) != [STORED]:
                 raise ReplyError
         except BaseException as error:
             connection.close()

@@ -15,9 +15,9 @@ from ...runtime.blocking import run_blocking
 from ..base import Facts
 from ..bytecall import Write
 from ..bytestore import ByteStore, StoreCall
+from ..drivers import Driver
 from ..servers import tls_context
 from ..url import parse_url_of, redacted_url
-from ..ways import Way
 from ..wire import ReplyError
 from .address import MemcachedAddress, login_command
 from .connections import KeyCommands, MemcachedConnections, Rendezvous
@@ -33,8 +33,8 @@ _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.([^|]*)\|([^|]
 class MemcachedCall(StoreCall):
     """One call. Its values are not written in one step, so those that were not lost are undone."""
 
-    def __init__(self, store: MemcachedStore, way: Way, seconds: float) -> None:
-        super().__init__(store, way, seconds)
+    def __init__(self, store: MemcachedStore, driver: Driver, seconds: float) -> None:
+        super().__init__(store, driver, seconds)
         self._names = store.names
         self._tokens: dict[str, bytes] = {}
         self._stored: dict[str, StoredValue | None] = {}
@@ -46,12 +46,12 @@ class MemcachedCall(StoreCall):
         if not requests:
             return [], {}
         try:
-            lines, values = await self.way.connections.exchange(requests, self.due)
+            lines, values = await self.driver.connections.exchange(requests, self.deadline)
         except ReplyError as error:
             if _NO_COUNTER in str(error):
                 raise StateError(f"Memcached: a value that is no counter: {error}", list(self._windows)) from error
             raise
-        self.way.replies += 1
+        self.driver.replies += 1
         return lines, values
 
     def _token(self, key: str) -> bytes:
@@ -226,22 +226,22 @@ class MemcachedStore(ByteStore):
         tls = None if address.tls is None else tls_context(address.tls)
         login = login_command(address.username, address.password)
         # A function, because no attribute shows the password.
-        self._opens: Callable[[Way], MemcachedConnections] = lambda way: MemcachedConnections(tls, login, way)
+        self._opens: Callable[[Driver], MemcachedConnections] = lambda driver: MemcachedConnections(tls, login, driver)
         self.given_time: int | None = None
         """The time that a caller gave last. A reset has no time of its own."""
         super().__init__(timeout_us)
 
     def facts(self) -> Iterator[Facts]:
-        way = self._threads
+        driver = self._thread_driver
         for server in self.rendezvous.servers:
             try:
-                values = run_blocking(way.connections.stats(server, way.clock.now + _FACTS_SECONDS))
+                values = run_blocking(driver.connections.stats(server, driver.clock.now + _FACTS_SECONDS))
                 yield Facts("memcached", str(server), values)
             except Exception as error:
                 yield Facts("memcached", str(server), {}, str(self._as_error(error)))
 
-    def _connect(self, way: Way) -> MemcachedConnections:
-        return self._opens(way)
+    def _connect(self, driver: Driver) -> MemcachedConnections:
+        return self._opens(driver)
 
 
 def _is_tiered(limit: Limit) -> bool:

@@ -19,7 +19,7 @@ from psycopg.pq import DiagnosticField, ExecStatus, abc
 from ...clock import monotonic
 from ...runtime.blocking import run_once
 from ..budget import LoopClock
-from ..ways import Threads, Way
+from ..drivers import Driver, ThreadDriver
 from ..wire import MORE, BlockingConnection, LoopConnection, ReplyError
 
 _LOST: Final = frozenset({b"22012", b"40001", b"40P01"})
@@ -191,11 +191,11 @@ class LoopLink(Link):
 
 
 async def open_connection(
-    way: Way, connect: Callable[[], Connection], deadline: float
+    driver: Driver, connect: Callable[[], Connection], deadline: float
 ) -> BlockingConnection | LoopConnection:
     """Connect in a thread, and wait until the deadline. On an event loop, the next call finds what connects late."""
     opening = run_once(object(), connect)
-    if isinstance(way, Threads):
-        link: Any = Link(await way.result(opening, deadline))
-        return BlockingConnection(link, link, way.clock)
-    return LoopLink(await asyncio.shield(asyncio.wrap_future(opening)), way.clock).calls
+    if isinstance(driver, ThreadDriver):
+        link: Any = Link(await driver.result(opening, deadline))
+        return BlockingConnection(link, link, driver.clock)
+    return LoopLink(await asyncio.shield(asyncio.wrap_future(opening)), driver.clock).calls

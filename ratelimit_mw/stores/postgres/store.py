@@ -23,8 +23,8 @@ from ...runtime.forksafe import CHANCE
 from ..base import LOOKED_AT, Facts, KeyPage
 from ..bytecall import DAY, Write
 from ..bytestore import ByteStore, StoreCall
+from ..drivers import Channel, Driver
 from ..url import parse_url_of, redacted_url
-from ..ways import Channel, Way
 from ..wire import ReplyError
 from .address import PostgresAddress
 from .sessions import connect, open_connection
@@ -64,15 +64,15 @@ def _name_of(key: str) -> bytes:
 class PostgresCall(StoreCall):
     """One call."""
 
-    def __init__(self, store: PostgresStore, way: Way, seconds: float) -> None:
-        super().__init__(store, way, seconds)
+    def __init__(self, store: PostgresStore, driver: Driver, seconds: float) -> None:
+        super().__init__(store, driver, seconds)
         self._versions: dict[str, int] = {}
         self._at = 0  # the time of the server
 
     async def ask(self, statement: bytes, *parameters: bytes) -> list[list[bytes | None]] | None:
         """Return the rows of a statement; None after a lost race."""
-        (result,) = await (await self.way.connections.send((statement, parameters), 1, self.due))
-        self.way.replies += 1
+        (result,) = await (await self.driver.connections.send((statement, parameters), 1, self.deadline))
+        self.driver.replies += 1
         if result is None:
             return None
         columns = range(result.nfields)
@@ -155,13 +155,13 @@ class PostgresStore(ByteStore):
 
     def facts(self) -> Iterator[Facts]:
         try:
-            ((values,),) = run_blocking(PostgresCall(self, self._threads, _FACTS_SECONDS).ask(b"facts")) or []
+            ((values,),) = run_blocking(PostgresCall(self, self._thread_driver, _FACTS_SECONDS).ask(b"facts")) or []
             yield Facts("postgresql", self.name, msgspec.json.decode(values or b""))
         except Exception as error:
             yield Facts("postgresql", self.name, {}, str(self._as_error(error)))
 
-    def _connect(self, way: Way) -> Channel:
-        return way.channel(partial(open_connection, way, self._open_one))
+    def _connect(self, driver: Driver) -> Channel:
+        return driver.channel(partial(open_connection, driver, self._open_one))
 
 
 def open_address(parsed: PostgresAddress, timeout_us: int) -> PostgresStore:

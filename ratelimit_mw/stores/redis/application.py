@@ -17,8 +17,8 @@ from redis.sentinel import SentinelConnectionPool
 
 from ...errors import ConfigError
 from ...runtime.blocking import run_once
+from ..drivers import Driver, LoopDriver, ThreadDriver
 from ..servers import Server
-from ..ways import EventLoop, Threads, Way
 from .address import Address
 from .router import Router
 
@@ -41,9 +41,9 @@ class _PoolChannel:
 class ThreadPoolChannel(_PoolChannel):
     """A pool for threads."""
 
-    def __init__(self, pool: Any, way: Threads) -> None:
+    def __init__(self, pool: Any, driver: ThreadDriver) -> None:
         super().__init__(pool)
-        self._clock = way.clock
+        self._clock = driver.clock
         self._never_waits = type(pool) in (redis.ConnectionPool, SentinelConnectionPool)
         """Whether the pool is of a kind that raises an error when it is full. Others may wait, for 20 s or longer."""
         self._is_connected = False
@@ -103,9 +103,9 @@ class ThreadPoolChannel(_PoolChannel):
 class LoopPoolChannel(_PoolChannel):
     """A pool for one event loop."""
 
-    def __init__(self, pool: Any, way: EventLoop) -> None:
+    def __init__(self, pool: Any, driver: LoopDriver) -> None:
         super().__init__(pool)
-        self._clock = way.clock
+        self._clock = driver.clock
 
     async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
         return _as_awaitable(await self._clock.within(_exchange(self._pool, frame, replies), deadline))
@@ -117,9 +117,9 @@ class BridgeChannel(_PoolChannel):
     ``loops`` are the event loops that have used the store.
     """
 
-    def __init__(self, pool: Any, way: Threads, loops: Iterable[asyncio.AbstractEventLoop]) -> None:
+    def __init__(self, pool: Any, driver: ThreadDriver, loops: Iterable[asyncio.AbstractEventLoop]) -> None:
         super().__init__(pool)
-        self._clock, self._loops = way.clock, loops
+        self._clock, self._loops = driver.clock, loops
 
     async def send(self, frame: bytes, replies: int, deadline: float) -> Awaitable[list[Any]]:
         loop = next((each for each in list(self._loops) if each.is_running()), None)
@@ -167,19 +167,19 @@ async def _as_awaitable(replies: list[Any]) -> list[Any]:
     return replies
 
 
-def application_router(client: Any, aclient: Any, way: Way, loops: Iterable[asyncio.AbstractEventLoop]) -> Router:
+def application_router(client: Any, aclient: Any, driver: Driver, loops: Iterable[asyncio.AbstractEventLoop]) -> Router:
     """Return the router whose one server is that of the clients of an application."""
     channel: Any
-    if isinstance(way, EventLoop):
+    if isinstance(driver, LoopDriver):
         if aclient is None:
             raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
-        channel = LoopPoolChannel(pool := _pool_of(aclient, redis.asyncio.Redis, "aclient"), way)
+        channel = LoopPoolChannel(pool := _pool_of(aclient, redis.asyncio.Redis, "aclient"), driver)
     elif client is None:
-        channel = BridgeChannel(pool := _pool_of(aclient, redis.asyncio.Redis, "aclient"), way, loops)
+        channel = BridgeChannel(pool := _pool_of(aclient, redis.asyncio.Redis, "aclient"), driver, loops)
     else:
-        channel = ThreadPoolChannel(pool := _pool_of(client, redis.Redis, "client"), way)
+        channel = ThreadPoolChannel(pool := _pool_of(client, redis.Redis, "client"), driver)
     server = Server(_name(pool), 0)
-    router = Router(Address((server,)), way)
+    router = Router(Address((server,)), driver)
     router.add(server, channel)
     return router
 

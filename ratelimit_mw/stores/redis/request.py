@@ -14,8 +14,8 @@ from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count
 from ...errors import StateError, StoreError
 from ..base import LOOKED_AT, KeyPage, numbers_in
 from ..bytecall import FOR_EVER, Write
+from ..drivers import Driver
 from ..timedcall import TimedCall
-from ..ways import Way
 from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error
 from .script import PACKED
@@ -33,7 +33,7 @@ class OwnCall(TimedCall):
     title = "Redis"
 
     def __init__(self, request: RedisRequest, is_rejected: bool = False) -> None:
-        super().__init__(request.way, request.deadline - request.way.clock.now)
+        super().__init__(request.driver, request.deadline - request.driver.clock.now)
         self._request = request
         self._is_rejected = is_rejected
         self._has_replied = False
@@ -46,7 +46,7 @@ class OwnCall(TimedCall):
                 raise
             raise TimeoutError from error  # the server did reply: the request lost a race
         self._has_replied = True
-        self.way.replies += 1
+        self.driver.replies += 1
         return loaded, int(seconds) * 1_000_000 + int(microseconds)
 
     async def swap(self, writes: Sequence[Write]) -> Collection[str]:
@@ -82,11 +82,11 @@ class RedisRequest:
     now: int | None = None
     """The time in whole microseconds; None means the server's own time."""
 
-    def __init__(self, store: Any, way: Way, seconds: float) -> None:
-        self._store, self.way, self._calls = store, way, way.connections
+    def __init__(self, store: Any, driver: Driver, seconds: float) -> None:
+        self._store, self.driver, self._calls = store, driver, driver.connections
         self.place: Callable[[str], tuple[bytes, int]] = store._place
         self._timeout = seconds
-        self.deadline = way.clock.now + seconds
+        self.deadline = driver.clock.now + seconds
         self.unmade: list[Correction] = []
         """The corrections that other processes have prevented, and the refunds that were not sent."""
 
@@ -209,7 +209,7 @@ class RedisRequest:
 
         The request is rejected or has failed.
         """
-        self.deadline = max(self.deadline, self.way.clock.now + min(self._timeout / 5, _MOST_GRACE))
+        self.deadline = max(self.deadline, self.driver.clock.now + min(self._timeout / 5, _MOST_GRACE))
         unknown = [each for each in decided if type(each.result) is StoreError]
         if consume:
             self._store.lost_refunds += count_hits([hit for each in unknown for hit in each.items if hit.cost != 0])

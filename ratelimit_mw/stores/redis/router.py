@@ -20,8 +20,8 @@ from ...clock import monotonic
 from ...errors import ConfigError, RateLimitError
 from ...runtime.blocking import run_blocking
 from ..base import Facts
+from ..drivers import Driver, LoopDriver
 from ..servers import Server
-from ..ways import EventLoop, Way
 from ..wire import NotConnectedError
 from .address import Address
 from .batch import Batcher, Commands
@@ -68,10 +68,10 @@ class Sender:
 class Router:
     """Sends each call to the server that has its slot."""
 
-    def __init__(self, address: Address, way: Way) -> None:
+    def __init__(self, address: Address, driver: Driver) -> None:
         self._address = address
-        self.way = way
-        self.clock = way.clock
+        self.driver = driver
+        self.clock = driver.clock
         self.map = SlotMap(address)
         self._senders: dict[Server, Sender | Batcher] = {}
         """They have the connections to each server, opened when a call needs them."""
@@ -199,7 +199,7 @@ class Router:
         slots = self.map
         while waits and self._reading is not None and not self._reading.done():
             try:
-                was_cancelled = await self.way.result(self._reading, deadline)
+                was_cancelled = await self.driver.result(self._reading, deadline)
             except TimeoutError:
                 return
             if not was_cancelled:
@@ -241,21 +241,21 @@ class Router:
     def add(self, location: Server, channel: Any) -> Sender | Batcher:
         """Let calls to a server go over a channel."""
         sender: Sender | Batcher = Sender(channel)
-        if isinstance(self.way, EventLoop):
-            sender = Batcher(channel, self.way.clock, self._address.cluster)
+        if isinstance(self.driver, LoopDriver):
+            sender = Batcher(channel, self.driver.clock, self._address.cluster)
         return self._senders.setdefault(location, sender)  # another thread may have opened one
 
     def _sender(self, location: Server) -> Sender | Batcher:
         if location is NOWHERE:
             raise NotRunError(_UNKNOWN if self.map.is_known else self._failure)
-        return self._senders.get(location) or self.add(location, self.way.channel(partial(self._connect, location)))
+        return self._senders.get(location) or self.add(location, self.driver.channel(partial(self._connect, location)))
 
     async def _connect(self, location: Server, deadline: float) -> Any:
         address = self._address
         if address.service and location in address.hosts:
             address = address.sentinels
         try:
-            return await log_in(self.way, address, location, deadline)
+            return await log_in(self.driver, address, location, deadline)
         except ConfigError:
             raise
         except TimeoutError as error:  # a silent server leaves no time for another one

@@ -21,9 +21,9 @@ from ...runtime import forksafe
 from ...runtime.blocking import forms, run_blocking
 from ..base import Facts, Store
 from ..calls import CallStore
+from ..drivers import Driver
 from ..servers import tls_context
 from ..url import parse_url_of, redacted_url
-from ..ways import Way
 from .address import Address, Remap
 from .application import application_router
 from .call import HIT, PEEK, Operation, have_lua, key_name
@@ -85,12 +85,12 @@ class RedisStore(CallStore):
         """How many refunds between the slots of a rejected or failed request were not made, or are not known to be."""
         self.name = redacted_url(url) if isinstance(url, str) else self.name
         if address is None:
-            (self.name, _) = self._threads.connections.map.primaries[0]
+            (self.name, _) = self._thread_driver.connections.map.primaries[0]
 
-    def _connect(self, way: Way) -> Router:
+    def _connect(self, driver: Driver) -> Router:
         if self._address is None:
-            return application_router(self._client, self._aclient, way, self._loops.values)
-        return Router(self._address, way)
+            return application_router(self._client, self._aclient, driver, self._loop_drivers.values)
+        return Router(self._address, driver)
 
     # Most requests are one call, and a ``RedisRequest`` takes a twentieth of its time.
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -98,29 +98,29 @@ class RedisStore(CallStore):
             forksafe.check_process()
         if not self._is_one_call(hits):
             return super().apply(hits, now, consume)
-        return run_blocking(self._ask(self._threads, hits, now, consume))
+        return run_blocking(self._ask(self._thread_driver, hits, now, consume))
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not self._is_one_call(hits):
             return await super().aapply(hits, now, consume)
-        way = self._loops.values.get(asyncio.get_running_loop()) or self._loops.get()
-        return await self._ask(way, hits, now, consume)
+        driver = self._loop_drivers.values.get(asyncio.get_running_loop()) or self._loop_drivers.get()
+        return await self._ask(driver, hits, now, consume)
 
     list_keys, alist_keys = forms(Store.list_keys)
 
     def facts(self) -> Iterator[Facts]:
-        return self._threads.connections.facts()  # type: ignore[no-any-return]
+        return self._thread_driver.connections.facts()  # type: ignore[no-any-return]
 
     def _is_one_call(self, hits: Sequence[Hit]) -> bool:
         return (len(hits) == 1 or not self._is_cluster) and bool(hits) and have_lua(hits)
 
-    def _ask(self, way: Way, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
+    def _ask(self, driver: Driver, hits: Sequence[Hit], now: int | None, consume: bool) -> Awaitable[list[Decision]]:
         names = [key_name(self.prefix, hit[1]) for hit in hits]
         operation = Operation(HIT if consume else PEEK, hits, names, key_slot(names[0]) if self._is_cluster else 0, now)
-        return way.connections.ask(operation, way.clock.now + self._seconds)  # type: ignore[no-any-return]
+        return driver.connections.ask(operation, driver.clock.now + self._seconds)  # type: ignore[no-any-return]
 
-    def _begin(self, way: Way, seconds: float) -> RedisRequest:
-        return RedisRequest(self, way, seconds)
+    def _begin(self, driver: Driver, seconds: float) -> RedisRequest:
+        return RedisRequest(self, driver, seconds)
 
     def _place(self, key: str) -> tuple[bytes, int]:
         """Return the name of a key in Redis and its slot, 0 without a cluster."""

@@ -13,12 +13,12 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores.bytecall import DAY
+from ratelimit_mw.stores.drivers import ThreadDriver
 from ratelimit_mw.stores.memcached.address import read_servers
 from ratelimit_mw.stores.memcached.connections import KeyCommands, MemcachedConnections, Rendezvous
 from ratelimit_mw.stores.memcached.protocol import KeyNames, ReplyReader, StoredValue, expiry
 from ratelimit_mw.stores.memcached.tiers import TierBlock, cover, tiers
 from ratelimit_mw.stores.servers import Server
-from ratelimit_mw.stores.ways import Threads
 from ratelimit_mw.stores.wire import MORE, ReplyError
 from ratelimit_mw.testing.store_compliance import HOSTILE
 
@@ -142,7 +142,7 @@ class Replying(MemcachedConnections):
     """Connections to servers that give some replies."""
 
     def __init__(self, replies: list[Any]) -> None:
-        super().__init__(None, b"", Threads(1.0))
+        super().__init__(None, b"", ThreadDriver(1.0))
         self._replies = replies
 
     def channel(self, _: Server) -> Any:

@@ -14,13 +14,13 @@ from redis_handles import hit, limit_of
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.runtime.blocking import run_blocking
+from ratelimit_mw.stores.drivers import LoopDriver
 from ratelimit_mw.stores.redis import router as router_module
 from ratelimit_mw.stores.redis.address import Address
 from ratelimit_mw.stores.redis.call import HIT, Operation, key_name
 from ratelimit_mw.stores.redis.errors import NotRunError, as_store_error
 from ratelimit_mw.stores.redis.router import Router
 from ratelimit_mw.stores.redis.slot_map import SlotMap
-from ratelimit_mw.stores.ways import EventLoop
 
 BUDGET = 0.05
 A, B, C, R = (("a", 1), ("b", 2), ("c", 3), ("r", 4))
@@ -295,7 +295,7 @@ def test_of_the_calls_of_a_loop_one_reads_the_map() -> None:
     servers, calls = Servers(), [heard() for _ in range(3)]
 
     async def run() -> None:
-        way: Any = EventLoop(BUDGET)
+        way: Any = LoopDriver(BUDGET)
         way.channel, way.servers = Pool, servers
         cluster = Router(Address((A,), cluster=True), way)
         servers.accepts.clear()

@@ -1,4 +1,4 @@
-"""The two ways to wait: the threads that call, or the running event loop. Code that is given a way is written once."""
+"""The two drivers of calls: threads, or the running event loop. Code that is given a driver is written once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tls = ssl.SSLContext | None
 _Result = TypeVar("_Result")
 
 
-class _Way:
+class _Driver:
     replies = 0
     """How often the store has replied."""
     connections: Any = None
@@ -31,20 +31,20 @@ class _Way:
             self.connections.close()
 
 
-class Threads(_Way):
-    """The way of blocking calls: its coroutines never wait for an event loop, so ``run_blocking`` runs them."""
+class ThreadDriver(_Driver):
+    """The driver of blocking calls: its coroutines never wait for an event loop, so ``run_blocking`` runs them."""
 
     def __init__(self, seconds: float) -> None:
         self.clock = ThreadClock(seconds)
         self.turns = Turns()
 
-    async def run(self, due: float, method: Callable[..., Any], *arguments: Any) -> Any:
+    async def run(self, deadline: float, method: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of a method that blocks."""
-        return self.clock.once(lambda _: method(*arguments), due)
+        return self.clock.once(lambda _: method(*arguments), deadline)
 
-    async def result(self, future: Future[_Result], due: float) -> _Result:
+    async def result(self, future: Future[_Result], deadline: float) -> _Result:
         """Return the result of another thread, or ``TimeoutError``."""
-        return self.clock.result(future, due)
+        return self.clock.result(future, deadline)
 
     async def complete(self, work: Awaitable[None], then: Callable[[], None]) -> None:
         """Do work that others wait for, and ``then`` what ends it. It is completed when its caller is cancelled."""
@@ -56,24 +56,24 @@ class Threads(_Way):
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    async def connect(self, plain: socket.socket, end: Any, due: float) -> None:
+    async def connect(self, plain: socket.socket, end: Any, deadline: float) -> None:
         """Connect a new socket."""
 
         def attempt(seconds: float) -> None:
             plain.settimeout(seconds)
             plain.connect(end)
 
-        self.clock.once(attempt, due)
+        self.clock.once(attempt, deadline)
 
     async def wrap(
-        self, plain: socket.socket, server: Server, tls: Tls, codec: Codec, due: float
+        self, plain: socket.socket, server: Server, tls: Tls, codec: Codec, deadline: float
     ) -> BlockingConnection:
         """Return the connection of a socket, after the handshake of TLS."""
         if tls is None:
             return BlockingConnection(plain, codec, self.clock)
         encrypted = tls.wrap_socket(plain, server_hostname=server.host, do_handshake_on_connect=False)
         connection = BlockingConnection(encrypted, codec, self.clock)
-        connection.shake_hands(encrypted, due)
+        connection.shake_hands(encrypted, deadline)
         return connection
 
     def drop(self, plain: socket.socket) -> None:
@@ -91,22 +91,22 @@ async def forget_transports() -> None:
         await asyncio.sleep(0)
 
 
-class EventLoop(_Way):
+class LoopDriver(_Driver):
     """The same for the calls of the running event loop."""
 
     def __init__(self, seconds: float) -> None:
         self.clock = LoopClock(seconds)
         self.turns = Turns()
 
-    async def run(self, due: float, method: Callable[..., Any], *arguments: Any) -> Any:
-        return await self.clock.within(asyncio.to_thread(method, *arguments), due)
+    async def run(self, deadline: float, method: Callable[..., Any], *arguments: Any) -> Any:
+        return await self.clock.within(asyncio.to_thread(method, *arguments), deadline)
 
-    async def result(self, future: Future[_Result], due: float) -> _Result:
+    async def result(self, future: Future[_Result], deadline: float) -> _Result:
         if future.done():
             return future.result()
         wrapped = asyncio.wrap_future(future)
         wrapped.add_done_callback(take_error)
-        return await self.clock.result(wrapped, due)
+        return await self.clock.result(wrapped, deadline)
 
     async def complete(self, work: Awaitable[None], then: Callable[[], None]) -> None:
         task = asyncio.ensure_future(work)
@@ -124,15 +124,17 @@ class EventLoop(_Way):
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def connect(self, plain: socket.socket, end: Any, due: float) -> None:
+    async def connect(self, plain: socket.socket, end: Any, deadline: float) -> None:
         plain.setblocking(False)
-        await self.clock.within(asyncio.get_running_loop().sock_connect(plain, end), due)
+        await self.clock.within(asyncio.get_running_loop().sock_connect(plain, end), deadline)
 
-    async def wrap(self, plain: socket.socket, server: Server, tls: Tls, codec: Codec, due: float) -> LoopConnection:
+    async def wrap(
+        self, plain: socket.socket, server: Server, tls: Tls, codec: Codec, deadline: float
+    ) -> LoopConnection:
         connection, loop = LoopConnection(codec, self.clock), asyncio.get_running_loop()
         options: dict[str, Any] = {} if tls is None else {"ssl": tls, "server_hostname": server.host}
         try:
-            await self.clock.within(loop.create_connection(lambda: connection, sock=plain, **options), due)
+            await self.clock.within(loop.create_connection(lambda: connection, sock=plain, **options), deadline)
         except BaseException:
             connection.close()  # it may have connected meanwhile
             raise
@@ -149,5 +151,5 @@ class EventLoop(_Way):
         return LoopChannel(connect, self.clock)
 
 
-Way = Threads | EventLoop
+Driver = ThreadDriver | LoopDriver
 Channel = BlockingChannel | LoopChannel
