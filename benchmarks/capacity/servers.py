@@ -28,7 +28,7 @@ class Servers:
 
     def __init__(self, store: RedisStore, budget: float) -> None:
         self._store, self._budget = store, budget
-        self._router = store._threads.connections
+        self._router = store._thread_driver.connections
         self.is_cluster = len(self._router.map.owners) > 1
         self._messages = self._commands = 0
         post = LoopConnection.post
@@ -45,7 +45,7 @@ class Servers:
 
     def memory(self, keys: Sequence[str]) -> float:
         """Return the mean bytes of the states of keys."""
-        placed = [self._store._place(key) for key in keys]
+        placed = [self._store.locate_key(key) for key in keys]
         owners = self._router.map.owners
         return statistics.mean(self._ask(owners[slot], b"MEMORY", b"USAGE", name) or 0 for name, slot in placed)
 

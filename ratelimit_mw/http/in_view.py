@@ -252,9 +252,9 @@ def _in_order(verdict: Verdict, rules: Iterable[str]) -> Usages:
     shown = {rule: decision.hit[0].shown_rule for rule, decision in found.items()}  # as in the headers
     names = {rule: rule for rule in rules} or shown
     return {
-        names[rule]: {"limit": of.limit, "remaining": of.remaining, "reset_after": of.reset_after}
+        names[rule]: {"limit": it.limit, "remaining": it.remaining, "reset_after": it.reset_after}
         for rule in names
-        if (of := found.get(rule)) is not None
+        if (it := found.get(rule)) is not None
     }
 
 

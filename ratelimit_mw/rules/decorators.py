@@ -162,12 +162,12 @@ def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:
     return rule
 
 
-def _place(of: str, limits: object, options: RuleOptions) -> str:
+def _place(decorator: str, limits: object, options: RuleOptions) -> str:
     if callable(limits) and not options:  # without parentheses, the limits would be the view
         name = name_of(limits) or repr(limits)
-        message = f'expected {of}("5/minute"), with its limits, or {of}(function, key=["user"])'
-        raise ConfigError(message, of=f"{of} on {name}")
-    return f"{of} at {call_site()}"
+        message = f'expected {decorator}("5/minute"), with its limits, or {decorator}(function, key=["user"])'
+        raise ConfigError(message, of=f"{decorator} on {name}")
+    return f"{decorator} at {call_site()}"
 
 
 def _exempt(view: Any, rules: tuple[str, ...], place: str = "") -> Any:

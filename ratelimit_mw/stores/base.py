@@ -10,10 +10,10 @@ from ..decision import Correction, Decision, Hit, Limit
 from ..errors import ConfigError
 from ..runtime.blocking import async_form
 
-LOOKED_AT: Final = 1_000
+MAX_LISTED: Final = 1_000
 """The maximum number of keys that one call of ``list_keys`` looks at."""
 _DIGITS: Final = 20
-RECORDS: Final = "record|"
+RECORD_PREFIX: Final = "record|"
 """The prefix of the keys of records. No key of a rule begins with it."""
 MAX_RECORD: Final = 1_000_000
 """The maximum size of a record in bytes. Memcached keeps a little more in one item."""
@@ -24,7 +24,7 @@ class KeyPage(NamedTuple):
 
     Args:
         keys: The keys.
-        next: The place where the next page begins; None after the last one.
+        next: The cursor of the next page; None after the last one.
     """
 
     keys: list[str]
@@ -130,7 +130,7 @@ class Store(ABC):
         """
         return ()
 
-    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+    def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:
         """Return the next keys that start with a prefix, including expired keys. Not every store can list keys.
 
         A call looks at a bounded number of keys, so a page may be empty before the last one. A key that is written
@@ -138,13 +138,13 @@ class Store(ABC):
 
         Args:
             prefix: The start of the keys.
-            place: Where the page begins: ``next`` of the page before.
+            cursor: Where the page begins: ``next`` of the page before.
 
         Returns:
             The page.
 
         Raises:
-            ConfigError: The store cannot list its keys, or ``place`` is not such a text.
+            ConfigError: The store cannot list its keys, or ``cursor`` is not such a text.
         """
         name = self.name or type(self).__name__
         raise ConfigError(f"the store {name} cannot list its keys. Inspect the key of one client instead")
@@ -200,11 +200,11 @@ class Store(ABC):
     aclose = async_form(close)
 
 
-def numbers_in(place: str) -> list[int]:
-    """Return the two numbers of a place such as ``3:1024``, zeros for the first page."""
-    numbers = place.split(":") if place else ["0", "0"]
+def numbers_in(cursor: str) -> list[int]:
+    """Return the two numbers of a cursor such as ``3:1024``, zeros for the first page."""
+    numbers = cursor.split(":") if cursor else ["0", "0"]
     if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and len(n) <= _DIGITS for n in numbers):
-        raise ConfigError(f"expected the cursor of an earlier page; got {place[:99]!r}", "cursor")
+        raise ConfigError(f"expected the cursor of an earlier page; got {cursor[:99]!r}", "cursor")
     return [int(number) for number in numbers]
 
 

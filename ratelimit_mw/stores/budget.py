@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from ..clock import machine
 
-STARTING: Final = 1.0
+START_SECONDS: Final = 1.0
 """Seconds in which a worker may connect before its first request, even with a shorter time budget."""
 _TURNS: Final = 20  # in a time budget
 _LONGEST: Final = 0.005  # seconds from beat to beat: until then, the clock holds calls that are done

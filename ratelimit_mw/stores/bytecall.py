@@ -15,9 +15,9 @@ from ..clock import SECOND
 from ..decision import Correction, Decision, Hit, SlotCost, decide_all, reject_uncounted
 from ..errors import StateError
 from ..runtime.forksafe import CHANCE
-from .base import RECORDS
+from .base import RECORD_PREFIX
 
-FOR_EVER: Final = 1 << 62
+FOREVER: Final = 1 << 62
 """The microseconds for which a record is kept, and a state at most."""
 DAY: Final = 86_400 * SECOND
 DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error)
@@ -95,11 +95,11 @@ class ByteCall:
             raise self._damaged(error, _damaged_keys(hits, loaded, at)) from error
         return decisions, writes
 
-    def _write(self, of: Hit | Correction, state: Any, before: Any, lasts_us: int) -> Write:
-        data = None if state is None else of[0].algorithm.dump(state)
+    def _write(self, item: Hit | Correction, state: Any, before: Any, lasts_us: int) -> Write:
+        data = None if state is None else item[0].algorithm.dump(state)
         if self.now is not None and lasts_us < DAY:  # a time that the caller gave does not show when a state expires
             lasts_us = DAY
-        return _new(Write, (of[1], data, before, lasts_us if lasts_us < FOR_EVER else FOR_EVER))
+        return _new(Write, (item[1], data, before, lasts_us if lasts_us < FOREVER else FOREVER))
 
     def _damaged(self, error: Exception, keys: Sequence[str]) -> StateError:
         return StateError(f"{self.title}: a damaged state: {type(error).__name__}: {error}", keys)
@@ -270,25 +270,25 @@ class ByteCall:
 
     async def read_record(self, name: str) -> bytes | None:
         """Return the data of a record."""
-        loaded, _ = await self.load([RECORDS + name])
+        loaded, _ = await self.load([RECORD_PREFIX + name])
         return cast("bytes | None", loaded[0])
 
     async def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
         """Write or delete a record that still is ``before``."""
-        key = RECORDS + name
+        key = RECORD_PREFIX + name
         (known,), _ = await self.load([key])
         if known != before:
             return False
-        return data is None is known or not await self.swap([Write(key, data, known, FOR_EVER)])
+        return data is None is known or not await self.swap([Write(key, data, known, FOREVER)])
 
     async def ping(self) -> None:
         """Raise an error unless the store replies."""
         await self.load([""])
 
 
-def _state_of(of: Hit | Correction, loaded: Any) -> Any:
+def _state_of(item: Hit | Correction, loaded: Any) -> Any:
     """Return the state in the bytes of a key, or a state itself."""
-    return of[0].algorithm.load(loaded) if type(loaded) is bytes else loaded
+    return item[0].algorithm.load(loaded) if type(loaded) is bytes else loaded
 
 
 def _damaged_keys(hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> list[str]:

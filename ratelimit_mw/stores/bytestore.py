@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..algorithms.window_log import SlidingWindowLog, TieredWindow
 from ..clock import Clock, wall_us
@@ -18,7 +18,7 @@ from .timedcall import TimedCall
 class StoreCall(TimedCall):
     """A call on a store of bytes, which calls the methods of a store of your own."""
 
-    def __init__(self, store: Any, driver: Driver, seconds: float) -> None:
+    def __init__(self, store: ByteStore, driver: Driver, seconds: float) -> None:
         super().__init__(driver, seconds)
         self._store = store
         self.title, self.is_atomic = store._title or str(store), store.is_atomic

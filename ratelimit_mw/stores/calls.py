@@ -19,7 +19,7 @@ from ..runtime.blocking import PerLoop, forms, run_blocking
 from ..runtime.forksafe import check_process, run_in_child
 from ..runtime.heartbeat import Heartbeat
 from .base import Store
-from .budget import STARTING
+from .budget import START_SECONDS
 from .drivers import Driver, LoopDriver, ThreadDriver, forget_transports
 from .wire import ReplyError
 
@@ -56,10 +56,10 @@ class CallStore(Store):
     ping, aping = forms(Store.ping)
 
     def start(self) -> None:
-        self._run("ping", seconds=max(self._seconds, STARTING))
+        self._run("ping", seconds=max(self._seconds, START_SECONDS))
 
     async def astart(self) -> None:
-        await self._arun("ping", seconds=max(self._seconds, STARTING))
+        await self._arun("ping", seconds=max(self._seconds, START_SECONDS))
 
     def close(self) -> None:
         self._unmade.close()

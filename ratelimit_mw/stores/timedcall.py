@@ -20,19 +20,20 @@ class TimedCall(ByteCall):
     """A call with a time budget. It takes its turn at its keys, with all calls of its process that wait for them."""
 
     joins = True
-    """Whether it can be decided together with others."""
     keys: Set[str] = frozenset()
     turn: Future[Sequence[TimedCall]]
     """The calls to decide in its turn, none if another call has decided this one. Done while no other call runs it."""
 
     def __init__(self, driver: Driver, seconds: float) -> None:
         self.driver = driver
-        self.pause = driver.pause  # type: ignore[method-assign]
         self.deadline = driver.clock.now + seconds
         self.retry_until = self.deadline - (1 - _ATTEMPTS) * seconds
 
     def time(self) -> float:
         return self.driver.clock.now
+
+    async def pause(self, seconds: float) -> None:
+        await self.driver.pause(seconds)
 
     @property
     def unmade(self) -> Sequence[Correction]:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
+
+
+class TurnTaker(Protocol):
+    """A call. While it waits for its ``keys``, it has a ``turn``, whose result are the calls to decide together."""
+
+    keys: Set[str]
+    joins: bool
+    """Whether it can be decided together with others."""
+    turn: Future[Any]
 
 
 class Turns:
-    """The keys that calls of this process are using, so that no two race, and the calls that wait for them.
-
-    A call has ``keys``. While it waits it has a ``turn``, whose result are the calls to decide together. ``joins`` is
-    whether that may be several.
-    """
+    """The keys that calls of this process are using, so that no two race, and the calls that wait for them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy: set[str] = set()
-        self._waiting: list[Any] = []
+        self._waiting: list[TurnTaker] = []
 
-    def take(self, call: Any) -> bool:
+    def take(self, call: TurnTaker) -> bool:
         """Take the keys of a call, or let it wait. A call does not overtake another one."""
         with self._lock:
             is_free = self._busy.isdisjoint(call.keys)
@@ -33,7 +38,7 @@ class Turns:
                 self._waiting.append(call)
         return is_free
 
-    def leave(self, call: Any) -> bool:
+    def leave(self, call: TurnTaker) -> bool:
         """Let a call wait no longer. Return False if its turn has come."""
         with self._lock:
             if is_waiting := call in self._waiting:
@@ -41,9 +46,9 @@ class Turns:
                 call.turn.set_result(())
         return is_waiting
 
-    def end(self, calls: Iterable[Any]) -> None:
+    def end(self, calls: Iterable[TurnTaker]) -> None:
         """Free the keys of calls, and begin the turns of those that waited for them: one for all with a common key."""
-        turns: list[tuple[set[str], list[Any]]] = []
+        turns: list[tuple[set[str], list[TurnTaker]]] = []
         with self._lock:
             for each in calls:
                 self._busy -= each.keys

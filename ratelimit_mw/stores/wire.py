@@ -323,14 +323,14 @@ class LoopChannel:
             self._connection.retire()
             self._connection = None
         if self._opening is None or self._opening.done():
-            self._opening = asyncio.get_running_loop().create_task(self._set(deadline))
+            self._opening = asyncio.get_running_loop().create_task(self._reconnect(deadline))
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             return await self._clock.result(self._opening, deadline)
         except TimeoutError as error:
             raise NotConnectedError from error
 
-    async def _set(self, deadline: float) -> Any:
+    async def _reconnect(self, deadline: float) -> Any:
         self._connection = connection = await self._connect(_until(self._clock, deadline))
         return connection
 

@@ -14,7 +14,7 @@ from ..decision import Correction, Decision, Hit, Limit
 from ..errors import ConfigError
 from ..quota import Quota
 from ..stores import Store
-from ..stores.base import MAX_RECORD, RECORDS
+from ..stores.base import MAX_RECORD, RECORD_PREFIX
 from .reference_store import check_equal, compare_with_reference, values_of
 from .store_suite import (
     ALGORITHMS,
@@ -349,7 +349,7 @@ class StoreCompliance:
         if not _keeps_records(store):
             return
         name, longest = f"test:{uuid4().hex}", b"\r\n" * (MAX_RECORD // 2)
-        limits = [limit_of("5/minute", rule=rule) for rule in (name, RECORDS + name, RECORDS)]
+        limits = [limit_of("5/minute", rule=rule) for rule in (name, RECORD_PREFIX + name, RECORD_PREFIX)]
         for data, before, wins in (
             (b"1", b"0", False),
             (_ANY_BYTES, None, True),

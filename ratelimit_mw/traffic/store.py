@@ -89,7 +89,11 @@ class MemoryCounts(CountStore):
 
     def _in(self, run: range) -> dict[int, Events]:
         """Return the buckets of a run by their start. The caller holds the lock."""
-        return {start: events for (of, start), events in self._buckets.items() if of.step == run.step and start in run}
+        return {
+            start: events
+            for (resolution, start), events in self._buckets.items()
+            if resolution.step == run.step and start in run
+        }
 
 
 class LogAddress(NamedTuple):

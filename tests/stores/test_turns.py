@@ -76,7 +76,7 @@ def test_requests_of_many_clients_share_a_turn_at_a_common_key(store: DictStore)
         found = [pool.submit(store.apply, [hit("0"), hit("all")], NOW)]
         wait_for(lambda: store.loads, "the first read")
         found += [pool.submit(store.apply, [hit(f"{i}"), hit("all")], NOW) for i in range(1, 20)]
-        wait_for(lambda: len(store._threads.turns._waiting) == 19, "the others")
+        wait_for(lambda: len(store._thread_driver.turns._waiting) == 19, "the others")
         store.may_read.release(2)
         decisions = [each.result() for each in found]
     assert len(store.loads) == 2
@@ -97,7 +97,7 @@ def test_corrections_share_the_turn_of_requests(store: DictStore) -> None:
         found = []
         for number, work in enumerate(works):
             found.append(pool.submit(work))
-            wait_for(lambda n=number: len(store._threads.turns._waiting) == n and len(store.loads) == 2, "a call")
+            wait_for(lambda n=number: len(store._thread_driver.turns._waiting) == n and len(store.loads) == 2, "a call")
         store.may_read.release(2)
         first, times, second = [each.result() for each in found]
     assert len(store.loads) == 3
@@ -162,7 +162,7 @@ def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
         found = []
         for number, clients in enumerate((["all"], ["all", "damaged"], ["all"], ["damaged", "all"])):
             found.append(pool.submit(store.apply, [hit(client) for client in clients], NOW))
-            wait_for(lambda n=number: len(store._threads.turns._waiting) == n and len(store.loads) == 1, "a call")
+            wait_for(lambda n=number: len(store._thread_driver.turns._waiting) == n and len(store.loads) == 1, "a call")
         store.may_read.release(3)
         errors = [each.exception() for each in found]
     assert [getattr(each, "keys", each) for each in errors] == [None, (hit("damaged").key,)] * 2
@@ -180,9 +180,9 @@ def test_a_request_without_its_turn_in_time_is_rejected(
             store.apply([hit("other")], NOW)
         raise TimeoutError
 
-    monkeypatch.setattr(store._threads, "result", wait)
+    monkeypatch.setattr(store._thread_driver, "result", wait)
     store.may_read.release()
-    assert store._threads.turns.take(SimpleNamespace(keys={hit("all").key}, joins=True))
+    assert store._thread_driver.turns.take(SimpleNamespace(keys={hit("all").key}, joins=True))
     with nullcontext() if replies else pytest.raises(StoreError):
         assert [each.retry_us for each in store.apply([hit("all")], NOW)] == [100_000]
         store.may_read.release(2)
@@ -191,7 +191,7 @@ def test_a_request_without_its_turn_in_time_is_rejected(
 
 def test_a_late_request_does_not_race_again(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader of its turn may have time left. The store has replied, so the late one is rejected, not failed."""
-    late, leader = calls = [store._begin(store._threads, 30.0) for _ in range(2)]
+    late, leader = calls = [store._begin(store._thread_driver, 30.0) for _ in range(2)]
     for each in calls:
         each.hits = [hit("all")]
     late.is_late, lost = True, [[hit("all").key], []]

@@ -19,4 +19,4 @@ def hurried(store: object, seconds: float) -> Iterator[None]:
 
 def way_of(store: Any) -> Any:
     """Return what the calls of a store wait with: the ``clock`` of this thread or running loop, and ``connections``."""
-    return store._loops.get() if is_on_event_loop() else store._threads
+    return store._loop_drivers.get() if is_on_event_loop() else store._thread_driver

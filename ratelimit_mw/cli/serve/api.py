@@ -109,10 +109,10 @@ class ServedRules:
         return plan
 
 
-def _check_named(needs: Iterable[str], features: Mapping[str, Any], of: str) -> None:
+def _check_named(needs: Iterable[str], features: Mapping[str, Any], user: str) -> None:
     for name in needs:
         if name not in features:
-            message = f"{of} uses the feature {name!r}. Add it, with null for a request that has none"
+            message = f"{user} uses the feature {name!r}. Add it, with null for a request that has none"
             raise ConfigError(message, "features")
 
 

@@ -29,7 +29,7 @@ from ...clock import machine
 from ...decision import Decision, Hit
 from ...errors import NoRoomError, StoreError
 from ...runtime.blocking import run_blocking
-from ..base import LOOKED_AT, KeyPage
+from ..base import MAX_LISTED, KeyPage
 from ..bytecall import ByteCall, Write
 
 PREFIX: Final = b"\xffratelimit_mw:"
@@ -116,15 +116,15 @@ class LmdbCall(ByteCall):
         for key in keys:
             self._txn.delete(state_name(key))
 
-    async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
-        """Return the keys of a page, without those too long for a name. Its place is the last key before it."""
-        begin, after = (STATE + b":" + text.encode("utf-8", "surrogatepass") for text in (prefix, place))
-        with self._txn.cursor() as cursor:
-            if not cursor.set_range(max(begin, after + b"\0" * bool(place))[:_MAX_NAME]):
+    async def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:
+        """Return the keys of a page, without those too long for a name. Its cursor is the last key before it."""
+        begin, after = (STATE + b":" + text.encode("utf-8", "surrogatepass") for text in (prefix, cursor))
+        with self._txn.cursor() as entries:
+            if not entries.set_range(max(begin, after + b"\0" * bool(cursor))[:_MAX_NAME]):
                 return KeyPage([], None)
-            names = takewhile(lambda name: name.startswith(begin), cursor.iternext(values=False))
-            keys = [name[len(STATE) + 1 :].decode("utf-8", "surrogatepass") for name in islice(names, LOOKED_AT)]
-        return KeyPage(keys, keys[-1] if len(keys) == LOOKED_AT else None)
+            names = takewhile(lambda name: name.startswith(begin), entries.iternext(values=False))
+            keys = [name[len(STATE) + 1 :].decode("utf-8", "surrogatepass") for name in islice(names, MAX_LISTED)]
+        return KeyPage(keys, keys[-1] if len(keys) == MAX_LISTED else None)
 
     async def ping(self) -> None:
         """Write a record that no decision needs: reading may work where writing does not."""

@@ -33,6 +33,8 @@ _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.([^|]*)\|([^|]
 class MemcachedCall(StoreCall):
     """One call. Its values are not written in one step, so those that were not lost are undone."""
 
+    _store: MemcachedStore
+
     def __init__(self, store: MemcachedStore, driver: Driver, seconds: float) -> None:
         super().__init__(store, driver, seconds)
         self._names = store.names

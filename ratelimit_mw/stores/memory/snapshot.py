@@ -41,7 +41,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
 
     secret: bytes
     generations: dict[bytes, SavedGenerations]
-    documents: dict[str, bytes] = {}
+    records: dict[str, bytes] = msgspec.field(default_factory=dict, name="documents")
 
 
 def pack(by_prefix: Mapping[str, Generations]) -> dict[bytes, SavedGenerations]:

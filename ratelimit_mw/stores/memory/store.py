@@ -26,7 +26,7 @@ from ...errors import ConfigError
 from ...quota import parse_duration
 from ...runtime.forksafe import create_lock
 from ...runtime.heartbeat import Heartbeat
-from ..base import LOOKED_AT, RECORDS, KeyPage, Store, numbers_in
+from ..base import MAX_LISTED, RECORD_PREFIX, KeyPage, Store, numbers_in
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
@@ -82,7 +82,7 @@ class MemoryStore(Store):
         self._rotates_at = _NEVER
         self._dropped: list[Table] = []
         self._keys = 0
-        self._documents: dict[str, bytes] = {}
+        self._records: dict[str, bytes] = {}
         self._snapshot = path
         self._saving = create_lock(self, "_saving", threading.Lock)
         self._saver = Heartbeat(_save, snapshot_interval, "write the snapshot", "it has older counts")
@@ -107,13 +107,13 @@ class MemoryStore(Store):
         with self._saving:
             with self._lock:  # A state is never changed in place, so the lock covers only the copy of the tables.
                 copies = {prefix: generations.copy() for prefix, generations in self._by_prefix.items()}
-                documents = dict(self._documents)
-            write(target, Snapshot(self._secret, pack(copies), documents))
+                records = dict(self._records)
+            write(target, Snapshot(self._secret, pack(copies), records))
 
     def _load(self, saved: Snapshot) -> None:
         """Continue from a snapshot. A state stays bytes until its key is used, and expires like all others."""
         self._secret = saved.secret
-        self._documents.update(saved.documents)
+        self._records.update(saved.records)
         self._by_prefix = unpack(saved.generations)
         self._keys = sum(len(each.old) for each in self._by_prefix.values())
         self._rotates_at = 0
@@ -142,7 +142,7 @@ class MemoryStore(Store):
                 now = self.clock()
             if now >= self._rotates_at or self._dropped:
                 self._sweep(now)
-            generations = self._by_limit.get(limit) or self._place(limit, now)
+            generations = self._by_limit.get(limit) or self._generations_of(limit, now)
             young = generations.young.get(key)
             state = self._find(limit, generations, key) if young is None else young
             kept, decision = limit.decide(state, now, cost)
@@ -173,7 +173,7 @@ class MemoryStore(Store):
             is_plain = True  # each hit consumes
             for hit in hits:  # ``decide_all``, in the loop that finds the states
                 limit, key, cost = hit
-                generations = self._by_limit.get(limit) or self._place(limit, now)
+                generations = self._by_limit.get(limit) or self._generations_of(limit, now)
                 state = generations.young.get(key)
                 if state is None:
                     state = self._find(limit, generations, key)
@@ -188,7 +188,7 @@ class MemoryStore(Store):
             if not is_plain:
                 writes = withdraw(hits, states, now, decisions, writes)
             for (limit, key, _), state in writes if consume else ():
-                generations = self._by_limit.get(limit) or self._place(limit, now)
+                generations = self._by_limit.get(limit) or self._generations_of(limit, now)
                 if state is not None and key in generations.young:
                     generations.young[key] = state  # the most common case of _keep, without its call
                 else:
@@ -205,7 +205,7 @@ class MemoryStore(Store):
             self._sweep(now)
             for change in changes:
                 limit, key = change.limit, change.key
-                generations = self._by_limit.get(limit) or self._place(limit, now)
+                generations = self._by_limit.get(limit) or self._generations_of(limit, now)
                 new = change.apply_to(self._find(limit, generations, key), now)
                 self._keep(generations, key, new, limit.shares)
                 if (decision := limit.decide(new, now, 0)[1]).reset_us > generations.span:
@@ -219,27 +219,27 @@ class MemoryStore(Store):
                 if generations is not None:
                     self._drop(generations, key)
 
-    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
-        _, start = numbers_in(place)
+    def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:
+        _, start = numbers_in(cursor)
         with self._lock:
             tables = [table for each in self._by_prefix.values() for table in (each.young, each.old)]
-            keys = list(islice(chain(self._documents, *tables), start, start + LOOKED_AT))
-        following = f"0:{start + LOOKED_AT}" if len(keys) == LOOKED_AT else None
+            keys = list(islice(chain(self._records, *tables), start, start + MAX_LISTED))
+        following = f"0:{start + MAX_LISTED}" if len(keys) == MAX_LISTED else None
         return KeyPage([key for key in keys if key.startswith(prefix)], following)
 
     def read_record(self, name: str) -> bytes | None:
         with self._lock:
-            return self._documents.get(RECORDS + name)
+            return self._records.get(RECORD_PREFIX + name)
 
     def write_record(self, name: str, data: bytes | None, before: bytes | None) -> bool:
-        key = RECORDS + name
+        key = RECORD_PREFIX + name
         with self._lock:
-            if self._documents.get(key) != before:
+            if self._records.get(key) != before:
                 return False
             if data is None:
-                self._documents.pop(key, None)
+                self._records.pop(key, None)
             else:
-                self._documents[key] = data
+                self._records[key] = data
             return True
 
     def _find(self, limit: Limit, generations: Generations, key: str) -> Any:
@@ -279,7 +279,7 @@ class MemoryStore(Store):
     def _keep_overdue(self, decisions: Iterable[Decision], now: int) -> None:
         for decision in decisions:
             limit, key, _ = decision.hit
-            generations = self._by_limit.get(limit) or self._place(limit, now)
+            generations = self._by_limit.get(limit) or self._generations_of(limit, now)
             if decision.reset_us > generations.span:
                 self._keep_longer(generations, key, now, decision)
 
@@ -298,7 +298,7 @@ class MemoryStore(Store):
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self._secret).digest()
         return str(int.from_bytes(digest, "big") % _SHARED_STATES)
 
-    def _place(self, limit: Limit, now: int) -> Generations:
+    def _generations_of(self, limit: Limit, now: int) -> Generations:
         """Choose the generations of a limit. Limits with one prefix share keys, so the longest lifetime counts.
 
         A process that decides writes the snapshot. A process that has only loaded the application does not.

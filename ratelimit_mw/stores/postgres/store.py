@@ -20,7 +20,7 @@ import msgspec
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
 from ...runtime.blocking import forms, run_blocking
 from ...runtime.forksafe import CHANCE
-from ..base import LOOKED_AT, Facts, KeyPage
+from ..base import MAX_LISTED, Facts, KeyPage
 from ..bytecall import DAY, Write
 from ..bytestore import ByteStore, StoreCall
 from ..drivers import Channel, Driver
@@ -63,6 +63,8 @@ def _name_of(key: str) -> bytes:
 
 class PostgresCall(StoreCall):
     """One call."""
+
+    _store: PostgresStore
 
     def __init__(self, store: PostgresStore, driver: Driver, seconds: float) -> None:
         super().__init__(store, driver, seconds)
@@ -109,12 +111,12 @@ class PostgresCall(StoreCall):
         step = 1 << max(0, lasts.bit_length() - 4)
         return self._at + lasts + step - (self._at + lasts) % step
 
-    async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
-        """Return the keys of a page, without those too long for a name. Its place is the last key before it."""
-        begin, after = (text.encode("utf-8", "surrogatepass") for text in (prefix, place))
-        rows = await self.ask(b"list", begin, after, _integer(LOOKED_AT)) or []
+    async def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:
+        """Return the keys of a page, without those too long for a name. Its cursor is the last key before it."""
+        begin, after = (text.encode("utf-8", "surrogatepass") for text in (prefix, cursor))
+        rows = await self.ask(b"list", begin, after, _integer(MAX_LISTED)) or []
         keys = [(name or b"").decode("utf-8", "surrogatepass") for (name,) in rows]
-        return KeyPage(keys, keys[-1] if len(keys) == LOOKED_AT else None)
+        return KeyPage(keys, keys[-1] if len(keys) == MAX_LISTED else None)
 
     async def ping(self) -> None:
         """Write a row: reading may work where writing does not."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..budget import LoopClock
 from ..wire import Flight, resolve
-from .call import Call, commands_of, frame_of, receive
+from .call import RedisCall, commands_of, frame_of, receive
 from .errors import NotRunError, timed_out
 
 _MOST: Final = 256  # requests in a flight: about a millisecond of the server's time
@@ -21,8 +21,8 @@ _WORTHWHILE: Final = 32  # this many waiting requests get a flight of their own 
 _MOST_FLIGHTS: Final = 4
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
-Commands = Sequence[Sequence[Call]]
-_Request = tuple[Sequence[Call], float, asyncio.Future[None]]
+Commands = Sequence[Sequence[RedisCall]]
+_Request = tuple[Sequence[RedisCall], float, asyncio.Future[None]]
 """The calls of a request to the server, their deadline, and a future that is done when they have their results."""
 
 
@@ -41,7 +41,7 @@ class Batcher:
         self._last_was_lone = True
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
+    def send(self, calls: Sequence[RedisCall], deadline: float) -> Awaitable[None]:
         """Send calls now, or with those of other requests, and let the caller wait for their results."""
         future: asyncio.Future[None] = self._loop.create_future()
         request = calls, deadline, future

@@ -16,7 +16,7 @@ from redis import ResponseError
 from ...clock import wall_us
 from ...decision import Decision, Hit, SlotCost
 from ...errors import StateError
-from ..base import RECORDS
+from ..base import RECORD_PREFIX
 from .errors import Command, as_store_error, error_code
 from .script import PACKED, LuaAlgorithm, Script, build_script, read_script
 
@@ -41,7 +41,7 @@ _limit_of: Final = itemgetter(0)
 _limit_and_cost: Final = itemgetter(0, 2)
 
 
-class Call:
+class RedisCall:
     """A command or a script, ``verb``, to the server of a slot, 0 without a cluster. ``names`` are those in Redis."""
 
     __slots__ = ("arguments", "has_text", "is_alone", "items", "names", "result", "slot", "verb")
@@ -83,7 +83,7 @@ class Call:
         return str(self.items[number - 1])
 
 
-class Operation(Call):
+class Operation(RedisCall):
     """One part of a call of the shell, whose keys are in one slot. Alone, it is the call."""
 
     __slots__ = ("kind", "now", "stops")
@@ -138,9 +138,9 @@ class Operation(Call):
 # -- commands ------------------------------------------------------------------------------------------------------
 
 
-def commands_of(calls: Sequence[Call]) -> Sequence[Sequence[Call]]:
+def commands_of(calls: Sequence[RedisCall]) -> Sequence[Sequence[RedisCall]]:
     """Return the calls of each command to send: the operations of a slot share one."""
-    commands: dict[Call | int, list[Call]] = {}
+    commands: dict[RedisCall | int, list[RedisCall]] = {}
     for each in calls:
         key = each if each.is_alone else each.slot
         if key in commands:
@@ -150,7 +150,7 @@ def commands_of(calls: Sequence[Call]) -> Sequence[Sequence[Call]]:
     return list(commands.values())
 
 
-def frame_of(calls: Sequence[Call]) -> bytes:
+def frame_of(calls: Sequence[RedisCall]) -> bytes:
     """Return the bytes of a command."""
     first = calls[0]
     if not isinstance(first, Operation):
@@ -168,7 +168,7 @@ def frame_of(calls: Sequence[Call]) -> bytes:
     return cast("bytes", pack_command(command))
 
 
-def receive(calls: Sequence[Call], reply: Any) -> None:
+def receive(calls: Sequence[RedisCall], reply: Any) -> None:
     """Give the calls of a command their results."""
     position = 0
     try:
@@ -246,7 +246,7 @@ def number_or_text(number: int) -> int | str:
 
 def undecodable(key: str) -> StateError:
     problem = "a key does not hold a state of its algorithm"
-    if key.startswith(RECORDS):
+    if key.startswith(RECORD_PREFIX):
         problem = f"the key {key!r} does not hold a record"
     return StateError(f"Redis: {problem}", [key])
 

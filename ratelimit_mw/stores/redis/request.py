@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
 from ...errors import StateError, StoreError
-from ..base import LOOKED_AT, KeyPage, numbers_in
-from ..bytecall import FOR_EVER, Write
+from ..base import MAX_LISTED, KeyPage, numbers_in
+from ..bytecall import FOREVER, Write
 from ..drivers import Driver
 from ..timedcall import TimedCall
-from .call import CORRECT, HIT, PEEK, SWAP, Call, Kind, Operation, have_lua, text_of
+from .call import CORRECT, HIT, PEEK, SWAP, Kind, Operation, RedisCall, have_lua, text_of
 from .errors import MovingSlotError, NotRunError, as_store_error
 from .script import PACKED
 
@@ -52,14 +52,14 @@ class OwnCall(TimedCall):
     async def swap(self, writes: Sequence[Write]) -> Collection[str]:
         arguments: list[Any] = []
         for _, data, before, lasts_us in writes:
-            milliseconds = 0 if lasts_us == FOR_EVER else max(_LEAST_MS, -(-lasts_us // 1_000))
+            milliseconds = 0 if lasts_us == FOREVER else max(_LEAST_MS, -(-lasts_us // 1_000))
             arguments += (*(b"" if each is None else b"=" + each for each in (before, data)), milliseconds)
         keys = [write.key for write in writes]
         return () if await self._request.ask(self._swap_call(keys, arguments)) == 1 else keys
 
-    def _swap_call(self, keys: Sequence[str], arguments: Sequence[Any]) -> Call:
-        placed = [self._request.place(key) for key in keys]
-        return Call(SWAP, keys, [name for name, _ in placed], placed[0][1], *arguments)
+    def _swap_call(self, keys: Sequence[str], arguments: Sequence[Any]) -> RedisCall:
+        placed = [self._request.locate(key) for key in keys]
+        return RedisCall(SWAP, keys, [name for name, _ in placed], placed[0][1], *arguments)
 
     def decide(self, hits: Sequence[Hit], loaded: Sequence[Any], at: int) -> tuple[list[Decision], list[Write]]:
         decisions, writes = super().decide(hits, loaded, at)
@@ -84,7 +84,7 @@ class RedisRequest:
 
     def __init__(self, store: Any, driver: Driver, seconds: float) -> None:
         self._store, self.driver, self._calls = store, driver, driver.connections
-        self.place: Callable[[str], tuple[bytes, int]] = store._place
+        self.locate: Callable[[str], tuple[bytes, int]] = store.locate_key
         self._timeout = seconds
         self.deadline = driver.clock.now + seconds
         self.unmade: list[Correction] = []
@@ -130,36 +130,36 @@ class RedisRequest:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
         for location in await self._calls.primaries(self.deadline):
             # A server that is full, loading or a replica replies to PING, but takes no hit.
-            if key := self._calls.map.key_at(location, lambda key: self.place(key)[1]):
+            if key := self._calls.map.key_at(location, lambda key: self.locate(key)[1]):
                 await self.ask(self._on_key(b"SET", key, b"", b"PX", 1))
 
-    async def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+    async def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:
         """List with SCAN, one server after the other."""
-        number, cursor = numbers_in(place)
+        number, position = numbers_in(cursor)
         servers = await self._calls.primaries(self.deadline)
         if number >= len(servers):
             return KeyPage([], None)
-        pattern = _SPECIAL.sub(r"\\\g<0>", self.place(prefix)[0].decode()) + "*"
-        scan = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", LOOKED_AT
+        pattern = _SPECIAL.sub(r"\\\g<0>", self.locate(prefix)[0].decode()) + "*"
+        scan = b"SCAN", position, b"MATCH", pattern, b"COUNT", MAX_LISTED
         try:
             following, names = await self._calls.command(servers[number], self.deadline, *scan)
         except Exception as error:
             raise as_store_error(error) from error
-        cursor = int(following)
-        place = f"{number}:{cursor}" if cursor else f"{number + 1}:0"
-        is_last = not cursor and number + 1 == len(servers)
-        return KeyPage([text_of(self._store.prefix, name) for name in names], None if is_last else place)
+        position = int(following)
+        cursor = f"{number}:{position}" if position else f"{number + 1}:0"
+        is_last = not position and number + 1 == len(servers)
+        return KeyPage([text_of(self._store.prefix, name) for name in names], None if is_last else cursor)
 
-    def _on_key(self, verb: bytes, key: str, *arguments: Any) -> Call:
-        name, slot = self.place(key)
-        return Call(verb, [key], [name], slot, *arguments)
+    def _on_key(self, verb: bytes, key: str, *arguments: Any) -> RedisCall:
+        name, slot = self.locate(key)
+        return RedisCall(verb, [key], [name], slot, *arguments)
 
     def _operations(self, kind: Kind, items: Sequence[Any]) -> list[Operation]:
         """Return an operation for the items of each slot."""
-        place, now = self.place, self.now
+        locate, now = self.locate, self.now
         operations: dict[int, Any] = {}  # ``dict[int, Any]()`` takes 0.4 us
         for item in items:
-            name, slot = place(item[1])
+            name, slot = locate(item[1])
             if (operation := operations.get(slot)) is None:
                 operations[slot] = Operation(kind, [item], [name], slot, now)
             else:
@@ -167,7 +167,7 @@ class RedisRequest:
                 operation.names.append(name)
         return list(operations.values())
 
-    async def ask(self, call: Call) -> Any:
+    async def ask(self, call: RedisCall) -> Any:
         return await self._calls.ask(call, self.deadline)
 
     async def _run(self, operations: list[Operation]) -> list[Operation]:
@@ -234,7 +234,7 @@ class RedisRequest:
 
     def _refund(self, operation: Operation) -> Operation:
         found = _refunds(operation.result)
-        return Operation(CORRECT, found, [self.place(each.key)[0] for each in found], operation.slot, self.now)
+        return Operation(CORRECT, found, [self.locate(each.key)[0] for each in found], operation.slot, self.now)
 
     def _peek(self, operation: Operation) -> Operation:
         """Look at the limits of a request that is rejected, without a cost."""
@@ -251,11 +251,11 @@ def _decided_here(hits: Sequence[Hit]) -> list[Hit]:
 def _in_order(items: Sequence[Any], done: list[Operation]) -> list[Any]:
     """Return the result of each hit or correction. Raise the error of an operation that failed."""
     _check(done)
-    results = {id(item): of for each in done for item, of in zip(each.items, each.result, strict=True)}
+    results = {id(item): result for each in done for item, result in zip(each.items, each.result, strict=True)}
     return [results[id(item)] for item in items]
 
 
-def _check(calls: Sequence[Call]) -> None:
+def _check(calls: Sequence[RedisCall]) -> None:
     for each in calls:
         if isinstance(each.result, Exception):  # a ``ConfigError`` too
             raise each.take_error()

@@ -25,12 +25,12 @@ from ..servers import Server
 from ..wire import NotConnectedError
 from .address import Address
 from .batch import Batcher, Commands
-from .call import Call, commands_of, frame_of, receive
+from .call import RedisCall, commands_of, frame_of, receive
 from .errors import NotRunError, as_store_error, error_code, timed_out
 from .login import log_in
-from .slot_map import NOWHERE, SlotMap
+from .slot_map import NO_SERVER, SlotMap
 
-Calls = dict[Server, list[Call]]
+Calls = dict[Server, list[RedisCall]]
 _MOST_HOPS: Final = 6
 _MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
 _UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
@@ -50,12 +50,12 @@ class Sender:
     def __init__(self, channel: Any) -> None:
         self.channel = channel
 
-    async def ask(self, calls: tuple[Call], deadline: float) -> None:
+    async def ask(self, calls: tuple[RedisCall], deadline: float) -> None:
         """Send a call and wait for its result. It may raise the error of the connection."""
         (reply,) = await (await self.channel.send(frame_of(calls), 1, deadline))
         receive(calls, reply)
 
-    def send(self, calls: Sequence[Call], deadline: float) -> Awaitable[None]:
+    def send(self, calls: Sequence[RedisCall], deadline: float) -> Awaitable[None]:
         """Send calls, and let the caller wait for their results. Both may raise the error of the connection."""
         commands = commands_of(calls)
         frame = b"".join(map(frame_of, commands))
@@ -81,7 +81,7 @@ class Router:
         self._failure = str(timed_out())
         """The reason why there is no map yet."""
 
-    async def ask(self, call: Call, deadline: float) -> Any:
+    async def ask(self, call: RedisCall, deadline: float) -> Any:
         """Return the result of a call. Raises ``StoreError``."""
         location = self.map.owners[call.slot]
         sender = self._senders.get(location)
@@ -98,7 +98,7 @@ class Router:
             raise call.take_error()
         return call.result
 
-    async def ask_each(self, calls: Sequence[Call], deadline: float) -> None:
+    async def ask_each(self, calls: Sequence[RedisCall], deadline: float) -> None:
         """Give each call its result, or its error. All go out at once, those of one server together."""
         slots, left = self.map, Calls()
         if slots.is_stale or not slots.is_known:
@@ -141,24 +141,24 @@ class Router:
 
     async def _send(self, calls: Calls, deadline: float) -> Calls:
         """Send calls, then await all replies. Return those that are left. A server that fails fails its own only."""
-        flights: list[tuple[list[Call], Awaitable[None]]] = []
+        flights: list[tuple[list[RedisCall], Awaitable[None]]] = []
         for location, sent in calls.items():
             try:
                 flights.append((sent, self._sender(location).send(sent, deadline)))
             except Exception as error:
-                _set(sent, error)
+                _fail_all(sent, error)
         for sent, flight in flights:
             try:
                 await flight
             except Exception as error:
-                _set(sent, error)
+                _fail_all(sent, error)
         return await self._settle(calls, deadline)
 
     async def _settle(self, calls: Calls, deadline: float) -> Calls:
         """Return the calls that have to go out again, by server. The others have their results."""
         left = Calls()
         failed = [(call, at) for at, sent in calls.items() for call in sent if isinstance(call.result, Exception)]
-        if unsent := [at for call, at in failed if isinstance(call.result, NotRunError) and at is not NOWHERE]:
+        if unsent := [at for call, at in failed if isinstance(call.result, NotRunError) and at is not NO_SERVER]:
             for location in unsent:
                 self.map.mark_silent(location)
             await self._refresh(deadline)
@@ -169,7 +169,7 @@ class Router:
                 call.fail(NotRunError(f"Redis: remap: {type(error).__name__}: {error}"))
         return left
 
-    def _redirect(self, call: Call, source: Server, left: Calls) -> None:
+    def _redirect(self, call: RedisCall, source: Server, left: Calls) -> None:
         """Let a call go to another server, or go with its script or alone, unless its error is its result."""
         error, owner, again = call.result, self.map.owners[call.slot], [call]
         code = error_code(error) if isinstance(error, ResponseError) else ""
@@ -180,10 +180,10 @@ class Router:
             source = self.map.redirect(error, source, call.slot)
             if code == "ASK":
                 call.is_alone = True
-                again = [Call(b"ASKING", (), (), call.slot), call]
+                again = [RedisCall(b"ASKING", (), (), call.slot), call]
         elif code == "TRYAGAIN" and not call.is_alone:
             call.is_alone = True
-        elif isinstance(error, NotRunError | NotConnectedError) and owner not in (source, NOWHERE):
+        elif isinstance(error, NotRunError | NotConnectedError) and owner not in (source, NO_SERVER):
             source = owner
         else:
             if code in _UNWELL or not (code or isinstance(error, RateLimitError)):
@@ -246,7 +246,7 @@ class Router:
         return self._senders.setdefault(location, sender)  # another thread may have opened one
 
     def _sender(self, location: Server) -> Sender | Batcher:
-        if location is NOWHERE:
+        if location is NO_SERVER:
             raise NotRunError(_UNKNOWN if self.map.is_known else self._failure)
         return self._senders.get(location) or self.add(location, self.driver.channel(partial(self._connect, location)))
 
@@ -283,7 +283,7 @@ class Router:
             return Facts(kind, str(location), {}, str(as_store_error(error)))
 
 
-def _set(calls: Sequence[Call], error: Exception) -> None:
+def _fail_all(calls: Sequence[RedisCall], error: Exception) -> None:
     for each in calls:
         each.result = error
 

@@ -16,7 +16,7 @@ from ..servers import Server
 from .address import Address
 from .errors import error_code
 
-NOWHERE: Final = Server("", 0)
+NO_SERVER: Final = Server("", 0)
 """The owner of a slot that no known server has."""
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 
@@ -29,7 +29,7 @@ class SlotMap:
         self._seeds = list(address.hosts)
         self.is_fixed = not (address.cluster or address.service)
         self.primaries: list[Server] = self._seeds if self.is_fixed else []
-        self.owners: list[Server] = [*self.primaries] or [NOWHERE] * (SLOTS if address.cluster else 1)
+        self.owners: list[Server] = [*self.primaries] or [NO_SERVER] * (SLOTS if address.cluster else 1)
         """The server of each slot."""
         self._replicas: list[Server] = []
         self._silent: set[Server] = set()
@@ -63,7 +63,7 @@ class SlotMap:
 
     def _load_slots(self, reply: Iterable[Any], source: Server) -> None:
         """Load a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
-        owners = [NOWHERE] * SLOTS
+        owners = [NO_SERVER] * SLOTS
         primaries: dict[Server, None] = {}
         replicas: dict[Server, None] = {}
         for first, last, *servers in reply:
@@ -79,7 +79,7 @@ class SlotMap:
 
     def forget_primary(self) -> None:
         """Record that no sentinel names a primary."""
-        self.owners[0], self.primaries = NOWHERE, []
+        self.owners[0], self.primaries = NO_SERVER, []
 
     def mark_silent(self, location: Server) -> None:
         """Record that another server may have the slots of this one by now."""
