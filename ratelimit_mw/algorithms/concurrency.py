@@ -17,7 +17,7 @@ State = tuple[int, ...] | None
 SLOT_LIFE: Final = 60 * SECOND
 """The time after which a slot expires that is not renewed, in microseconds."""
 
-_MOST: Final = 10_000
+_MAX_SLOTS: Final = 10_000
 
 
 class Concurrency(Algorithm):
@@ -28,8 +28,8 @@ class Concurrency(Algorithm):
 
     def __init__(self, quota: Quota) -> None:
         super().__init__(quota)
-        if quota.amount > _MOST:
-            raise ConfigError(f"expected at most {_MOST:,} concurrent requests; got {str(quota)!r}")
+        if quota.amount > _MAX_SLOTS:
+            raise ConfigError(f"expected at most {_MAX_SLOTS:,} concurrent requests; got {str(quota)!r}")
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
         named: int | None = getattr(cost, "slot", None)

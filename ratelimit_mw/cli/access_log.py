@@ -16,7 +16,7 @@ from ..keys.ip import parse_address
 from ..operations.answer import seconds_of
 from .output import printable
 
-LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
+MAX_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
 FORWARDED_FOR: Final = "header:x-forwarded-for"
 _MISSING: Final = ("-", '""', "")
 _MAX_CLIENT: Final = 255
@@ -78,8 +78,8 @@ class LogEntry(NamedTuple):
 
 def text_of(line: bytes | str) -> str:
     """Return a line as text, without a byte order mark. Bytes that are not UTF-8 become the replacement character."""
-    if len(line) > LONGEST_LINE and len(line.rstrip()) > LONGEST_LINE:
-        raise InvalidLineError(f"longer than {LONGEST_LINE:,} bytes")
+    if len(line) > MAX_LINE and len(line.rstrip()) > MAX_LINE:
+        raise InvalidLineError(f"longer than {MAX_LINE:,} bytes")
     return line if isinstance(line, str) else line.decode("utf-8", "replace").removeprefix("\ufeff")
 
 

@@ -29,7 +29,7 @@ _DAY: Final = 24
 _WEEK: Final = 7 * _DAY
 _PERIODS: Final = 3
 """A series has at least three periods: two to forecast from, and one to compare with."""
-_LONGEST: Final = 26 * _WEEK
+_MAX_HOURS: Final = 26 * _WEEK
 """The hours of a series at most: half a year."""
 _PER_MINUTE_FROM: Final = 600
 
@@ -105,11 +105,11 @@ def count_hours(url: str, events: Sequence[str]) -> tuple[int, list[int]]:
     end = now_us() // SECOND // HOUR * HOUR
     with closing(open_log(url)) as log:
         kept = [each.kept // HOUR for each in log.retention.resolutions if HOUR % each.step == 0]
-        hours = min(max(kept, default=0), _LONGEST)
+        hours = min(max(kept, default=0), _MAX_HOURS)
         if hours < 2:
             raise Failure(f"{redacted_url(url)}: the log keeps no hours. Give it a retention such as 1h:90d")
         start = end - (hours - 1) * HOUR  # within the retention, also later in this hour
-        curves = list(log.curves(events, start, end, points=_LONGEST + 2).values())
+        curves = list(log.curves(events, start, end, points=_MAX_HOURS + 2).values())
     steps = [sum(step) for step in zip(*(curve.counts for curve in curves), strict=True)]
     size = HOUR // curves[0].step
     counts = [sum(steps[i : i + size]) for i in range(0, len(steps), size)]

@@ -133,7 +133,7 @@ _FEATURES: Final = {
 """The same for features. Others are found by their own name."""
 _HEADER: Final = "header:"
 _CADDY_ERRORS: Final = "http.log.error"
-_OF_A_REQUEST: Final = ("request", "method", "path", "ip", "status")
+_REQUEST_FIELDS: Final = ("request", "method", "path", "ip", "status")
 
 
 class _Docker(msgspec.Struct):
@@ -320,7 +320,7 @@ class LogFields:
         if type(fields.get("level")) is not str:
             return False
         is_error = str(fields.get("logger")).startswith(_CADDY_ERRORS)
-        return is_error or all(self._find(fields, name) is None for name in _OF_A_REQUEST)
+        return is_error or all(self._find(fields, name) is None for name in _REQUEST_FIELDS)
 
     def _request(self, fields: dict[str, Any]) -> tuple[str, RequestTarget]:
         """Return method and target, from fields of their own or from the request line."""

@@ -15,7 +15,7 @@ import msgspec
 from rich.progress import TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ..keys.features import INVALID
-from .access_log import LONGEST_LINE, HeaderLineError, InvalidLineError, LogEntry, NoRequestError
+from .access_log import MAX_LINE, HeaderLineError, InvalidLineError, LogEntry, NoRequestError
 from .log_formats import NAMES_OF_FORMATS, LineParser
 from .output import Failure, count_text, note, printable, progress
 
@@ -24,7 +24,7 @@ _AT_ONCE: Final = 1_000
 _COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[requests]:,} requests"), TimeRemainingColumn())
 _CACHE: Final = 50_000
 """The memory of the database in KiB. The rest of it is on disk."""
-_READ: Final = LONGEST_LINE + 2  # with the end of the line
+_READ: Final = MAX_LINE + 2  # with the end of the line
 _FORMATS: Final = (
     "Expected a format of --format, or JSON lines with the names of nginx, Caddy, Traefik or Envoy. A host name, a"
     " time, or a prefix of syslog or Kubernetes may precede it. With docker compose logs, add --no-log-prefix"
@@ -80,7 +80,7 @@ def _lines_of(file: IO[bytes], name: str) -> Iterator[bytes]:
     try:
         while line := unpacked.readline(_READ):
             yield line
-            while len(line) > LONGEST_LINE and not line.endswith(b"\n"):  # skip the rest of the line
+            while len(line) > MAX_LINE and not line.endswith(b"\n"):  # skip the rest of the line
                 line = unpacked.readline(_READ)
     except Exception as error:
         if not module:

@@ -14,7 +14,7 @@ from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import ADMISSION, Admission
 from ..limiter.limiter import Limiter
 from ..rules.marks import OWN_PAGE
-from .changes import LONGEST_FORM
+from .changes import MAX_FORM
 from .core import Mount, PageResponse, dashboard_by, is_open, redirect_into, respond
 
 _CLOSED: Final = 1008
@@ -44,7 +44,7 @@ class ASGIDashboard:
         opens = is_open(await answer if isawaitable(answer) else answer, scope)
         limiter = mount.limiter or _limiter_of(scope)
         if opens and mount.writes and request.method == "POST":
-            ahead = ReadAhead(receive, LONGEST_FORM, limiter.settings.body_timeout)
+            ahead = ReadAhead(receive, MAX_FORM, limiter.settings.body_timeout)
             request.native = {**scope, BODY: await ahead.read()}
             ahead.close()
         return await asyncio.to_thread(respond, mount, limiter, request, path[1:], opens)

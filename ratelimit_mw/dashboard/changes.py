@@ -17,7 +17,7 @@ from ..http.request import Request, parse_pairs
 from ..limiter.limiter import Limiter
 from ..operations import read_features, run
 
-LONGEST_FORM: Final = 16_384
+MAX_FORM: Final = 16_384
 _COOKIE: Final = "ratelimit_csrf"
 _TOKEN: Final = re.compile(r"[\w-]{32}", re.ASCII)
 _WORDS: Final = re.compile(r"\s+(?=[^\s=]+=)")
@@ -49,7 +49,7 @@ def result_of(query: str) -> str:
 
 def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form. ``ConfigError`` for a body that is none."""
-    body = request.body(LONGEST_FORM)
+    body = request.body(MAX_FORM)
     pairs = parse_pairs(body.decode("utf-8", "replace")) if isinstance(body, bytes) else None
     if pairs is None:
         raise ConfigError("expected the fields of a form of this page")

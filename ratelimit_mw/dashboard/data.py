@@ -36,12 +36,12 @@ _CLIENTS: Final = {"rejected": REJECTED, "shadow": {"shadow"}, "allowed": {"allo
 """The outcomes of each list of clients."""
 _NO_CLIENTS: Final = "Clients need traffic_log and traffic_clients = true in your settings."
 _UNREACHABLE: Final = {"error": "The store is unreachable."}
-_MOST_CURVES: Final = 20
-_MOST_ROWS: Final = 50
-_MOST_NAMES: Final = 200
-_MOST_CLIENTS: Final = 20
-_MOST_BANS: Final = 100
-_MOST_PAGES: Final = 5
+_MAX_CURVES: Final = 20
+_MAX_ROWS: Final = 50
+_MAX_NAMES: Final = 200
+_MAX_CLIENTS: Final = 20
+_MAX_BANS: Final = 100
+_MAX_PAGES: Final = 5
 """The maximum number of pages that are searched for bans, of up to 10,000 keys each."""
 _KEPT: Final = 4 * SECOND
 """For so long, all pages share what the store has. Pages that ask at the same moment may each ask the store."""
@@ -91,7 +91,7 @@ def _traffic_json(outcomes: LogOutcomes, view: View) -> Json:
     """Return the totals of a view, with the curves of the largest."""
     several = [each for each in outcomes.series if each.kind == view.kind]
     chosen = [each for each in several if view.name in (None, each.name)]
-    drawn = chosen[:_MOST_CURVES]
+    drawn = chosen[:_MAX_CURVES]
     events = [event for each in drawn for events in each.lines().values() for event in events]
     curves = outcomes.log.curves(events, outcomes.start, outcomes.end)
     order = {name: position for position, name in enumerate(outcomes.rules.by_name)}
@@ -104,9 +104,9 @@ def _traffic_json(outcomes: LogOutcomes, view: View) -> Json:
         "by": view.kind,
         "name": view.name,
         "kinds": Counter(each.kind for each in outcomes.series),
-        "names": sorted(each.name for each in several[:_MOST_NAMES]),
-        "totals": [each.as_json() for each in chosen[:_MOST_ROWS]],
-        "totals_left_out": max(0, len(chosen) - _MOST_ROWS),
+        "names": sorted(each.name for each in several[:_MAX_NAMES]),
+        "totals": [each.as_json() for each in chosen[:_MAX_ROWS]],
+        "totals_left_out": max(0, len(chosen) - _MAX_ROWS),
         "start": first and time_json(first.start),
         "step": first and first.step,
         "curves": [_curve_json(each, curves) for each in drawn],
@@ -128,7 +128,7 @@ def _curve_json(series: TrafficSeries, curves: Mapping[str, Curve]) -> Json:
 def _clients_json(outcomes: LogOutcomes, view: View) -> Json:
     """Return the clients with the highest counts, per outcome. Below ``complete_from``, some may be missing."""
     name = view.name if view.kind == "rule" else None  # endpoints have no clients
-    found = {line: outcomes.clients(several, _MOST_CLIENTS, name) for line, several in _CLIENTS.items()}
+    found = {line: outcomes.clients(several, _MAX_CLIENTS, name) for line, several in _CLIENTS.items()}
     complete_from = max(each for _, each in found.values())
     lists = {line: clients for line, (clients, _) in found.items()}
     return {**lists, "complete_from": complete_from, "note": missing_text(complete_from)}
@@ -160,7 +160,7 @@ def _read_store(limiter: Limiter) -> Json:
         store = _read_state(limiter)
         found = {"store": store, "bans": _UNREACHABLE, "overrides": _UNREACHABLE}
         if store["reachable"]:  # otherwise each call would wait for the store again
-            shown = bans(blocking_call, limiter, limit=_MOST_BANS, pages=_MOST_PAGES)
+            shown = bans(blocking_call, limiter, limit=_MAX_BANS, pages=_MAX_PAGES)
             found |= {"bans": _part(shown), "overrides": _part(list_overrides(blocking_call, limiter))}
         _kept[limiter] = now, found
     return found

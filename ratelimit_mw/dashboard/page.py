@@ -24,7 +24,7 @@ ASSETS: Final = {
     "uPlot.iife.min.js": "text/javascript; charset=utf-8",
     "uPlot.min.css": "text/css; charset=utf-8",
 }
-_LONGEST: Final = 300
+_MAX_CELL: Final = 300
 """Longer texts are cut on the page. JSON contains the full text."""
 
 
@@ -122,7 +122,7 @@ def _escaped(character: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\N{HORIZONTAL ELLIPSIS}"
+    return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _marked(lines: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ RANGES: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "year": 365 *
 _DEFAULT: Final = "day"
 _NAMES: Final = {"start": "from", "end": "to", "kind": "by"}
 """The fields of a query whose names differ from those of a view."""
-_LONGEST_NAME: Final = 300
+_MAX_NAME: Final = 300
 """No rule or endpoint has a longer name."""
 _EXPECTED: Final = "a date such as 2026-01-31, or a time in UTC such as 2026-01-31T12:00"
 
@@ -68,8 +68,8 @@ def parse_view(query: str) -> View:
         raise ConfigError("the query has too many fields")
     fields = {name: values[-1] for name, values in pairs.items()}
     start, end = fields.get("from", ""), fields.get("to", "")
-    if len(fields.get("name", "")) > _LONGEST_NAME:
-        raise ConfigError(f"expected at most {_LONGEST_NAME} characters", "name")
+    if len(fields.get("name", "")) > _MAX_NAME:
+        raise ConfigError(f"expected at most {_MAX_NAME} characters", "name")
     return View(
         "" if start or end else _one_of("range", fields.get("range", ""), ("", *RANGES)),
         start,

@@ -1,6 +1,6 @@
 """The types of a decision, from the bottom up: format of keys, limits, bans, receipts, verdicts, deciding. No I/O."""
 
-from .bans import MOST_REJECTIONS as MOST_REJECTIONS
+from .bans import MAX_REJECTIONS as MAX_REJECTIONS
 from .bans import Ban as Ban
 from .bans import BanLimit as BanLimit
 from .bans import BanTerms as BanTerms

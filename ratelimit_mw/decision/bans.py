@@ -17,7 +17,7 @@ from .limit import BANNED, Algorithm, BeforeHit, Charge, Decision, Hit, Limit, m
 
 State = tuple[int, ...] | None
 
-MOST_REJECTIONS: Final = 100
+MAX_REJECTIONS: Final = 100
 """The largest ``after``: a state has the time of each rejection."""
 
 

@@ -16,7 +16,7 @@ from ..keys.forms import normalized_email, path_feature
 from ..keys.ip import MAX_ADDRESS
 from ..keys.parts import Part, parameter, part_of
 from ..rules.plan import Plan
-from ..rules.priorities import OF_LOAD, PRIORITY, REQUEST_START
+from ..rules.priorities import LOAD_FEATURES, PRIORITY, REQUEST_START
 from ..settings import Settings
 from .body import body_feature
 from .client_ip import ClientIP, key_without_address
@@ -77,7 +77,7 @@ class FeatureReader:
         self._body_feature = partial(body_feature, limit=settings.body_limit)
         self._in_body: set[str] = set()
         self._reads = {part.feature: self._find(part, error_of) for part, error_of in needs.items()}
-        for part in map(part_of, (*optional, *OF_LOAD)):
+        for part in map(part_of, (*optional, *LOAD_FEATURES)):
             with suppress(ConfigError):
                 self._reads.setdefault(part.feature, self._find(part))
         self._by_plan = Memo(self._reads_of)
@@ -109,7 +109,7 @@ class FeatureReader:
         return not self._in_body.isdisjoint(plan.needs)
 
     def _reads_of(self, plan: Plan) -> list[tuple[str, Read]]:
-        names = dict.fromkeys((*plan.needs, *(OF_LOAD if plan.adapts else ())))
+        names = dict.fromkeys((*plan.needs, *(LOAD_FEATURES if plan.adapts else ())))
         return [(name, self._reads[name]) for name in names if name in self._reads]
 
     def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ IDENTIFY: Final = "*"
 _MANY: Final = (Union, types.UnionType)
 _RESULTS: Final = {Coroutine: 2, Awaitable: 0}
 """Types that contain another one, at this place of their arguments."""
-_OF_REQUEST: Final = ("ip", "endpoint", "view", "method", "path", "host", "scope")
+_REQUEST_FEATURES: Final = ("ip", "endpoint", "view", "method", "path", "host", "scope")
 
 
 def checked_functions(features: FeatureFunctions) -> dict[str, Callable[[Any], Any]]:
@@ -123,7 +123,7 @@ def _check_returned(names: Iterable[str]) -> None:
 
 
 def _is_returnable(name: str) -> bool:
-    return name not in _OF_REQUEST and ":" not in name
+    return name not in _REQUEST_FEATURES and ":" not in name
 
 
 def returned_types(function: Any) -> list[type]:

@@ -20,7 +20,7 @@ from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..runtime.blocking import Call, blocking_call, twins
 from ..settings import (
-    OF_LIMITER,
+    LIMITER_OPTIONS,
     HttpOptions,
     Settings,
     SettingsDict,
@@ -131,7 +131,7 @@ class HttpLimiter:
         with error_path("rejection"):
             self.custom_rejection = None if rejection is None else checked_call(rejection, "the request", "the verdict")
         overridden = load_settings(cast(SettingsDict, options))
-        self.options = {name: getattr(overridden, name) for name in options if name not in OF_LIMITER}
+        self.options = {name: getattr(overridden, name) for name in options if name not in LIMITER_OPTIONS}
         """The settings that arguments of the middleware override."""
         self.functions = CheckedFunctions(features)
         self.adapter = adapter
@@ -240,7 +240,7 @@ def _check_arguments(options: HttpOptions) -> None:
 
 
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:
-    of_limiter = [name for name in OF_LIMITER if options.get(name) is not None]
+    of_limiter = [name for name in LIMITER_OPTIONS if options.get(name) is not None]
     if limiter is None:
         if settings is None and not of_limiter:
             raise ConfigError(

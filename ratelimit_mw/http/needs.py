@@ -14,7 +14,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.values import FeatureCost
 from ..settings.rules import check_lists, check_rule
 
-_OF_USER: Final = frozenset({"user", "group", "plan"})
+_USER_FEATURES: Final = frozenset({"user", "group", "plan"})
 """The features that are known inside authentication."""
 
 ErrorOf = Callable[[str], ConfigError]
@@ -46,7 +46,7 @@ class RulesHere:
                     self.needs.setdefault(part, partial(rule.error, path=option))
         self.optional = [part for rule in named for part in rule.source.parts]
         """Parts that may have no function."""
-        of_user = {rule for rule in all_rules if _OF_USER & {*rule.source.needs}}
+        of_user = {rule for rule in all_rules if _USER_FEATURES & {*rule.source.needs}}
         self.left_to_inner = frozenset(rule.name for rule in foreign | of_user)
         """The names of the rules that are left to the inner middleware, which knows the user and the route."""
         self.waits = any(rule.lookup or rule.source.wait_us for rule in all_rules)

@@ -29,7 +29,7 @@ BUILT_IN: Final = (
 )
 _FAMILIES: Final = ("header", "cookie", "query", "field", "json", "form", "path")
 
-OF_ALL_CLIENTS: Final = frozenset({"endpoint", "view", "path", "method", "host", "region", "priority"})
+SHARED_FEATURES: Final = frozenset({"endpoint", "view", "path", "method", "host", "region", "priority"})
 """The features whose values many clients have, because they are not the client's own."""
 
 UNKNOWN_IP: Final = "unknown"

@@ -21,9 +21,9 @@ from urllib.parse import unquote
 from .features import INVALID, Invalid
 
 _KEPT: Final = 1024
-_LONGEST: Final = 320
+_MAX_TEXT: Final = 320
 """The maximum number of characters of an email address, and of a text that is not ASCII, which would take long."""
-_LONGEST_HOST: Final = 270
+_MAX_HOST: Final = 270
 """The characters of the longest name, with a dot and a port."""
 
 # Unicode's Default_Ignorable_Code_Point: invisible characters that domain names drop, such as soft hyphens and joiners.
@@ -51,7 +51,7 @@ def comparison_form(text: str) -> Any:
     """
     if text.isascii():
         return (text if text.isprintable() else _CONTROL.sub("", text)).lower().strip()
-    return _folded(text) if len(text) <= _LONGEST else INVALID
+    return _folded(text) if len(text) <= _MAX_TEXT else INVALID
 
 
 @lru_cache(_KEPT)
@@ -89,7 +89,7 @@ def normalize_host(text: Any) -> Any:
     """
     if not isinstance(text, str):
         return INVALID
-    return _host(text) if len(text) <= _LONGEST_HOST else INVALID
+    return _host(text) if len(text) <= _MAX_HOST else INVALID
 
 
 @lru_cache(_KEPT)
@@ -123,12 +123,12 @@ def normalized_email(text: str) -> str | Invalid:
         ('ann@xn--bcher-kva.example', 'ann@xn--bcher-kva.example')
     """
     text = text.strip()
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_TEXT:
         return INVALID
     folded = text.lower() if text.isascii() else _fold(text).strip()
     local, at, domain = folded.rpartition("@")
     email = f"{local}{at}{_domain(domain) if at else domain}"
-    return email if len(email) <= _LONGEST else INVALID
+    return email if len(email) <= _MAX_TEXT else INVALID
 
 
 def _fold(text: str) -> str:

@@ -20,7 +20,7 @@ Network = IPv4Network | IPv6Network
 IPAddress = IPv4Address | IPv6Address
 
 _KEPT: Final = 8192
-_LONGEST: Final = 128  # characters of an address with its zone; longer texts are not cached
+_MAX_TEXT: Final = 128  # characters of an address with its zone; longer texts are not cached
 _IPV4: Final = 1 << 128  # added to IPv4 addresses, so that one list of numbers holds both versions
 
 PORT: Final = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 allows a proxy to write another name for a port
@@ -53,7 +53,7 @@ class Networks(tuple[Network, ...]):
                 self._lasts.append(last)
 
     def __contains__(self, client: object) -> bool:
-        wanted = _client_range(client) if isinstance(client, str) and len(client) <= _LONGEST else None
+        wanted = _client_range(client) if isinstance(client, str) and len(client) <= _MAX_TEXT else None
         if wanted is None:
             return False
         i = bisect_right(self._firsts, wanted[0]) - 1

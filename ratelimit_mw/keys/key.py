@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 
 from ..decision import without_hash_tag
 from ..errors import ConfigError, parse_each
-from .features import INVALID, KEY_ALIASES, OF_ALL_CLIENTS, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
+from .features import INVALID, KEY_ALIASES, SHARED_FEATURES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, is_email
 from .ip import canonical_ip
-from .parts import EMPTY, LONGEST, Part, inner, part_of
+from .parts import EMPTY, MAX_VALUE, Part, inner, part_of
 
 PERSONAL: Final = ("email", "user", "ip")
 """The features that are digested when there is a secret and the settings name no others."""
@@ -64,7 +64,7 @@ NO_SECRET: Final = Secret()
 _log = logging.getLogger("ratelimit_mw")
 _ESCAPES: Final = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 _DIGEST: Final = 32  # characters
-_OF_OTHER_ENTRIES: Final = (ValueError, TypeError, OverflowError, re.error)
+_OTHER_ENTRIES_ERRORS: Final = (ValueError, TypeError, OverflowError, re.error)
 """The errors for a key that was built with other entries."""
 
 
@@ -160,7 +160,7 @@ class KeyMaker:
 
         def build(features: Features) -> str | None:
             value = features.get(name)
-            if type(value) is str and value and len(value) <= LONGEST and value.isascii():
+            if type(value) is str and value and len(value) <= MAX_VALUE and value.isascii():
                 if "%" in value or "{" in value or "}" in value:
                     pass  # is escaped
                 elif is_ip:
@@ -208,7 +208,7 @@ class KeyMaker:
             if (
                 value is INVALID
                 or personal
-                or (len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > LONGEST)
+                or (len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > MAX_VALUE)
             ):
                 key += f"{name}!&" if value is INVALID else f"{name}#{self._secret.digest(name, value)}"
             else:
@@ -250,12 +250,12 @@ class KeyMaker:
                 elif is_last:
                     value = _unescaped(text)
                 else:
-                    # No value is longer than LONGEST, so the patterns are few.
+                    # No value is longer than MAX_VALUE, so the patterns are few.
                     length, _, text = text.partition(":")
                     escaped = re.match(rf"(?:%25|%7B|%7D|[^%]){{{length}}}", text, re.DOTALL)[0]  # type: ignore[index]
                     value, text = _unescaped(escaped), text[len(escaped) + 1 :]
                 read.append((part_of(name), kind, value))
-        except _OF_OTHER_ENTRIES:
+        except _OTHER_ENTRIES_ERRORS:
             return []
         return read
 
@@ -269,7 +269,7 @@ class KeyMaker:
         """
         if not any(text in key for text in ("!&", *self._of_many)):
             return True  # a rule with a ban has such a part
-        own = (each for each in self._read(key) if each[0].feature not in OF_ALL_CLIENTS and each[1] != "!")
+        own = (each for each in self._read(key) if each[0].feature not in SHARED_FEATURES and each[1] != "!")
         return any(part.feature != "ip" or value not in self._of_many for part, _, value in own)
 
     def has_invalid(self, key: str) -> bool:
@@ -301,7 +301,7 @@ class KeyMaker:
         text = part.form(value)
         if text is INVALID:
             return "invalid"
-        is_long = len(text.encode("utf-8", "surrogatepass")) > LONGEST
+        is_long = len(text.encode("utf-8", "surrogatepass")) > MAX_VALUE
         return self._secret.digest(part.name, text) if is_long or self._secret.covers(part.feature) else text
 
 

@@ -19,7 +19,7 @@ from .forms import comparison_form, normalize_host, normalized_email, path_featu
 from .ip import MAX_ADDRESS, IPAddress, Networks, canonical_ip, counted_ip, widened
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
-LONGEST: Final = 64  # bytes; a longer value is replaced by its digest
+MAX_VALUE: Final = 64  # bytes; a longer value is replaced by its digest
 _RAW: Final = "raw"
 _NORMAL: Final[dict[str, Callable[[str], Any]]] = {
     "path": path_feature,
@@ -221,11 +221,11 @@ def _formed(form: Callable[[str], Any], name: str, value: Any) -> Any:
 
 def _client(text: str) -> str:
     """Return the text of a client: an IPv4 address in IPv6 form becomes IPv4."""
-    return canonical_ip(text) if ":" in text and len(text) <= LONGEST else text
+    return canonical_ip(text) if ":" in text and len(text) <= MAX_VALUE else text
 
 
 def _client_within(ipv4_prefix: int, ipv6_prefix: int, text: str) -> str:
-    return widened(text, ipv4_prefix, ipv6_prefix) if len(text) <= LONGEST else text
+    return widened(text, ipv4_prefix, ipv6_prefix) if len(text) <= MAX_VALUE else text
 
 
 def text_of(name: str, value: object) -> Any:

@@ -26,7 +26,7 @@ _WINDOWS: Final = 100  # of a demand
 _OFTEN: Final = 90
 _SELDOM: Final = 50
 _STEP: Final = 1.05
-_MOST_STEPS: Final = 1000
+_MAX_STEPS: Final = 1000
 """So many steps lead from the largest amount of any quota to the smallest one."""
 
 
@@ -142,7 +142,7 @@ class Demand:
             if self._drained >= _OFTEN:
                 self.limit, self.reason = min(float(self._tuning.ceiling), self.limit * _STEP), "grew"
             if unused:
-                lower = self.limit / _STEP ** min(unused, _MOST_STEPS)
+                lower = self.limit / _STEP ** min(unused, _MAX_STEPS)
                 self.limit, self.reason = max(float(self._tuning.floor), lower), "unused"
             self._began, self._drained = self._began + passed * _WINDOWS, 0
         return int(self.limit)

@@ -19,9 +19,9 @@ from .adaptive import Aimd, start
 
 _MAX_KEYS: Final = 5_000
 """So many keys are kept, and as many older ones."""
-_LONGEST_RETRY: Final = 5
+_MAX_RETRY: Final = 5
 """The longest wait of a rejection, in seconds. Waits are random, so that clients do not come back at once."""
-_LONGEST_QUEUE: Final = 60 * SECOND
+_MAX_QUEUE: Final = 60 * SECOND
 """A request that has waited longer before this process has a proxy with a wrong clock."""
 _NO_TIME: Final = 101
 """The status of a request whose time does not count, such as a WebSocket, which may stay open for long."""
@@ -141,7 +141,7 @@ class AdaptiveLimits:
                     decisions.append(Decision(True, room - 1, 0, 0, now, 0, (here, key, cost)))
                 else:
                     allowed = allowed and limit.shadow
-                    wait = int(1 + self._chance() * _LONGEST_RETRY) * SECOND
+                    wait = int(1 + self._chance() * _MAX_RETRY) * SECOND
                     decisions.append(Decision(False, 0, wait, 0, now, 0, (here, key, cost), SHED))
             if allowed:
                 running = RunningRequest(self, now - self._waited(features), states)
@@ -154,7 +154,7 @@ class AdaptiveLimits:
         waited = 0 if self._lag is None else self._lag.read()
         if type(received := features.get(REQUEST_START)) is float:
             queued = wall_us() - int(received * SECOND)  # proxies have the wall clock of the moment
-            waited += queued if 0 < queued < _LONGEST_QUEUE else 0
+            waited += queued if 0 < queued < _MAX_QUEUE else 0
         return waited
 
     def join(self, plan: Plan, held: Verdict, verdict: Verdict) -> Verdict:

@@ -45,11 +45,11 @@ from .remote.store import RequestStore
 _BARS: Final = 4
 """The minimum number of | in a key, all of them before the client."""
 _KEY: Final = "1|login|sliding-window-log|1m|{ip=192.0.2.7}"
-_MOST: Final = 100
+_MAX_PAGE: Final = 100
 """A page ends after this number of decisions."""
-_MOST_CALLS: Final = 10
+_MAX_CALLS: Final = 10
 """The maximum number of calls of the store that list keys for one page."""
-_AT_ONCE: Final = 100
+_MAX_AT_ONCE: Final = 100
 """The maximum number of keys that one call of the store decides."""
 
 Only = Callable[[str], bool] | None
@@ -367,14 +367,14 @@ class Clients:
     async def _list(self, call: Call, rule: str | None, cursor: str, rejected: bool, only: Only) -> KeyStates:
         prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self._config.rules.named(rule).name)
         found: dict[str, Decision] = {}  # a banned client is on two pages: with its limits, and with its ban
-        for _ in range(_MOST_CALLS):
+        for _ in range(_MAX_CALLS):
             keys, following = await call(self._store, "list_keys", prefix, cursor)
             if not cursor:
                 own = (key for key, tuning in self._adaptive.states() if tuning.by == "time")
                 keys = [*(key for key in own if key.startswith(prefix)), *keys]
             found |= {each.key: each for each in await self._decide_counted(call, keys, rejected, only)}
             cursor = following
-            if following is None or len(found) >= _MOST:
+            if following is None or len(found) >= _MAX_PAGE:
                 break
         return KeyStates(list(found.values()), cursor)
 
@@ -419,7 +419,7 @@ class Clients:
         """Decide hits, without the keys whose state cannot be decoded."""
         decisions: list[Decision] = []
         while hits:
-            some, hits = hits[:_AT_ONCE], hits[_AT_ONCE:]
+            some, hits = hits[:_MAX_AT_ONCE], hits[_MAX_AT_ONCE:]
             try:
                 decisions += await self._apply(call, some)
             except StateError as error:

@@ -18,7 +18,7 @@ from .overview import function_name
 
 Cell = str | Sequence[str] | int | float
 """A text, lines of text, a number, or a share between 0.0 and 1.0."""
-_LONGEST: Final = 100 * 365 * 86_400
+_MAX_SHOWN: Final = 100 * 365 * 86_400
 """The longest duration that is shown, in seconds. The debt of a settled cost may last longer."""
 
 
@@ -135,7 +135,7 @@ def time_json(at: float, after: float = 0.0) -> str:
     >>> time_json(1_000_000_000)
     '2001-09-09T01:46:40+00:00'
     """
-    return datetime.fromtimestamp(ceil(at + min(after, _LONGEST)), UTC).isoformat()
+    return datetime.fromtimestamp(ceil(at + min(after, _MAX_SHOWN)), UTC).isoformat()
 
 
 def time_text(moment: str | None) -> str:
@@ -173,7 +173,7 @@ def span_text(seconds: float) -> str:
     >>> span_text(0.2), span_text(61.0), span_text(90_000.0)
     ('1 s', '1 min 1 s', '1 d 1 h')
     """
-    left = ceil(min(seconds, _LONGEST))
+    left = ceil(min(seconds, _MAX_SHOWN))
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         count, left = divmod(left, size)

@@ -33,7 +33,7 @@ ALL_CLIENTS: Final = "all clients"
 _BAN_LENGTH: Final = Meta(
     title="DURATION", description="The length, such as 30m or 7d. Default: `for` of the rule, or no end."
 )
-_MOST_PAGES: Final = 20
+_MAX_PAGES: Final = 20
 """Pages of up to 10,000 keys each."""
 SPELLING: Final = "Check the spelling of the values"
 
@@ -58,7 +58,7 @@ async def read_pages(
 
 def pages_of(call: Call) -> float:
     """Return how many pages an operation may read. In a service, it must not take the time of requests for long."""
-    return _MOST_PAGES if call is async_call else inf
+    return _MAX_PAGES if call is async_call else inf
 
 
 async def states_of(call: Call, limiter: Limiter, rule: CompiledRule, features: Features) -> list[Decision]:

@@ -34,7 +34,7 @@ _PREFIX: Final = Meta(
     title="TEXT", description="Show only clients with a value that starts with this text, such as ip=192.0.2."
 )
 _REJECTED: Final = Meta(description="Show only clients whose next request would be rejected.")
-_MOST_NAMES: Final = 10
+_MAX_NAMES: Final = 10
 
 
 @operation(
@@ -143,7 +143,7 @@ class _KeySearch:
     def _is_wanted(self, key: str) -> bool:
         name = rule_of(key)
         if (rule := self._listed.get(name)) is None:
-            if name and name not in self._limiter.rules.by_name and len(self._others) < _MOST_NAMES:
+            if name and name not in self._limiter.rules.by_name and len(self._others) < _MAX_NAMES:
                 self._others[name] = None
             return False
         features, client = self._features, key[len(prefix_of(key)) :]

@@ -23,7 +23,7 @@ from ..clock import SECOND, Clock, monotonic
 from ..decision import Limit
 from ..errors import ConfigError
 from ..keys.features import BUILT_IN, Features
-from ..keys.parts import LONGEST, Part, part_of
+from ..keys.parts import MAX_VALUE, Part, part_of
 from ..runtime.blocking import Call, PerLoop, is_on_event_loop, run_once
 from .declaration import checked_call, is_async
 
@@ -33,7 +33,7 @@ _Limits = tuple[Limit, ...]
 _MAX_VALUES: Final = 10_000
 _RETRY: Final = SECOND
 """How long a result stays after an error, and while one request renews it, in microseconds."""
-_LONGEST: Final = 5.0  # seconds that a request waits for a call
+_MAX_CALL: Final = 5.0  # seconds that a request waits for a call
 _LOG_EVERY: Final = 60.0  # seconds
 _THREADS: Final = 40  # of one event loop; each client that is new would start another one
 _turns: Final = PerLoop(partial(asyncio.Semaphore, _THREADS))
@@ -135,7 +135,7 @@ class LimitsLookup:
 class LimitsCall:
     """One call of the function of a rule. ``last`` are the limits of the values until now.
 
-    On an event loop, it has ``_LONGEST`` to return. A function that is not async cannot be stopped: without an event
+    On an event loop, it has ``_MAX_CALL`` to return. A function that is not async cannot be stopped: without an event
     loop, it holds the request that makes the call.
     """
 
@@ -157,7 +157,7 @@ class LimitsCall:
     async def aresult(self) -> _Limits | None:
         """Async form of ``result``."""
         try:
-            return self.lookup.succeed(self, await asyncio.wait_for(self.lookup.acall(self.values), _LONGEST))
+            return self.lookup.succeed(self, await asyncio.wait_for(self.lookup.acall(self.values), _MAX_CALL))
         except Exception as error:
             return self.lookup.fail(self, error)
 
@@ -216,7 +216,7 @@ async def find_limits(call: Call, find: Callable[[Lookups], Result | LimitsCall]
 def _run_alone(result: Any) -> Any:
     """Await a result in an event loop of its own."""
     if not is_on_event_loop():
-        return asyncio.run(asyncio.wait_for(result, _LONGEST))
+        return asyncio.run(asyncio.wait_for(result, _MAX_CALL))
     if iscoroutine(result):
         result.close()
     raise ConfigError(_MUST_AWAIT)
@@ -224,7 +224,7 @@ def _run_alone(result: Any) -> Any:
 
 def _cached_as(value: Any) -> object:
     """The value, or the digest of a long text, with its type: ``1`` and ``True`` are equal, but have other limits."""
-    if isinstance(value, str | bytes) and len(value) > LONGEST:
+    if isinstance(value, str | bytes) and len(value) > MAX_VALUE:
         text = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
         return type(value), blake2b(text, digest_size=16).digest()
     return type(value), value

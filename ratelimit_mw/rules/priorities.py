@@ -15,15 +15,15 @@ PRIORITY: Final = "priority"
 """The feature with the class of a request."""
 REQUEST_START: Final = "request_start"
 """The feature with the time at which a proxy received the request, in seconds since 1970."""
-OF_LOAD: Final = (PRIORITY, REQUEST_START)
+LOAD_FEATURES: Final = (PRIORITY, REQUEST_START)
 """The features that adaptive limits read where something provides them."""
-_MOST_CLASSES: Final = 10
+_MAX_CLASSES: Final = 10
 
 
 def _parse_order(names: Sequence[str]) -> tuple[str, ...]:
     order = parse_each(checked_word, names)
-    if not 1 <= len(order) <= _MOST_CLASSES or len({*order}) < len(order):
-        raise ConfigError(f"expected from 1 to {_MOST_CLASSES} different classes; got {list(names)!r}")
+    if not 1 <= len(order) <= _MAX_CLASSES or len({*order}) < len(order):
+        raise ConfigError(f"expected from 1 to {_MAX_CLASSES} different classes; got {list(names)!r}")
     return order
 
 

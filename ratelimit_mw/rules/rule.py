@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack, cast
 from ..algorithms import build_limit
 from ..decision import BanTerms
 from ..errors import ConfigError, error_of, error_path, join_path, path_of
-from ..keys.features import OF_ALL_CLIENTS
+from ..keys.features import SHARED_FEATURES
 from ..keys.parts import Part, part_of, spellings
 from ..quota import Quota, parse_quotas
 from .declaration import check_names, decode, defaults_of, document, options_of
@@ -195,7 +195,7 @@ class Rule:
 
     def _check_others(self) -> None:
         """Raise ``ConfigError`` for options that cannot be combined."""
-        if self.ban and not any(OF_ALL_CLIENTS.isdisjoint(part.feature for part in parts) for parts in self.entries):
+        if self.ban and not any(SHARED_FEATURES.isdisjoint(part.feature for part in parts) for parts in self.entries):
             key = list(map("|".join, self.entries))
             problem = f"key = {key} is the same for many clients, so one would ban the others"
             raise ConfigError(f'{problem}. Add a feature of the client, such as "ip"', "ban")

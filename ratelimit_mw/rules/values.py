@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 from ..algorithms import checked_spec
 from ..clock import SECOND
-from ..decision import MOST_REJECTIONS, BanTerms
+from ..decision import MAX_REJECTIONS, BanTerms
 from ..errors import ConfigError
 from ..keys.features import INVALID, Features
 from ..keys.parts import part_of
@@ -76,7 +76,7 @@ _EXPECTED_BAN: Final = 'false or a table such as {after = 10, within = "10m", fo
 _Ban = TypedDict(  # "for" is a keyword, so this is no class
     "_Ban",
     {
-        "after": Annotated[int, option("The number of rejections that starts a ban.", ge=1, le=MOST_REJECTIONS)],
+        "after": Annotated[int, option("The number of rejections that starts a ban.", ge=1, le=MAX_REJECTIONS)],
         "within": Annotated[PositiveDuration, option("The span in which these rejections occur, at most 366 days.")],
         "for": Annotated[PositiveDuration, option("The length of the first ban, at most 366 days.")],
     },

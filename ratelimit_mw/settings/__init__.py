@@ -29,10 +29,10 @@ __all__ = ["SETTING", "HttpOptions", "Settings", "SettingsDict", "SettingsSource
 
 SETTING: Final = "RATELIMIT_MW"
 """The name of our settings in those of a framework."""
-OF_LIMITER: Final = tuple(options_of(LimiterOptions))
+LIMITER_OPTIONS: Final = tuple(options_of(LimiterOptions))
 """The arguments of a middleware that its limiter needs."""
 _AT_START: Final = tuple(name for name, each in options_of(SettingsDict).items() if each.at_start)
-_OF_RULE_SET: Final = ("amendments", "lists", "secret", "defaults", "enabled", "source", "priorities")
+_RULE_SET_SETTINGS: Final = ("amendments", "lists", "secret", "defaults", "enabled", "source", "priorities")
 
 
 @dataclass(frozen=True, init=False)
@@ -112,7 +112,7 @@ class Settings:
     @property
     def of_rule_set(self) -> dict[str, Any]:
         """The settings that a ``RuleSet`` takes, besides the rules."""
-        return {name: getattr(self, name) for name in _OF_RULE_SET}
+        return {name: getattr(self, name) for name in _RULE_SET_SETTINGS}
 
 
 SettingsFile = str | PathLike[str] | SettingsDict
@@ -214,7 +214,7 @@ def _built(values: dict[str, Any]) -> Settings:
 def with_options(source: SettingsSource, options: HttpOptions) -> Settings:
     """Load settings with the arguments of a middleware that its limiter needs: limits, store, enabled."""
     settings = source if isinstance(source, Settings) else load_settings(source)
-    given = {name: value for name, value in options.items() if name in OF_LIMITER}
+    given = {name: value for name, value in options.items() if name in LIMITER_OPTIONS}
     if not given:
         return settings
     loaded = load_settings(cast(SettingsDict, given))

@@ -30,7 +30,7 @@ from .rules import parse_defaults
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
 _IMPORT: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
-_MOST_BODY: Final = 16 * 1024**2
+_MAX_BODY: Final = 16 * 1024**2
 _HEADER: Final = re.compile(r"[a-z0-9-]+", re.ASCII)
 _HEADERS_OF_PROXIES: Final = ("x-forwarded-for", "forwarded")
 
@@ -77,7 +77,7 @@ def parse_size(value: str | int) -> int:
     """A number of bytes, from a number or from text such as "64KiB" and "1 MB"."""
     match = _SIZE.fullmatch(str(value))
     size = int(match[1]) * _SIZES.get(match[2].lower(), 0) if match else 0
-    if not 1 <= size <= _MOST_BODY:
+    if not 1 <= size <= _MAX_BODY:
         raise ConfigError(f'expected a size such as "64KiB", from 1 byte to 16MiB; got {value!r}')
     return size
 

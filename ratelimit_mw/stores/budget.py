@@ -17,8 +17,8 @@ from ..clock import machine
 START_SECONDS: Final = 1.0
 """Seconds in which a worker may connect before its first request, even with a shorter time budget."""
 _TURNS: Final = 20  # in a time budget
-_LONGEST: Final = 0.005  # seconds from beat to beat: until then, the clock holds calls that are done
-_SHORTEST: Final = 0.001  # Seconds. A timeout of 0 makes a socket non-blocking.
+_MAX_BEAT: Final = 0.005  # seconds from beat to beat: until then, the clock holds calls that are done
+_MIN_TIMEOUT: Final = 0.001  # Seconds. A timeout of 0 makes a socket non-blocking.
 _Result = TypeVar("_Result")
 
 
@@ -36,7 +36,7 @@ class ThreadClock(threading.local):
 
     def once(self, attempt: Callable[[float], _Result], deadline: float) -> _Result:
         """Return the result of ``attempt``, called once with the seconds until a time of this clock, at least 1 ms."""
-        seconds, began = max(_SHORTEST, deadline - self.now), machine.monotonic()
+        seconds, began = max(_MIN_TIMEOUT, deadline - self.now), machine.monotonic()
         try:
             return attempt(seconds)
         finally:
@@ -51,7 +51,7 @@ class ThreadClock(threading.local):
         while True:
             seconds, now, began = self._turn, self.now, machine.monotonic()
             if now + seconds > deadline:
-                seconds = max(_SHORTEST, deadline - now)
+                seconds = max(_MIN_TIMEOUT, deadline - now)
             try:
                 return attempt(seconds)
             except TimeoutError:
@@ -73,7 +73,7 @@ class LoopClock:
 
     def __init__(self, budget: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._interval = min(budget / _TURNS, _LONGEST)
+        self._interval = min(budget / _TURNS, _MAX_BEAT)
         self._checks: list[Callable[[float], bool]] = []
         self._handle: asyncio.TimerHandle | None = None
         self._beat_at = 0.0  # by the loop

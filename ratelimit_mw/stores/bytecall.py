@@ -22,7 +22,7 @@ FOREVER: Final = 1 << 62
 DAY: Final = 86_400 * SECOND
 DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error)
 """The errors that a damaged state causes."""
-_MOST_PAUSE: Final = 0.0005  # seconds
+_MAX_PAUSE: Final = 0.0005  # seconds
 _RETRY: Final = SECOND // 10
 """Microseconds until a request that lost all of its races may try again."""
 _new = tuple.__new__  # builds a ``Write`` faster than the class
@@ -149,7 +149,7 @@ class ByteCall:
             ended = zip(calls, made, strict=True)
             calls = [each for each, changes in ended if each.end_attempt(changes, lost, is_over or each.is_late)]
             if not self.is_over:
-                await self.pause(CHANCE.uniform(0, _MOST_PAUSE))
+                await self.pause(CHANCE.uniform(0, _MAX_PAUSE))
 
     async def _attempt(self, calls: Sequence[ByteCall]) -> tuple[list[Sequence[Correction]], Collection[str]]:
         """Run calls once. Return the corrections that each has made, and the keys whose writes were lost."""

@@ -28,7 +28,7 @@ _Kind = TypeVar("_Kind", ThreadDriver, LoopDriver)
 
 _PAUSE: Final = 0.2  # seconds between two tries
 _CLOSING: Final = 1.0  # seconds in which the last tries begin
-_MOST: Final = 10_000  # calls
+_MAX_UNMADE: Final = 10_000  # calls
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -150,7 +150,7 @@ class UnmadeCorrections:
         )
 
     def keep(self, changes: Sequence[Correction], now: int | None) -> None:
-        if len(self._waiting) >= _MOST:
+        if len(self._waiting) >= _MAX_UNMADE:
             self._given_up += len(changes)
         elif changes:
             self._waiting.append((changes, now, monotonic() + SLOT_LIFE / SECOND))

@@ -15,11 +15,11 @@ from .retention import Resolution, Retention
 from .sketches import Dropped
 
 OTHER: Final = "other"
-"""The event that counts all events beyond ``MOST_EVENTS`` in a bucket."""
-MOST_EVENTS: Final = 10_000
-MOST_CLIENTS: Final = 1_000
+"""The event that counts all events beyond ``MAX_EVENTS`` in a bucket."""
+MAX_EVENTS: Final = 10_000
+MAX_CLIENTS: Final = 1_000
 """The clients that an event keeps when it has more than twice as many."""
-_LONGEST, _DIGEST = 128, 16
+_MAX_NAME, _DIGEST = 128, 16
 """The maximum length of a name, and the bytes of the digest that replaces the rest of a longer one."""
 _decode: Final = msgspec.msgpack.Decoder(tuple[dict[str, int], bytes | None]).decode
 
@@ -41,7 +41,7 @@ class EventCounts:
     @property
     def size(self) -> int:
         """The memory that the counts take, as a number of clients."""
-        return 1 + len(self.clients) + MOST_CLIENTS * (self.dropped is not None)
+        return 1 + len(self.clients) + MAX_CLIENTS * (self.dropped is not None)
 
     def add(self, number: int, client: str | None) -> None:
         """Add a number to the total and to the count of the client."""
@@ -81,7 +81,7 @@ class EventCounts:
         """Return the clients of a bucket as a store keeps them: those that it has, and these."""
         whole = EventCounts() if known is None else clients_of(known)
         whole.merge(self)
-        whole.drop_clients(MOST_CLIENTS)
+        whole.drop_clients(MAX_CLIENTS)
         return msgspec.msgpack.encode((whole.clients, None if whole.dropped is None else bytes(whole.dropped)))
 
     def top(self, most: int) -> TopClients:
@@ -173,11 +173,11 @@ Records = Mapping[int, Mapping[Key, int]]
 
 def add_events(known: Events, events: Mapping[str, EventCounts], is_full: bool = False) -> None:
     """Add events to those of a bucket, which keeps its bounds. A full one gets no new events."""
-    for event, counts in fit_events(events, known, 0 if is_full else MOST_EVENTS).items():
+    for event, counts in fit_events(events, known, 0 if is_full else MAX_EVENTS).items():
         if event not in known:
             known[event] = EventCounts()
         known[event].merge(counts)
-        known[event].drop_clients(MOST_CLIENTS)
+        known[event].drop_clients(MAX_CLIENTS)
 
 
 def drop_expired(batch: Batch, now: int) -> None:
@@ -224,7 +224,7 @@ def _events_of(counts: Mapping[Key, int], has_clients: bool) -> Events:
     return events
 
 
-def name_of(argument: str, text: object, longest: int = _LONGEST) -> str:
+def name_of(argument: str, text: object, longest: int = _MAX_NAME) -> str:
     """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest."""
     if not isinstance(text, str) or not (text or argument == "by"):
         raise ConfigError(f"expected text; got {text!r}", argument)

@@ -18,16 +18,16 @@ from ..quota import MAX_AMOUNT
 from ..runtime.forksafe import CHANCE, check_process, create_lock
 from ..runtime.heartbeat import Heartbeat
 from ..stores.url import redacted_url
-from .counts import MOST_CLIENTS, Batch, Curve, EventCounts, Key, TopClients, add_records, drop_expired, merged, name_of
+from .counts import MAX_CLIENTS, Batch, Curve, EventCounts, Key, TopClients, add_records, drop_expired, merged, name_of
 from .retention import DAY
 from .store import open_counts, parse_log_url, without_retention
 
 INTERVAL: Final = 15.0
 """Seconds from one write of a process to the next."""
 _ONE: Final = 1
-_MOST_NEW: Final = 20_000
+_MAX_NEW_COUNTS: Final = 20_000
 """The maximum number of counts before they are added to the buckets of the log, which have bounds."""
-_MOST: Final = 200_000
+_MAX_COUNTS: Final = 200_000
 """The maximum number of counts in buckets. Then the smallest clients go, and new events count together."""
 _log = logging.getLogger("ratelimit_mw")
 _LATEST: Final = 1e11
@@ -385,7 +385,7 @@ class TrafficLog:
         check_process()
         key, step = (event, by), self.retention.finest.step * SECOND
         with self._lock:
-            if self._size >= _MOST_NEW:
+            if self._size >= _MAX_NEW_COUNTS:
                 self._shrink(self._now())
             start = time // step * step
             counts = self._records.setdefault(start // SECOND, {})
@@ -395,11 +395,11 @@ class TrafficLog:
             self._beat.hold(self)
 
     def _shrink(self, now: int) -> None:
-        """Add the counts to the batch, which has at most about ``_MOST`` counts."""
+        """Add the counts to the batch, which has at most about ``_MAX_COUNTS`` counts."""
         add_records(self._batch, self._records, self.retention, self._of_clients, now, self._is_full())
         self._start_records()
         drop_expired(self._batch, now)
-        most = MOST_CLIENTS
+        most = MAX_CLIENTS
         while most and self._is_full():
             most //= 2
             for events in self._batch.values():
@@ -407,7 +407,7 @@ class TrafficLog:
                     counts.drop_clients(most)
 
     def _is_full(self) -> bool:
-        return sum(counts.size for events in self._batch.values() for counts in events.values()) > _MOST
+        return sum(counts.size for events in self._batch.values() for counts in events.values()) > _MAX_COUNTS
 
     def _checked_time(self, at: object) -> int:
         """Return a time in microseconds. One that the log does not keep would be lost, or would stay for too long.

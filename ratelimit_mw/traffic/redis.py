@@ -21,7 +21,7 @@ from redis.sentinel import Sentinel
 from ..errors import StoreError
 from ..stores.redis.address import Address
 from ..stores.redis.errors import as_store_error
-from .counts import MOST_EVENTS, Batch, EventCounts, clients_of, fit_events
+from .counts import MAX_EVENTS, Batch, EventCounts, clients_of, fit_events
 from .retention import Resolution, Retention
 from .store import CountStore
 
@@ -87,9 +87,9 @@ class RedisCounts(CountStore):
         sizes = self._read([("hlen", self._key(*bucket)) for bucket in part], int)
         fitting: Batch = {}
         for (bucket, events), size in zip(part.items(), sizes, strict=True):
-            if size + len(events) > MOST_EVENTS:
+            if size + len(events) > MAX_EVENTS:
                 known = self._read([("hkeys", self._key(*bucket))], lambda names: {each.decode() for each in names})[0]
-                events = dict(fit_events(events, known, MOST_EVENTS))
+                events = dict(fit_events(events, known, MAX_EVENTS))
             fitting[bucket] = events
         return fitting
 

@@ -17,7 +17,7 @@ HOUR, DAY = 3_600, 86_400
 _UNITS: Final = {"s": 1, "m": 60, "h": HOUR, "d": DAY, "w": 7 * DAY, "y": 365 * DAY}
 _PART: Final = re.compile(r"\s*([0-9]{1,12})([smhdwy]):([0-9]{1,12})([smhdwy])\s*")
 _EXPECTED: Final = f'STEP:TIME, several separated by commas, for example "{DEFAULT}"'
-MOST_BUCKETS: Final = 1_000_000
+MAX_BUCKETS: Final = 1_000_000
 
 
 class Resolution(NamedTuple):
@@ -124,8 +124,8 @@ def _parse(part: str, text: str) -> Resolution:
     if match is None:
         raise ConfigError(f"cannot parse retention {text!r}: expected {_EXPECTED}; got {part!r}")
     step, kept = int(match[1]) * _UNITS[match[2]], int(match[3]) * _UNITS[match[4]]
-    if not 0 < step <= kept <= MOST_BUCKETS * step:
-        raise ConfigError(f"retention {part.strip()!r} must have from 1 to {MOST_BUCKETS:,} buckets")
+    if not 0 < step <= kept <= MAX_BUCKETS * step:
+        raise ConfigError(f"retention {part.strip()!r} must have from 1 to {MAX_BUCKETS:,} buckets")
     return Resolution(step, kept // step * step)
 
 

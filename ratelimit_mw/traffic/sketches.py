@@ -19,7 +19,7 @@ from typing import Final
 
 _BITS: Final = 12
 _REGISTERS: Final = 1 << _BITS
-_LONGEST: Final = 64 - _BITS + 1
+_MAX_ZEROS: Final = 64 - _BITS + 1
 STANDARD_ERROR: Final = 1.04 / math.sqrt(_REGISTERS)
 """The standard error of ``distinct_with``, relative to the true number: 1.63%."""
 _ROWS: Final = 5
@@ -84,14 +84,14 @@ def _cells_of(digest: bytes) -> list[int]:
 def _raise_register(registers: bytearray, digest: bytes) -> None:
     """Keep the largest number of leading zeros of a digest, plus 1."""
     number = int.from_bytes(digest[:8])
-    register, zeros = number % _REGISTERS, _LONGEST - (number >> _BITS).bit_length()
+    register, zeros = number % _REGISTERS, _MAX_ZEROS - (number >> _BITS).bit_length()
     if zeros > registers[register]:
         registers[register] = zeros
 
 
 def _estimate(registers: Collection[int]) -> float:
     counts, total = Counter(registers), 0.0
-    for zeros in range(_LONGEST, 0, -1):
+    for zeros in range(_MAX_ZEROS, 0, -1):
         total = (total + counts[zeros]) / 2
     total += _REGISTERS * _sigma(counts[0] / _REGISTERS)
     return _REGISTERS**2 / (2 * math.log(2) * total)

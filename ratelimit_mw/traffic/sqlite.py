@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ..errors import ConfigError, StoreError
-from .counts import MOST_EVENTS, Batch, EventCounts, Events, clients_of, fit_events
+from .counts import MAX_EVENTS, Batch, EventCounts, Events, clients_of, fit_events
 from .retention import Retention
 from .store import CountStore
 
@@ -45,7 +45,7 @@ _ADD_TOTAL: Final = "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDAT
 _RUN: Final = "step = :step AND event = :event AND start >= :start AND start < :end"
 _TOTALS: Final = f"SELECT start, n FROM totals WHERE {_RUN}"  # noqa: S608
 _CLIENTS: Final = f"SELECT start, data FROM clients WHERE {_RUN}"  # noqa: S608
-_OF_BUCKET: Final = "SELECT data FROM clients WHERE step = ? AND event = ? AND start = ?"
+_BUCKET_CLIENTS: Final = "SELECT data FROM clients WHERE step = ? AND event = ? AND start = ?"
 _EVENTS: Final = """
     SELECT event, sum(n) FROM totals INDEXED BY by_start WHERE step = :step AND start >= :start AND start < :end
     GROUP BY event
@@ -161,11 +161,11 @@ def _limits(run: range) -> dict[str, object]:
 
 def _add(db: sqlite3.Connection, step: int, start: int, events: Events) -> None:
     known = {event for (event,) in db.execute("SELECT event FROM totals WHERE step = ? AND start = ?", (step, start))}
-    fitting = fit_events(events, known, MOST_EVENTS)
+    fitting = fit_events(events, known, MAX_EVENTS)
     db.executemany(_ADD_TOTAL, ((step, event, start, counts.total) for event, counts in fitting.items()))
     for event, counts in fitting.items():
         if counts.has_clients:
             place = step, event, start
-            known = db.execute(_OF_BUCKET, place).fetchone()
+            known = db.execute(_BUCKET_CLIENTS, place).fetchone()
             data = counts.clients_added_to(known and known[0])
             db.execute("REPLACE INTO clients VALUES (?, ?, ?, ?)", (*place, data))

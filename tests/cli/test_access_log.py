@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tables import each
 
 from ratelimit_mw import INVALID
-from ratelimit_mw.cli.access_log import FORWARDED_FOR, LONGEST_LINE, InvalidLineError, LogEntry, RequestTarget
+from ratelimit_mw.cli.access_log import FORWARDED_FOR, MAX_LINE, InvalidLineError, LogEntry, RequestTarget
 from ratelimit_mw.cli.log_formats import LineParser
 from ratelimit_mw.cli.logs import RequestLog
 
@@ -204,14 +204,14 @@ def test_an_invalid_line_has_its_reason(text: str, reason: str) -> None:
 
 def test_longest_line(tmp_path: Path) -> None:
     """A longer line is invalid; a line of exactly the maximum is read, with any line end."""
-    fits = line(agent="x" * (LONGEST_LINE - len(line(agent=""))))
+    fits = line(agent="x" * (MAX_LINE - len(line(agent=""))))
     path = tmp_path / "log"
-    assert len(fits) == LONGEST_LINE
+    assert len(fits) == MAX_LINE
     for end in ("", "\n", "\r\n"):
         assert parse(fits + end).status == 200
         path.write_text(fits + end, newline="")
         assert RequestLog([str(path)], LineParser()).count == 1
-    assert why_not(fits + "x") == f"longer than {LONGEST_LINE:,} bytes"
+    assert why_not(fits + "x") == f"longer than {MAX_LINE:,} bytes"
 
 
 @each(

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry
+from ratelimit_mw.cli.access_log import MAX_LINE, LogEntry
 
 
 def test_requests_come_by_time(rules: Write, log: Write) -> None:
@@ -40,8 +40,8 @@ BAD = [
     line().replace("14/Jul", "31/Jun").encode(),
     line(method="\\x16\\x03\\x01").encode(),
     b'192.0.2.1 - - [14/Jul/2017:02:40:00 +0000] "-" 408 0 "-" "-"\n',
-    b"A" * (3 * LONGEST_LINE) + b"\n",
-    b"B" * (LONGEST_LINE + 1) + b"\n",
+    b"A" * (3 * MAX_LINE) + b"\n",
+    b"B" * (MAX_LINE + 1) + b"\n",
     b"\x00\x01",
 ]
 

@@ -17,7 +17,7 @@ from tables import expect_error
 from ratelimit_mw import Limiter, Rule, load_settings
 from ratelimit_mw.keys.features import INVALID, UNMATCHED
 from ratelimit_mw.keys.key import NO_SECRET, KeyMaker, Secret, parse_key
-from ratelimit_mw.keys.parts import LONGEST, part_of
+from ratelimit_mw.keys.parts import MAX_VALUE, part_of
 from ratelimit_mw.testing import ManualClock
 
 TEXT = "correct horse battery staple"
@@ -292,7 +292,7 @@ def test_a_key_is_parsed_into_its_values(entries: list[str], values: dict[str, A
             expected["endpoint"] = UNMATCHED
             continue
         name, text = parts[0].name, parts[0].compared(features)
-        is_long = text is not INVALID and len(text.encode("utf-8", "surrogatepass")) > LONGEST
+        is_long = text is not INVALID and len(text.encode("utf-8", "surrogatepass")) > MAX_VALUE
         is_digest = text is not INVALID and (secret.covers(parts[0].feature) or is_long)
         expected[name] = secret.digest(name, text) if is_digest else "invalid" if text is INVALID else text
     assert maker.parse(key) == expected

@@ -364,7 +364,7 @@ def test_an_event_loop_gets_the_same_answers() -> None:
 
 def test_a_service_looks_at_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """It decides requests at the same time. A command looks at all keys."""
-    monkeypatch.setattr("ratelimit_mw.operations.clients._MOST_PAGES", 0)
+    monkeypatch.setattr("ratelimit_mw.operations.clients._MAX_PAGES", 0)
     shop = Shop(BANNING)
     shop.hit("/", 4, ip="192.0.2.7")
     for name, fields, rows in (("bans", {}, "bans"), ("inspect", {"rejected": True}, "keys")):

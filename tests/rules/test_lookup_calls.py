@@ -37,7 +37,7 @@ def test_an_expired_result_is_used_while_it_is_looked_up_again() -> None:
 
 def test_a_request_does_not_wait_for_a_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """An async function is cancelled. The next requests do not call it, for a second."""
-    monkeypatch.setattr(lookup, "_LONGEST", 0.01)
+    monkeypatch.setattr(lookup, "_MAX_CALL", 0.01)
     clock, calls = ManualClock(1_000_000.0), []
 
     async def forever(user: str) -> str:
@@ -71,7 +71,7 @@ async def test_a_blocking_function_does_not_block_the_event_loop(monkeypatch: py
     gate.set()
     assert [str(decision.quota) for decision in (await waiting).decisions] == ["9/minute"]
     gate.clear()
-    monkeypatch.setattr(lookup, "_LONGEST", 0.01)
+    monkeypatch.setattr(lookup, "_MAX_CALL", 0.01)
     assert (await build(limits_of).ahit({"user": "bob"})).unavailable
     gate.set()
 

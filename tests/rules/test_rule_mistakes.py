@@ -8,7 +8,7 @@ from tables import case, expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.errors import error_path
-from ratelimit_mw.keys.features import OF_ALL_CLIENTS
+from ratelimit_mw.keys.features import SHARED_FEATURES
 from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.rules.options import RuleDefaults
 
@@ -65,7 +65,7 @@ OTHERS: tuple[tuple[dict[str, Any], str], ...] = (
         for name in ("", "../etc/passwd", "\0", "/etc", 3, None, [1])
     ),
     ({"ban": BAN, "key": []}, "ban: key = [] is the same for many clients, so one would ban the others"),
-    *(({"ban": BAN, "key": [name]}, f"ban: key = ['{name}'] is the same") for name in sorted(OF_ALL_CLIENTS)),
+    *(({"ban": BAN, "key": [name]}, f"ban: key = ['{name}'] is the same") for name in sorted(SHARED_FEATURES)),
     ({"ban": BAN, "key": ["endpoint", "host"]}, "ban: key = ['endpoint', 'host'] is the same"),
     ({"ban": BAN, "key": ["user|endpoint"]}, "ban: key = ['user|endpoint'] is the same"),
     ({"ban": BAN, "limits": "2 concurrent", "wait": "1s"}, "ban: cannot be combined with wait"),

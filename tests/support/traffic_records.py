@@ -18,9 +18,9 @@ NOW = 1_767_268_820
 def limit_to(patch: pytest.MonkeyPatch, *, clients: int = 1_000, events: int = 10_000) -> None:
     """Give the buckets of logs room for few events, and for twice as many clients of an event."""
     for module in (counts, traffic_log):
-        patch.setattr(module, "MOST_CLIENTS", clients)
+        patch.setattr(module, "MAX_CLIENTS", clients)
     for module in (counts, redis, sqlite):
-        patch.setattr(module, "MOST_EVENTS", events)
+        patch.setattr(module, "MAX_EVENTS", events)
 
 
 class Record(NamedTuple):

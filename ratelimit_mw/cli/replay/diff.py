@@ -21,7 +21,7 @@ from .report import ReplayReport, compare
 from .simulation import Simulation
 
 _CHANGES: Final = {"newly_rejected": "newly rejected", "newly_allowed": "newly allowed"}
-_OF_RULES: Final = ("rules", "limits", "$schema")
+_RULE_SETTINGS: Final = ("rules", "limits", "$schema")
 _URLS: Final = ("store", "traffic_log")
 _SETTINGS: Final = "(settings)"
 
@@ -88,7 +88,10 @@ def _texts(settings: Settings) -> dict[str, tuple[list[str], str]]:
     """Return the text of each rule by name, and of the other settings, each with its place."""
     data, place_of = read(Path(settings.source), {}), places_in(settings.source)
     return {
-        _SETTINGS: (_lines({name: value for name, value in data.items() if name not in _OF_RULES}), settings.source),
+        _SETTINGS: (
+            _lines({name: value for name, value in data.items() if name not in _RULE_SETTINGS}),
+            settings.source,
+        ),
         **{
             rule.name or f"rule-{i + 1}": (_lines(_options(rule)), place_of(rule.place.path))
             for i, rule in enumerate(settings.rules)

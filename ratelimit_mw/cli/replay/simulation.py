@@ -22,7 +22,7 @@ from ..output import Failure
 from ..source import Source, request_of
 
 _ALWAYS_LOGGED: Final = ("ip", "method", "path")
-_OF_ROUTES: Final = ("endpoint", "view")
+_ROUTE_FEATURES: Final = ("endpoint", "view")
 """The features that only the routes of an application give."""
 _QUERY: Final = "query:"
 _KNOWN_CLIENTS: Final = 100_000
@@ -102,7 +102,7 @@ class Simulation:
             yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
         if slots := [rule.name for rule in self.rules if any(limit.quota.concurrent for limit in rule.all_limits())]:
             yield f"requests end at once in the replay, so concurrency limits reject none for {', '.join(slots)}"
-        given = {*_ALWAYS_LOGGED, *parser.found, *(_OF_ROUTES if is_app else ())}
+        given = {*_ALWAYS_LOGGED, *parser.found, *(_ROUTE_FEATURES if is_app else ())}
         families = (_QUERY, "path:") if is_app else (_QUERY,)
         for feature, users in source.rules_by_feature().items():
             for part in dict.fromkeys(attributes.get(feature, [feature])):
@@ -149,7 +149,7 @@ def _attributes_of(rules: Iterable[CompiledRule]) -> dict[str, list[str]]:
 def _check_routes(source: Source) -> None:
     views = [rule.name for rule in source.rules.rules if any(rule.source.matches.views)]
     by_feature = {"view": views, **source.rules_by_feature()}
-    for name in _OF_ROUTES:
+    for name in _ROUTE_FEATURES:
         if users := by_feature.get(name):
             hint = "Only an application knows its routes: ratelimit-mw replay --app MODULE:APP"
             raise Failure(f"a log does not contain the {name}, which {', '.join(users)} needs. {hint}")

@@ -52,11 +52,11 @@ class Gateway(NamedTuple):
 
 
 _HOP: Final = "connection|content-length|keep-alive|te|transfer-encoding|upgrade"
-_OF_GO: Final = re.compile(f"{_HOP}|proxy-.*|trailer")  # the library of Traefik and Caddy
-_OF_NGINX: Final = re.compile(f"{_HOP}|expect|forwarded|.*[^a-z0-9-].*")  # such as x_api_key
-_FORWARDED: Final = Gateway(b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host", True, _OF_GO)
+_DROPPED_BY_GO: Final = re.compile(f"{_HOP}|proxy-.*|trailer")  # the library of Traefik and Caddy
+_DROPPED_BY_NGINX: Final = re.compile(f"{_HOP}|expect|forwarded|.*[^a-z0-9-].*")  # such as x_api_key
+_FORWARDED: Final = Gateway(b"x-forwarded-method", b"x-forwarded-uri", b"x-forwarded-host", True, _DROPPED_BY_GO)
 GATEWAYS: Final = {
-    "nginx": Gateway(b"x-original-method", b"x-original-uri", b"host", False, _OF_NGINX),
+    "nginx": Gateway(b"x-original-method", b"x-original-uri", b"host", False, _DROPPED_BY_NGINX),
     "traefik": _FORWARDED,
     "caddy": _FORWARDED,
 }

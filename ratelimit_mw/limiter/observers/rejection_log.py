@@ -10,7 +10,7 @@ from ...clock import monotonic
 from ...runtime.forksafe import create_lock
 from .events import Event, RequestOutcomes
 
-_MOST_LINES: Final = 10  # per second
+_MAX_LINES: Final = 10  # per second
 _LONG: Final = 100.0  # seconds, from which the log leaves out their fraction
 _log = logging.getLogger("ratelimit_mw.events")
 
@@ -28,7 +28,7 @@ class _Lines:
         with self._lock:
             if (now := monotonic()) >= self._began + 1:
                 self._began, self._lines = now, 0
-            if self._lines >= _MOST_LINES:
+            if self._lines >= _MAX_LINES:
                 self._left_out += 1
                 return None
             self._lines += 1

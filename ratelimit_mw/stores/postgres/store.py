@@ -29,7 +29,7 @@ from ..wire import ReplyError
 from .address import PostgresAddress
 from .sessions import connect, open_connection
 
-_LONGEST_NAME: Final = 500  # bytes; an index takes a few more
+_MAX_NAME: Final = 500  # bytes; an index takes a few more
 _HASHED: Final = b"\xff"
 """The start of the names that are not listed. No text in UTF-8 begins with the byte 255."""
 _TOMBSTONE_US: Final = 60_000_000
@@ -58,7 +58,7 @@ def _number(data: bytes | None) -> int:
 def _name_of(key: str) -> bytes:
     """Return the name of a key in the table. The name of the empty key, which ``ping`` writes, is not listed."""
     name = key.encode("utf-8", "surrogatepass")
-    return name if 0 < len(name) <= _LONGEST_NAME else _HASHED + blake2b(name, digest_size=32).digest()
+    return name if 0 < len(name) <= _MAX_NAME else _HASHED + blake2b(name, digest_size=32).digest()
 
 
 class PostgresCall(StoreCall):

@@ -16,9 +16,9 @@ from ..wire import Flight, resolve
 from .call import RedisCall, commands_of, frame_of, receive
 from .errors import NotRunError, timed_out
 
-_MOST: Final = 256  # requests in a flight: about a millisecond of the server's time
+_MAX_FLIGHT: Final = 256  # requests in a flight: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting requests get a flight of their own while others are out
-_MOST_FLIGHTS: Final = 4
+_MAX_FLIGHTS: Final = 4
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
 Commands = Sequence[Sequence[RedisCall]]
@@ -52,7 +52,7 @@ class Batcher:
         if not self._is_checked:
             self._is_checked = True
             self._clock.check(self._give_up)
-        if not self._out or (len(self._waiting) >= _WORTHWHILE and self._out < _MOST_FLIGHTS):
+        if not self._out or (len(self._waiting) >= _WORTHWHILE and self._out < _MAX_FLIGHTS):
             self._flush_soon()
         return future
 
@@ -96,7 +96,7 @@ class Batcher:
         # Without a cluster, half of them, so that server and process work at one time. Requests over several servers
         # come back together, and larger flights save a tenth of the processor time.
         share = len(waiting) if self._is_cluster else max(_WORTHWHILE, (len(waiting) + 1) // 2)
-        for request in waiting[: min(_MOST, share)]:
+        for request in waiting[: min(_MAX_FLIGHT, share)]:
             _, deadline, future = request
             if not least <= deadline <= most:
                 break

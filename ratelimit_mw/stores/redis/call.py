@@ -36,7 +36,7 @@ SWAP: Final = read_script("swap.lua")
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
-_MOST_PACKED: Final = 1_000
+_MAX_PACKED: Final = 1_000
 _limit_of: Final = itemgetter(0)
 _limit_and_cost: Final = itemgetter(0, 2)
 
@@ -199,7 +199,7 @@ def _ends_of(operation: Operation) -> tuple[bytes, bytes] | None:
         # The cost of slots has their id, and a calendar the windows of the time.
         if any(hit.limit.quota.concurrent or hit.limit.quota.calendar for hit in operation.items):
             return None
-        if len(_ends) >= _MOST_PACKED:
+        if len(_ends) >= _MAX_PACKED:
             _ends.clear()
         script, (argument,) = pack_operations((operation,))
         count = len(operation.names)

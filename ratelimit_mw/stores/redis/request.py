@@ -20,7 +20,7 @@ from .call import CORRECT, HIT, PEEK, SWAP, Kind, Operation, RedisCall, have_lua
 from .errors import MovingSlotError, NotRunError, as_store_error
 from .script import PACKED
 
-_MOST_GRACE: Final = 0.01  # seconds: refunds get this time after a server was silent for the whole budget
+_MAX_GRACE: Final = 0.01  # seconds: refunds get this time after a server was silent for the whole budget
 _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 """The characters with a meaning in the pattern of SCAN."""
 _LEAST_MS: Final = 1_000
@@ -209,7 +209,7 @@ class RedisRequest:
 
         The request is rejected or has failed.
         """
-        self.deadline = max(self.deadline, self.driver.clock.now + min(self._timeout / 5, _MOST_GRACE))
+        self.deadline = max(self.deadline, self.driver.clock.now + min(self._timeout / 5, _MAX_GRACE))
         unknown = [each for each in decided if type(each.result) is StoreError]
         if consume:
             self._store.lost_refunds += count_hits([hit for each in unknown for hit in each.items if hit.cost != 0])

@@ -31,13 +31,13 @@ from .login import log_in
 from .slot_map import NO_SERVER, SlotMap
 
 Calls = dict[Server, list[RedisCall]]
-_MOST_HOPS: Final = 6
+_MAX_HOPS: Final = 6
 _MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
 _UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
 """Replies of a server that may have lost its slots to another one, and that may not know it."""
 _UNKNOWN: Final = "Redis: no known server of the cluster has the slot of a key"
 _ENDLESS: Final = (
-    f"Redis: the servers of the cluster redirect to each other after {_MOST_HOPS} redirects."
+    f"Redis: the servers of the cluster redirect to each other after {_MAX_HOPS} redirects."
     " Check remap, or wait until the cluster agrees"
 )
 _FACTS_SECONDS: Final = 1.5
@@ -132,7 +132,7 @@ class Router:
 
     async def _follow(self, left: Calls, deadline: float) -> None:
         """Send calls to their servers, and then to those that these redirect to."""
-        for _ in range(_MOST_HOPS):
+        for _ in range(_MAX_HOPS):
             if not left:
                 return
             left = await self._send(left, deadline)

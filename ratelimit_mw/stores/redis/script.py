@@ -34,7 +34,7 @@ class LuaAlgorithm:
 _BUCKET: Final = LuaAlgorithm("Bucket", "bucket", "Packed", ("amount", "period", "limit"))
 _SERIES: Final = LuaAlgorithm("TieredWindow", "window_log", "Rows", ("amount", "period", "precision", "span"))
 _WINDOW: Final = LuaAlgorithm("FixedWindow", "fixed_window", "Packed", ("limit", "period", "alignment"))
-_MOST_LIMITS: Final = 10_000
+_MAX_LIMITS: Final = 10_000
 
 # By exact class: a subclass may decide differently.
 _ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {
@@ -89,7 +89,7 @@ class PackedLimits(dict[Limit, Any]):
     """
 
     def __missing__(self, limit: Limit) -> Any:
-        if len(self) >= _MOST_LIMITS:
+        if len(self) >= _MAX_LIMITS:
             self.clear()
         lua = _ALGORITHMS.get(type(limit.algorithm))
         if lua is None:
