@@ -70,9 +70,10 @@ class RateLimitMiddleware:
         self.app = app
         self.before_user = before_user
         try:
-            adapter = {"user": lambda request: asgi_user(request, self.http_limiter)}
-            arguments = settings, limiter, features or {}, rejection, adapter, options
-            self.http_limiter = http_limiter = HttpLimiter(*arguments, routes=True, before_user=before_user)
+            user = {"user": lambda request: asgi_user(request, self.http_limiter)}
+            self.http_limiter = http_limiter = HttpLimiter(
+                settings, limiter, features or {}, rejection, user, options, routes=True, before_user=before_user
+            )
             if isfunction(app) and not (before_user or is_of_framework(app)):  # others may get routes until they start
                 http_limiter.adopt(
                     check=lambda limits: check_no_views(limits.rules, http_limiter.functions.may_provide)

@@ -189,7 +189,7 @@ class ASGIAdmission(Admission):
         Code of the application sends it by its own ``send``.
         """
         index, custom = self.request.index, None
-        if self.limits.custom_rejection is not None or (index is not None and index.handling is not None):
+        if self.limits.custom_rejection is not None or (index is not None and index.handler_app is not None):
             custom = await self._custom_response(receive)
         if not custom:
             prepared, send = self.rejection(), send or self.server_send
@@ -213,4 +213,4 @@ class ASGIAdmission(Admission):
             return await response if inspect.isawaitable(response) else response
         if self.native["type"] != "http":
             return None
-        return await own_response(request.index.handling, verdict, self.native, receive)
+        return await own_response(request.index.handler_app, verdict, self.native, receive)

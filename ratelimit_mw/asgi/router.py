@@ -37,7 +37,7 @@ class AppRoute(Route):
 
     Args:
         entry: The framework's own object.
-        made: The object before its router was included; else ``entry``.
+        original: The object before its router was included; else ``entry``.
         table: The routes of its router.
     """
 
@@ -45,9 +45,9 @@ class AppRoute(Route):
     below: "RouteTable | None" = None
     """The routes of the application below a path or host, where they can be read."""
 
-    def __init__(self, entry: Any, made: Any, table: "RouteTable") -> None:
+    def __init__(self, entry: Any, original: Any, table: "RouteTable") -> None:
         self.entry, self.table = entry, table
-        self.matches, self.is_plain = _matches_of(entry, made)
+        self.matches, self.is_plain = _matches_of(entry, original)
         """Its ``matches``, and whether that is the framework's, which asks for nothing but path, method and host."""
         self.is_host = hasattr(entry, "host_regex")
         is_mount = getattr(entry, "endpoint", None) is None
@@ -98,7 +98,7 @@ class RouteTable:
         self.app, self.router = app, router_of(app)
         self.pattern, self.parameters, self.name = pattern, parameters, name
         self.routers = (*above, self.router)
-        self._routes = [AppRoute(entry, made, self) for entry, made in entries_of(self.router)]
+        self._routes = [AppRoute(entry, original, self) for entry, original in entries_of(self.router)]
         self._table = PathTable((number, route.shape) for number, route in enumerate(self._routes))
 
     def all_routes(self) -> Iterator[AppRoute]:
@@ -176,14 +176,14 @@ def routers_in(router: Any) -> Iterator[Any]:
             yield from routers_in(included)
 
 
-def _matches_of(entry: Any, made: Any) -> tuple[Callable[[Scope], tuple[Any, Scope]], bool]:
+def _matches_of(entry: Any, original: Any) -> tuple[Callable[[Scope], tuple[Any, Scope]], bool]:
     """Return a function that asks a route whether it matches, and whether it is the framework's own."""
-    asked = made if getattr(entry, "original_route", None) is made else entry  # included, of FastAPI's class
+    asked = original if getattr(entry, "original_route", None) is original else entry  # included, of FastAPI's class
     is_plain = is_of_framework(next(cls for cls in type(asked).__mro__ if "matches" in vars(cls)))
     if is_plain or asked is entry:
         return entry.matches, is_plain
     context = {"effective_route_context": entry}
-    return lambda scope: made.matches({**scope, "fastapi": {**scope.get("fastapi", {}), **context}}), False
+    return lambda scope: original.matches({**scope, "fastapi": {**scope.get("fastapi", {}), **context}}), False
 
 
 def _is_within_segment(convertor: object) -> bool:

@@ -26,17 +26,15 @@ _MAX_KEY: Final = 256
 class RouteIndex:
     """The routes of an application or router, with those of its mounts. Raises ``ConfigError`` for marks out of place.
 
-    ``is_outermost``: no other router is around it.
+    ``is_outermost``: no other router is around it. ``served``: the application that the middleware serves.
     """
 
-    start: object = None
-    """The router or application by which a request finds this index."""
-    handling: Any = None
-    """The application that the middleware serves, where it has error handlers of its own."""
-
-    def __init__(self, app: Any, is_outermost: bool) -> None:
+    def __init__(self, app: Any, is_outermost: bool, served: Any, start: object) -> None:
         self.app = app
         self._is_outermost = is_outermost
+        self.handler_app = served if served is not None and has_handlers(served) else None
+        """The application that the middleware serves, where it has error handlers of its own."""
+        self._start = start  # requests find this index by its id, which another object could get if it ended
         self._root: str = getattr(app, "root_path", "")
         """The root path that FastAPI sets when it is called, instead of the server's."""
         self._table = RouteTable(app)
@@ -139,25 +137,24 @@ class Applications:
         if index is not None and index.is_current():
             return index
         if self.has_routes:
-            index = self._read(scope)
+            index = self._read(scope, start)
             if index is None:
                 self._http_limiter.adopt_no_routes()
                 self.has_routes = False
             else:
                 self._adopt(index)
-                index.start, self._by_start[id(start)] = start, index
+                self._by_start[id(start)] = index
             warn_at_start(self._http_limiter)
         return index
 
-    def _read(self, scope: Mapping[str, Any]) -> RouteIndex | None:
+    def _read(self, scope: Mapping[str, Any], start: object) -> RouteIndex | None:
         """Read the routes at the start, and again when a router has others."""
         outermost = application_behind(_outer_router(scope))
         app = application_behind(scope.get("app")) or application_behind(self._app)
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
-                index = RouteIndex(root, is_outermost)
+                index = RouteIndex(root, is_outermost, app, start)
                 if app is None or index.contains(app):
-                    index.handling = app if has_handlers(app) else None
                     return index
         return None
 
