@@ -49,7 +49,7 @@ def _precision(value: Any) -> Builder:
 
 
 def _sliding_window(quota: Quota) -> Algorithm:
-    """The log for a small amount, for which the counter would round down to a fixed window, else the counter."""
+    """Return the log for a small amount, for which the counter would round down to a fixed window, else the counter."""
     return (SlidingWindowLog if quota.amount <= MAX_EXACT else SlidingWindowCounter)(quota)
 
 

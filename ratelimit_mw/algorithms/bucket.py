@@ -40,7 +40,7 @@ class Bucket(Algorithm):
         return -(-(consumed * self.period + part) // self.amount)
 
     def _drain(self, state: tuple[int, int, int, int], now: int) -> tuple[int, int, int, int]:
-        """The state as of ``now``, or as of its own time when that is later."""
+        """Return the state as of ``now``, or as of its own time when that is later."""
         at, consumed, part, began = state
         if now <= at:
             return state
@@ -99,7 +99,7 @@ class LeakyBucketQueue(LeakyBucket):
         return self._lower(self._drain(state, now), cost * self.period)
 
     def _is_last(self, state: tuple[int, int, int, int], consumed: Charge) -> bool:
-        """Whether no later departure depends on this hit: the queue ends where the hit ends.
+        """Return whether no later departure depends on this hit: the queue ends where the hit ends.
 
         The ends are compared in units of 1/N microsecond. ``delay_us`` was rounded up, so the hit's end is known to
         less than N units. One more hit moves the end by P units, so it is not known when N is larger than P.

@@ -55,13 +55,13 @@ class SlidingWindowCounter(Algorithm):
         return start + self.period + self._weighs_at_most(current, room) - now if room >= 0 else None
 
     def _fresh_at(self, start: int, at: int, previous: int, current: int) -> int:
-        """The time from which all counts weigh 0."""
+        """Return the time from which all counts weigh 0."""
         if current:
             return start + self.period + self._weighs_at_most(current, 0)
         return max(at, start + self._weighs_at_most(previous, 0)) if previous else at
 
     def _weighs_at_most(self, count: int, room: int) -> int:
-        """The first time in a window at which the previous one, of ``count``, weighs at most ``room``."""
+        """Return the first time in a window at which the previous one, of ``count``, weighs at most ``room``."""
         return max(0, self.period - 1 - ((room + 1) * self.period - 1) // count)
 
     def charge(self, state: State, now: int, cost: int) -> State:
@@ -81,7 +81,7 @@ class SlidingWindowCounter(Algorithm):
 
 
 def _roll(state: tuple[int, int, int, int, int], now: int, period: int) -> tuple[int, int, int, int, int]:
-    """The state as of ``now``, or as of its own time when that is later."""
+    """Return the state as of ``now``, or as of its own time when that is later."""
     start, at, previous, current, began = state
     if now <= at:
         return state

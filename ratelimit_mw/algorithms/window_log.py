@@ -55,13 +55,13 @@ class Series(NamedTuple):
 
     @staticmethod
     def from_entries(entries: Iterable[tuple[int, int]], state: Series | None = None) -> Series | None:
-        """The series ``state`` with later entries; None without any."""
+        """Return the series ``state`` with later entries; None without any."""
         for bucket, cost in entries:
             state = Series.single(bucket, cost) if state is None else state.with_cost(bucket, cost)
         return state
 
     def since(self, horizon: int) -> Series:
-        """The series without the buckets up to ``horizon``. The columns do not change."""
+        """Return the series without the buckets up to ``horizon``. The columns do not change."""
         buckets, totals, start, end, _, last, total = self
         if last <= horizon:
             return Series.single(last, 0)
@@ -71,17 +71,17 @@ class Series(NamedTuple):
         return _new(Series, (buckets, totals, start, end, totals[start - 1], last, total))
 
     def newest(self, cost: int) -> Series:
-        """The newest buckets that together reach ``cost``."""
+        """Return the newest buckets that together reach ``cost``."""
         start = bisect_right(self.totals, self.total - cost, self.start, self.end)
         return self._replace(start=start, base=self._total_before(start))
 
     def bucket_at(self, total: int) -> int:
-        """The bucket in which the running total reaches ``total``."""
+        """Return the bucket in which the running total reaches ``total``."""
         place = bisect_left(self.totals, total, self.start, self.end)
         return self.buckets[place] if place < self.end else self.open
 
     def with_cost(self, bucket: int, cost: int) -> Series:
-        """The series with ``cost`` more in ``bucket``, the open one or a later one."""
+        """Return the series with ``cost`` more in ``bucket``, the open one or a later one."""
         buckets, totals, start, end, base, last, total = self
         if bucket == last or total == base:
             return _new(Series, (buckets, totals, start, end, base, bucket, total + cost))
@@ -93,14 +93,14 @@ class Series(NamedTuple):
         return _new(Series, (buckets, totals, start, end + 1, base, bucket, total + cost))
 
     def _copy(self) -> Series:
-        """The same series in columns of its own."""
+        """Return the same series in columns of its own."""
         own = slice(self.start, self.end)
         buckets = self.buckets[own]
         totals = array("q", [total - self.base for total in self.totals[own]])
         return _new(Series, (buckets, totals, 0, len(buckets), 0, self.open, self.total - self.base))
 
     def without(self, bucket: int, cost: int) -> Series | None:
-        """The series with ``cost`` less in ``bucket``, if that is in the window; None when it is empty then.
+        """Return the series with ``cost`` less in ``bucket``, if that is in the window; None when it is empty then.
 
         Earlier buckets stay in their columns, so the time grows only with the number of later buckets.
         """
@@ -173,7 +173,7 @@ class TieredWindow(Algorithm):
         return None if state is None else state.without(consumed.at_us // self.precision, cost)
 
     def dump(self, state: Series) -> bytes:
-        """The total before the window, the number of each bucket, the running total up to each: 8 bytes each."""
+        """Return the total before the window, the number of each bucket, the running total up to each: 8 bytes each."""
         if state.total > _REBASED_ABOVE:
             state = state._copy()
         own = slice(state.start, state.end)
@@ -224,7 +224,7 @@ class RejectionCountingLog(SlidingWindowLog):
 
 
 def _default_precision(period: int) -> int:
-    """The largest of 1 h, 1 min and 1 s that goes into the period at least 60 times, else a hundredth of it."""
+    """Return the largest of 1 h, 1 min and 1 s that goes into the period at least 60 times, else a hundredth of it."""
     for size in (3600 * SECOND, 60 * SECOND, SECOND):
         if period % size == 0 and period // size >= 60:
             return size

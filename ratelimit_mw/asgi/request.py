@@ -145,7 +145,7 @@ class ASGIAdmission(Admission):
         """The ``send`` of the server."""
 
     def build_current_request(self) -> ASGIRequest:
-        """The request with what the layers inside have added to its scope. Mounts have changed its path."""
+        """Return the request with what the layers inside have added to its scope. Mounts have changed its path."""
         before = self.request
         place = {name: before.native.get(name, none) for name, none in _PLACE.items()}
         request = ASGIRequest({"method": before.method, **self.native, **place})  # a WebSocket's scope has no method

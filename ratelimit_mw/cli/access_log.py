@@ -76,14 +76,14 @@ class LogEntry(NamedTuple):
     format: str = ""
 
 
-def text_of(line: bytes | str) -> str:
+def decode_line(line: bytes | str) -> str:
     """Return a line as text, without a byte order mark. Bytes that are not UTF-8 become the replacement character."""
     if len(line) > MAX_LINE and len(line.rstrip()) > MAX_LINE:
         raise InvalidLineError(f"longer than {MAX_LINE:,} bytes")
     return line if isinstance(line, str) else line.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-def client_of(text: str | None) -> str | None:
+def parse_clients(text: str | None) -> str | None:
     """Return the client, or the list of X-Forwarded-For. A proxy adds to its right, so an address must be there."""
     if text is None or "," not in text:
         return parse_client(text)

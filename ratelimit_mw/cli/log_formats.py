@@ -23,16 +23,16 @@ from .access_log import (
     InvalidLineError,
     LogEntry,
     RequestTarget,
-    client_of,
+    decode_line,
     is_address,
     is_host_name,
     parse_client,
+    parse_clients,
     parse_field,
     parse_request,
     parse_status,
     parse_target,
     parse_time,
-    text_of,
     unescape,
 )
 
@@ -174,7 +174,7 @@ class LineParser:
         self.found: set[str] = set()
 
     def __call__(self, line: bytes | str) -> LogEntry:
-        entry = self._parse(self._without_prefix(text_of(line)))
+        entry = self._parse(self._without_prefix(decode_line(line)))
         self.found.update(entry.features, ["host"] if entry.target.host else [])
         return entry
 
@@ -251,7 +251,7 @@ def _entry_of(match: re.Match[str], name: str, line: _Line, groups: Mapping[str,
             name += " with X-Forwarded-For"
             features[FORWARDED_FOR] = unescape(forwarded)
     else:
-        client = client_of(parse_field(found["client"]))
+        client = parse_clients(parse_field(found["client"]))
     time = found["time"] or line.time
     if not time:
         fix = "Read the log of its container or journalctl -o short-iso, or begin its format with %(asctime)s in UTC"
@@ -306,7 +306,7 @@ class LogFields:
         method, target = self._request(fields)
         values = ((each, _feature(each, self._find(fields, each))) for each in self._features)
         return LogEntry(
-            client_of(_joined(self._required(fields, "ip"))),
+            parse_clients(_joined(self._required(fields, "ip"))),
             _seconds(self._required(fields, "time")),
             method,
             target,

@@ -116,7 +116,7 @@ def open_limiter(source: Source, with_log: bool = False, may_be_memory: bool = F
     if not (with_log or may_be_memory) and redacted_url(store).startswith(("memory:", "MemoryStore")):
         shared = "a store that processes share, such as redis://localhost:6379/0, or use the dashboard or the admin API"
         raise Failure(_IN_MEMORY.format("the store", shared))
-    settings = settings.replaced(store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
+    settings = settings.replace(store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
     limiter = Limiter((), store, own.clocks.own if own else None, settings)
     limiter.config.rules = source.rules
     try:

@@ -77,7 +77,7 @@ class Source:
     @classmethod
     def from_settings(cls, source: SettingsFile) -> "Source":
         settings = load_settings(source)
-        of_rules = settings.replaced(enabled=True).of_rule_set  # a command shows what the rules do where they are on
+        of_rules = settings.replace(enabled=True).of_rule_set  # a command shows what the rules do where they are on
         rules = RuleSet(settings.rules, **of_rules).without_amendments()
         return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
 

@@ -40,7 +40,7 @@ def token_of(request: Request) -> tuple[str, str]:
     return token, f"{_COOKIE}={token}; HttpOnly; SameSite=Strict"
 
 
-def result_of(query: str) -> str:
+def result_message(query: str) -> str:
     """Return the message of the page after the operation that the query names; "" without one."""
     fields = parse_pairs(query) or {}
     done, unchanged = ([*fields.get(name, ()), ""][0] for name in ("done", "unchanged"))

@@ -18,7 +18,7 @@ from ..http.request import Request
 from ..http.token import CHALLENGE, has_token, start_token
 from ..limiter.limiter import Limiter
 from ..operations.overview import function_name
-from .changes import change, is_own_form, read_form, result_of, token_of
+from .changes import change, is_own_form, read_form, result_message, token_of
 from .data import forget_store, read_data
 from .page import ASSETS, STATIC, dashboard_page, message_page, read_asset, templates
 from .view import parse_view
@@ -200,7 +200,7 @@ def _show(mount: Mount, limiter: Limiter, request: Request, path: str) -> PageRe
     if path == _DATA:
         return _json(200, data)
     token, cookie = token_of(request) if mount.writes else (None, "")
-    page = dashboard_page(data, view, token, result_of(request.query_string))
+    page = dashboard_page(data, view, token, result_message(request.query_string))
     return _build(200, _HTML, page, **({"Set_Cookie": cookie} if cookie else {}))
 
 

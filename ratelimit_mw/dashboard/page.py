@@ -99,7 +99,7 @@ def shown(value: Any, form: str) -> str:
         case "clock":
             return str(value[11:19])
         case "lines":
-            return _marked(map(_cut, value))
+            return _lines_html(map(_cut, value))
     return _cut(value)
 
 
@@ -125,7 +125,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _marked(lines: Iterable[str]) -> str:
+def _lines_html(lines: Iterable[str]) -> str:
     """Return lines below each other, as HTML."""
     from markupsafe import Markup, escape
 

@@ -210,13 +210,13 @@ def _show_ban(shown: list[Decision], own: Sequence[int], ban: BanLimit, decision
             each.reset_us = max(each.reset_us, 0 if each.allowed else each.retry_us or 0)
         return
     for i in own:
-        shown[i] = _banned(shown[i], decision, left)
+        shown[i] = _with_ban(shown[i], decision, left)
     if not own:  # the ban was known without the limits
         hit = (ban.shown, ban.shown.key_of(ban, decision.hit[1]), decision.hit[2])
-        shown.append(_banned(Decision(True, 0, 0, 0, decision.at_us, 0, hit), decision, left))
+        shown.append(_with_ban(Decision(True, 0, 0, 0, decision.at_us, 0, hit), decision, left))
 
 
-def _banned(own: Decision, ban: Decision, left: int) -> Decision:
+def _with_ban(own: Decision, ban: Decision, left: int) -> Decision:
     """Return the decision of a limit during a ban. A wait for the limit itself may be longer."""
     retry = None if own.retry_us is None else max(left, own.retry_us)
     retry, reset = 0 if ban.allowed else retry, max(left, own.reset_us)

@@ -509,7 +509,7 @@ class Limit:
         """Return a key of this limit, and the key of the ban of its rule for the same client."""
         return [key] if self.ban is None else [key, self.ban.key_of(self, key)]
 
-    def capped(self, estimate: int) -> int:
+    def cap(self, estimate: int) -> int:
         """Return the cost of an estimate, which a client may choose: at most what can pass at once. A slot is one."""
         return 1 if self.quota.concurrent else min(estimate, self.limit, self.quota.floor or self.limit)
 

@@ -71,7 +71,7 @@ class Receipt:
             ]
 
     def due(self, decision: Decision) -> int | None:
-        """The stated cost of a rule, 0 for an outcome that does not count. A request that has ended holds no slots."""
+        """Return the stated cost of a rule, 0 for an outcome that does not count. An ended request holds no slots."""
         limit = decision.source
         stated = self.stated.get(limit.rule)
         if limit.quota.concurrent:
@@ -131,7 +131,7 @@ class Receipt:
             ]
 
     def _open_charges(self) -> list[tuple[Decision, list[OpenCharge]]]:
-        """The charges of each decision that consumed. Built on first use."""
+        """Return the charges of each decision that consumed. Built on first use."""
         if self._charges is None:
             decisions = [d for d in self._decisions if self._has_consumed and d.allowed and not d.hit[0].sheds]
             self._charges = [(d, [OpenCharge(*charge_of(d))]) for d in decisions]

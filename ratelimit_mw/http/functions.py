@@ -50,7 +50,7 @@ class CheckedFunctions:
         self.must_await = any(map(is_async, functions.values()))
         several = functions.pop(IDENTIFY, None)
         with error_path("features"):
-            self.identify = None if several is None else Identify(several)
+            self.identify = None if several is None else IdentityReader(several)
         self.reads = {name: _with_framework_request(read) for name, read in functions.items()}
         declared = (self.identify.declared or (IDENTIFY,)) if self.identify else ()
         self.may_provide = frozenset((*functions, *declared))
@@ -60,7 +60,7 @@ def _with_framework_request(read: Callable[[Any], Any]) -> Read:
     return lambda request: read(request.for_functions)
 
 
-class Identify:
+class IdentityReader:
     """Reads the features that your function returns. Others are read as if there were no function.
 
     ``declared`` are the names in the ``TypedDict`` that annotates the function. Without one, the function may return

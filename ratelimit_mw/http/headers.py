@@ -115,7 +115,7 @@ class HeaderWriter:
     def _choose(self, decisions: Sequence[Decision], allowed: bool) -> tuple[Sequence[Decision], tuple[Limit, ...]]:
         """Return the decisions to show, and their limits."""
         limits = tuple([decision.hit[0] for decision in decisions])
-        return (decisions, limits) if allowed and limits and self._are_shown[limits] else _shown(decisions, allowed)
+        return (decisions, limits) if allowed and limits and self._are_shown[limits] else _pick(decisions, allowed)
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
         """Return the waits of all decisions that reject, and ``Retry-After`` with the longest of them."""
@@ -167,7 +167,7 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
     return message
 
 
-def _shown(decisions: Iterable[Decision], allowed: bool) -> tuple[Sequence[Decision], tuple[Limit, ...]]:
+def _pick(decisions: Iterable[Decision], allowed: bool) -> tuple[Sequence[Decision], tuple[Limit, ...]]:
     """Return the decisions to show: for an allowed request one of each limit, which a view may have checked often.
 
     It is the newest one, of the key with the least left. A concurrency limit shows only where it rejects, or alone.

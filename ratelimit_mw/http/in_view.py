@@ -15,7 +15,7 @@ from ..decision import Decision, Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
 from ..keys.features import checked_name, is_email
 from ..keys.forms import normalized_email
-from ..rules.names import printable
+from ..rules.names import ascii_name
 from ..rules.plan import Plan
 from ..runtime.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
 from ..testmode import testmode
@@ -70,7 +70,7 @@ class InView(Generic[P, V]):
 
     def __call__(self, *request_and_rules: P.args, **features: P.kwargs) -> V:
         request, rules, given = self._find(*request_and_rules, **features)
-        return cast(V, self._run(self._work(self._call, self._scope_of(request), tuple(map(printable, rules)), given)))
+        return cast(V, self._run(self._work(self._call, self._scope_of(request), tuple(map(ascii_name, rules)), given)))
 
 
 class Check(InView[P, V], Generic[P, V, N]):
@@ -80,17 +80,17 @@ class Check(InView[P, V], Generic[P, V, N]):
 
 
 def ask_rule(request: Any, rule: str, /, **features: Any) -> Asked:
-    """The arguments of ``check``, where the request is one of them."""
+    """Return the arguments of ``check``, where the request is one of them."""
     return request, (rule,), features
 
 
 def ask_rules(request: Any, /, *rules: str, **features: Any) -> Asked:
-    """The arguments of ``usage``, where the request is one of them."""
+    """Return the arguments of ``usage``, where the request is one of them."""
     return request, rules, features
 
 
 def ask(request: Any, /) -> Asked:
-    """The argument of ``verdict``, where it is the request."""
+    """Return the argument of ``verdict``, where it is the request."""
     return request, (), {}
 
 

@@ -51,7 +51,7 @@ class HttpLimits:
         self.custom_rejection = http_limiter.custom_rejection
         """Your function that responds to a rejection."""
         self.before_user = http_limiter.before_user
-        self.settings = http = settings.replaced(**http_limiter.options)
+        self.settings = http = settings.replace(**http_limiter.options)
         """The settings of the limiter with the arguments of the middleware."""
         self.is_observed = self.limiter.is_observed
         self.is_announced = bool(self.limiter.observers.early)

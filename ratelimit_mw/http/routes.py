@@ -15,7 +15,7 @@ from ..keys.features import UNMATCHED
 from ..rules.compiled import CompiledRule
 from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of, merge_marks
 from ..rules.match import METHODS
-from ..rules.names import class_behind, printable
+from ..rules.names import ascii_name, class_behind
 from ..rules.paths import overlap
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
@@ -99,7 +99,7 @@ class Route:
         return {method: self.marks_for(method) for method in self.methods}
 
     def describe(self, methods: Collection[str]) -> str:
-        """The route in words, with its methods when they are not all."""
+        """Return the route in words, with its methods when they are not all."""
         return self.endpoint if len(methods) == len(self.views) else f"{'/'.join(methods)} {self.endpoint}"
 
     def takes(self, methods: Collection[str]) -> bool:
@@ -261,7 +261,7 @@ class ViewNames:
     def name(self, view: object, name: str) -> str:
         """Return the name of a function or a class, whose next route may have this ``name``."""
         if id(view) not in self._names:
-            name = printable(name)
+            name = ascii_name(name)
             self._counts[name] += 1
             self._names[id(view)] = view, name if self._counts[name] == 1 else f"{name}#{self._counts[name]}"
         return self._names[id(view)][1]

@@ -135,7 +135,7 @@ class KeyMaker:
         warn: Callable[[], None] = warn_of_unknown_ip,
     ) -> None:
         self._parts = tuple(entries)
-        compiled = [_entry(parts, endpoint, secret) for parts in self._parts]
+        compiled = [_compile(parts, endpoint, secret) for parts in self._parts]
         self._fallbacks = [fallback for _, fallback in compiled]
         personal = [i for i, parts in enumerate(self._parts) if any(map(_is_personal, parts))]
         if personal:
@@ -290,13 +290,13 @@ class KeyMaker:
         values = self.parse(key)
         for parts in self._parts:
             given = {
-                part.name: self._shown(part, value) for part in parts if (value := part.value(features)) is not None
+                part.name: self._text(part, value) for part in parts if (value := part.value(features)) is not None
             }
             if given and not any(values.get(name) == value for name, value in given.items()):
                 return False
         return bool(values or not self._parts)
 
-    def _shown(self, part: Part, value: Any) -> str:
+    def _text(self, part: Part, value: Any) -> str:
         """Return a value as ``parse`` returns it."""
         text = part.form(value)
         if text is INVALID:
@@ -313,10 +313,10 @@ def _is_personal(part: Part) -> bool:
     return part.feature in ("ip", "user") or is_email(part.feature)
 
 
-def _entry(parts: tuple[Part, ...], endpoint: str, secret: Secret) -> tuple[tuple[_Compiled, ...], _Fallback | None]:
-    """The alternatives, and the part to use when all are missing, which is never digested; None to skip the rule.
+def _compile(parts: tuple[Part, ...], endpoint: str, secret: Secret) -> tuple[tuple[_Compiled, ...], _Fallback | None]:
+    """Return the alternatives of an entry, and its fallback, which is never digested; None to skip the rule.
 
-    An alternative is its name, feature, attribute, shape, form, and whether it is digested. The other part is its name,
+    An alternative is its name, feature, attribute, shape, form, and whether it is digested. A fallback is its name
     and its value.
     """
     values = {"endpoint": endpoint, "view": UNMATCHED, "ip": UNKNOWN_IP}

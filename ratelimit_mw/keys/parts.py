@@ -104,14 +104,14 @@ def part_of(text: object, in_key: bool = True) -> Part:
     >>> part_of("post:id  as int"), part_of("user.id"), part_of("ip/48").feature
     ('form:id as int', 'user.id', 'ip')
     """
-    part = _parsed(text.strip() if isinstance(text, str) else checked_name(text))
+    part = _parse_text(text.strip() if isinstance(text, str) else checked_name(text))
     if not in_key and part.name.startswith("ip/"):
         raise ConfigError(f'expected "ip", whose values may be networks; got {text!r}')
     return part
 
 
 @lru_cache(10_000)
-def _parsed(text: str) -> Part:
+def _parse_text(text: str) -> Part:
     typed = _AS.fullmatch(text)
     written, kind = (typed[1], typed[2]) if typed else (text, "")
     if kind and kind != _RAW and kind not in CANONICAL:
@@ -133,8 +133,8 @@ def _parsed(text: str) -> Part:
     shape = "ip" if exact is _client else "exact" if exact is form is None else "text" * (form is comparison_form)
     part = Part(f"{name} as {kind}" if kind else name)
     part.name, part.feature, part.attribute, part.shape = name, feature, attribute, "" if attribute else shape
-    part.exact = partial(text_of, name) if exact is None else partial(_formed, exact, name)
-    part.form = part.exact if form is None else partial(_formed, form, name)
+    part.exact = partial(text_of, name) if exact is None else partial(_apply_form, exact, name)
+    part.form = part.exact if form is None else partial(_apply_form, form, name)
     return part
 
 
@@ -212,7 +212,7 @@ def as_counted(features: Features, ipv6_prefix: int = 64, has_own_ip: bool = Fal
     return counted
 
 
-def _formed(form: Callable[[str], Any], name: str, value: Any) -> Any:
+def _apply_form(form: Callable[[str], Any], name: str, value: Any) -> Any:
     """Return the form of the text of a value."""
     if type(value) is not str and (value := text_of(name, value)) is INVALID:
         return INVALID

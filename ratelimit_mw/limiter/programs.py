@@ -102,7 +102,7 @@ class Programs:
         return decide
 
     def _client_limits_program(self, plan: Plan, rule: CompiledRule, store: MemoryStore) -> Program:
-        """For limits that differ between clients or times."""
+        """Build a program for limits that differ between clients or times."""
         decide_one, clock, looks_up = self._decide_one, self._clock, plan.looks_up
         key_of, choose, own_cost = rule.build_key, rule.choose, rule.fixed_cost or 0
         decide_hits = self._hits_program(plan, store)
@@ -145,4 +145,4 @@ class Programs:
 
 
 def _defer(_features: Features, _cost: int | None, _request: Any) -> None:
-    """The program of a plan whose requests may wait."""
+    """Decide nothing: the requests of this plan may wait."""

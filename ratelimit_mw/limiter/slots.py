@@ -25,7 +25,7 @@ from ..runtime.heartbeat import Heartbeat
 from .clocks import Clocks
 from .remote.breaker import NotAskedError
 from .remote.store import RequestStore
-from .tasks import Tasks, result_of
+from .tasks import Tasks, future_result
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _CHECK_EVERY: Final = 1.0  # seconds between two checks for slots that were held too long
@@ -149,7 +149,7 @@ class Waiter:
     async def sleep(self, call: Call, seconds: float) -> None:
         """Wait until the request is woken."""
         with suppress(TimeoutError):
-            await result_of(call, self._woken, seconds)
+            await future_result(call, self._woken, seconds)
 
 
 class SlotQueues:

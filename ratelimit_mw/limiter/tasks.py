@@ -57,7 +57,7 @@ async def completed(task: asyncio.Future[Result]) -> Result:
     return task.result()
 
 
-async def result_of(call: Call, future: Future[Result], seconds: float) -> Result:
+async def future_result(call: Call, future: Future[Result], seconds: float) -> Result:
     """Return the result of a thread, or raise ``TimeoutError``: block this thread, or await it on its event loop."""
     if call is blocking_call:
         return future.result(seconds)

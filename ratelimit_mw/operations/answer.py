@@ -61,7 +61,7 @@ def decision_json(decision: Decision, rules: RuleSet) -> dict[str, Any]:
     return {
         "rule": decision.rule or None,
         "client": client_text(decision.key[len(prefix_of(decision.key)) :], decision.rule, rules),
-        "quota": function_of(decision, rules) or str(decision.quota),
+        "quota": limits_function_name(decision, rules) or str(decision.quota),
         "unit": decision.unit,
         "mode": "shadow" if decision.shadow else "enforce",
         "allowed": decision.allowed,
@@ -88,7 +88,7 @@ def override_json(override: ClientOverride, rules: RuleSet) -> dict[str, Any]:
     }
 
 
-def function_of(decision: Decision, rules: RuleSet) -> str:
+def limits_function_name(decision: Decision, rules: RuleSet) -> str:
     """Return the name of the function that returns the limits of a banned client; "" for known limits."""
     rule = rules.by_name.get(decision.rule)
     is_unknown = rule is not None and not rule.limits and decision.source in rule.shown_limits

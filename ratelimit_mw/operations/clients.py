@@ -38,7 +38,7 @@ _MAX_PAGES: Final = 20
 SPELLING: Final = "Check the spelling of the values"
 
 
-def place_of(limiter: Limiter) -> str:
+def describe_store(limiter: Limiter) -> str:
     """Return where the clients of a limiter are, in words."""
     return ", ".join(filter(None, [limiter.settings.source, f"store {redacted_url(limiter.store)}"]))
 
@@ -143,7 +143,7 @@ async def reset(call: Call, limiter: Limiter, rule: RuleName, features: Client) 
         note = f"rule {named.name} has no counts of {client}. {SPELLING}. {hint}"
         return Answer(json, notes=[note.removesuffix(". ")], found_wrong=True)
     rows = list(map(_reset_row, keys))
-    return Answer(json, [Table(f"Reset in {place_of(limiter)}", rows)], _notes_on_workers(limiter, named))
+    return Answer(json, [Table(f"Reset in {describe_store(limiter)}", rows)], _notes_on_workers(limiter, named))
 
 
 def _reset_row(key: Mapping[str, Any]) -> dict[str, Cell]:
@@ -239,7 +239,7 @@ async def bans(
     notes = [] if shown else ["no client is banned now"]
     notes += [f"there are more bans than --limit {limit}. Raise it, or use --rule"] * has_more
     json: dict[str, Any] = {"bans": [decision_json(each, limiter.rules) for each in shown], "has_more": has_more}
-    return Answer(json, [Table(f"Banned in {place_of(limiter)}", list(map(_ban_row, json["bans"])))], notes)
+    return Answer(json, [Table(f"Banned in {describe_store(limiter)}", list(map(_ban_row, json["bans"])))], notes)
 
 
 def _ban_row(ban: Mapping[str, Any]) -> dict[str, Cell]:

@@ -17,10 +17,10 @@ from .arguments import Most, OnlyRule, operation, read_features
 from .clients import (
     ALL_CLIENTS,
     counted,
+    describe_store,
     missing_in_tables,
     next_request,
     pages_of,
-    place_of,
     read_pages,
     secret_hint,
     states_of,
@@ -77,7 +77,7 @@ async def inspect(
         notes.append(f"no {'other ' * bool(search.functions)}client {state} now. {hint}".removesuffix(". "))
     keys = [decision_json(each, limiter.rules) for each in shown]
     json = {"keys": keys, "has_more": has_more}
-    return Answer(json, [Table(place_of(limiter), list(map(_key_row, keys)))], notes, not shown)
+    return Answer(json, [Table(describe_store(limiter), list(map(_key_row, keys)))], notes, not shown)
 
 
 class _KeySearch:

@@ -7,7 +7,7 @@ from ..limiter.limiter import Limiter
 from ..runtime.blocking import Call
 from .answer import Answer, Cell, Table, client_json, override_json, time_text, words_of
 from .arguments import Client, Length, Limits, RuleName, operation
-from .clients import ALL_CLIENTS, SPELLING, named_client, notes_on_interval, place_of
+from .clients import ALL_CLIENTS, SPELLING, describe_store, named_client, notes_on_interval
 
 
 @operation(
@@ -84,4 +84,4 @@ def _override_table(limiter: Limiter, overrides: Iterable[Mapping[str, Any]]) ->
         }
         for each in overrides
     ]
-    return Table(f"Overrides in {place_of(limiter)}", rows)
+    return Table(f"Overrides in {describe_store(limiter)}", rows)

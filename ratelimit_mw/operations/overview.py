@@ -64,7 +64,7 @@ class Overview:
             self.exempt.append(f"{route.describe(methods)} from {exempt}")
 
     def as_json(self, rule: CompiledRule) -> dict[str, Any]:
-        """A rule for programs. Options that have no column of a table are there when the rule has them.
+        """Return a rule for programs. Options that have no column of a table are there when the rule has them.
 
         A place is a decorator, a file and line of the settings, or both.
         """
@@ -108,7 +108,7 @@ class Overview:
         params: Mapping[str, Any],
         features: Features,
     ) -> str:
-        """The first reason why a rule does not apply, "" for none."""
+        """Return the first reason why a rule does not apply, "" for none."""
         match, marks, view = rule.source.matches, set(self._marks.get(rule, ())), to.marks or ViewMarks()
         if not marks.isdisjoint(view.messages):
             return "it limits the messages of the WebSocket"
@@ -142,7 +142,7 @@ class Overview:
         return f"{source} and settings" if rule.name in self._amendments else source
 
     def _applies_to(self, rule: CompiledRule) -> list[str]:
-        """The requests that a rule applies to: those of its views, or one condition per line."""
+        """Return the requests that a rule applies to: those of its views, or one condition per line."""
         match = _match(rule.source.matches)
         if rule not in self._routes:
             return sorted(self._views[rule]) if rule in self._views else _conditions(match)
@@ -152,7 +152,7 @@ class Overview:
 
 
 def row_of(rule: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The lines of each column in a table of rules, from a rule as JSON. Options without a column are at the mode."""
+    """Return the lines of each column of a table, from a rule as JSON. Options without a column are at the mode."""
     options = (f"{name} = {json.dumps(value, default=str)}" for name, value in rule.items() if name not in _SHOWN)
     limits = [rule["limits"]] if isinstance(rule["limits"], str) else rule["limits"]  # a text is a function
     return {
@@ -176,7 +176,7 @@ def _other_limits(rule: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _conditions(match: Mapping[str, Sequence[str]]) -> list[str]:
-    """The conditions on requests, one per line."""
+    """Return the conditions on requests, one per line."""
     place = f"{'/'.join(match['methods'])} {_either(match['path'])}".strip()
     others = [
         f"{name} {_either(value or repr(value) for value in values)}"
@@ -187,13 +187,13 @@ def _conditions(match: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def describe_amendments(amendments: Mapping[str, Amendment]) -> Iterator[str]:
-    """A note for each rule of the settings that changes a decorator's rule, for a command without the application."""
+    """Yield a note for each rule of the settings that changes a decorator's, for a command without the application."""
     for name, (index, _) in amendments.items():
         yield f"rules[{index}] is not shown: it changes the rule {name!r} of a decorator. Use check --app"
 
 
 def algorithm_of(rule: CompiledRule) -> str:
-    """The algorithm as the rule names it, with its variant, such as "leaky-bucket (queue)"."""
+    """Return the algorithm as the rule names it, with its variant, such as "leaky-bucket (queue)"."""
     if not rule.limits:  # those of a function
         return str(name_of_spec(rule.source.algorithm))
     limit = rule.limits[0]
@@ -203,12 +203,12 @@ def algorithm_of(rule: CompiledRule) -> str:
 
 
 def _exemption(view: ViewMarks) -> str:
-    """The rules that a view is exempt from, in words."""
+    """Return the rules that a view is exempt from, in words."""
     return ", ".join(view.exempt or ()) or ("every other rule" if view.inside else "every rule")
 
 
 def function_name(limits: object) -> str:
-    """The function that returns limits, as text; "" for limits that are not from a function."""
+    """Return the function that returns limits, as text; "" for limits that are not from a function."""
     return f"{name_of(limits) or repr(limits)}()" if callable(limits) else ""
 
 

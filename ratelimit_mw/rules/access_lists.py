@@ -82,7 +82,7 @@ class AccessLists:
         """The clients that an operator has banned from all rules."""
 
     def names(self, kind: str) -> list[Part]:
-        """The features in the list "allow" or "deny"."""
+        """Return the features in the list "allow" or "deny"."""
         return [entry.part for entry in self.entries if entry.kind == kind]
 
     def with_bans(self, bans: ClientBans) -> "AccessLists":

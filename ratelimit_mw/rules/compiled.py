@@ -268,7 +268,7 @@ class CompiledRule:
         """Build the hits of a request whose cost your function returns, or a feature has."""
         if self.estimate is not None:
             estimate = self.estimate.read(features)
-            return [make_hit((limit, limit.prefix + key, limit.capped(estimate))) for limit in limits]
+            return [make_hit((limit, limit.prefix + key, limit.cap(estimate))) for limit in limits]
         asked = features if request is None else getattr(request, "for_functions", request)
         cost = self.source.cost(asked)  # type: ignore[operator]
         with self.located("cost"):
@@ -276,7 +276,7 @@ class CompiledRule:
         return [make_hit((limit, limit.prefix + key, cost)) for limit in limits]
 
     def all_limits(self, now: int | None = None) -> list[Limit]:
-        """The limits of all clients, as far as they are known, and the ban. With a time, those of that time."""
+        """Return the limits of all clients, as far as they are known, and the ban. With a time, those of that time."""
         groups = [self.limits, *(limits for table in self._tables for limits in table.values())]
         groups += self.overrides.limits if self.overrides else ()
         groups += self._found.values() if self.lookup else ()
@@ -345,5 +345,5 @@ def _by_time(schedule: Schedule, ranges: Mapping[str, Limits]) -> Chooser:
 
 
 def _rate(limits: Iterable[Limit]) -> float:
-    """The most that the limits allow per microsecond in the long run."""
+    """Return the most that the limits allow per microsecond in the long run."""
     return min(limit.quota.amount / (limit.quota.period_us or 1) for limit in limits)

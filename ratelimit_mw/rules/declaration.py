@@ -89,7 +89,7 @@ def options_of(declaration: Any) -> Mapping[str, Option]:
 
 
 def defaults_of(declaration: Any) -> dict[str, Any]:
-    """The default of every option, as a settings file would write it."""
+    """Return the default of every option, as a settings file would write it."""
     return {name: each.default for name, each in options_of(declaration).items()}
 
 
@@ -191,7 +191,7 @@ def type_text(hint: Any) -> str:
 
 
 def kinds_of(hint: Any) -> list[Any]:
-    """The alternatives of a type. Numbers have their range, and ``false`` is not every boolean."""
+    """Return the alternatives of a type. Numbers have their range, and ``false`` is not every boolean."""
     if get_origin(hint) is Annotated:
         narrow = hint.__metadata__[-1]
         return [hint] if narrow is OFF or getattr(narrow, "ge", None) is not None else kinds_of(hint.__origin__)

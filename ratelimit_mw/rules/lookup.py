@@ -223,7 +223,7 @@ def _run_alone(result: Any) -> Any:
 
 
 def _cached_as(value: Any) -> object:
-    """The value, or the digest of a long text, with its type: ``1`` and ``True`` are equal, but have other limits."""
+    """Return a value, or the digest of a long text, with its type: ``1`` equals ``True``, but has other limits."""
     if isinstance(value, str | bytes) and len(value) > MAX_VALUE:
         text = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
         return type(value), blake2b(text, digest_size=16).digest()
@@ -231,7 +231,7 @@ def _cached_as(value: Any) -> object:
 
 
 def _reason(error: Exception) -> str:
-    """The problem without the text of other errors, which may hold personal data."""
+    """Return the problem without the text of other errors, which may hold personal data."""
     if isinstance(error, ConfigError):
         return str(error)
     if isinstance(error, TimeoutError):

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from ..errors import MissingMiddlewareError
 from ..keys.features import UNMATCHED
 from ..testmode import testmode
-from .names import class_behind, holds_views, printable
+from .names import ascii_name, class_behind, holds_views
 from .rule import Rule
 
 ATTRIBUTE: Final = "__ratelimit_mw__"  # of a marked view; holds its ``ViewMarks``. Numbered: those of one decorator
@@ -70,7 +70,7 @@ class ViewMarks:
     def __post_init__(self) -> None:
         object.__setattr__(self, "all_marks", (*self.marks, *self.messages))
         if self.exempt:
-            object.__setattr__(self, "exempt", tuple(map(printable, self.exempt)))
+            object.__setattr__(self, "exempt", tuple(map(ascii_name, self.exempt)))
 
     def is_exempt_from(self, rule: str, marks: Iterable[Mark] = ()) -> bool:
         """Return whether a rule does not apply. The rule is from these marks, or from the settings."""
@@ -163,7 +163,7 @@ def merge_marks(views: Iterable[object]) -> ViewMarks:
 
 
 def combine_marks(first: ViewMarks, second: ViewMarks) -> ViewMarks:
-    """All marks of both objects, each once. The exemption of the second object replaces that of the first."""
+    """Return all marks of both objects, each once. The exemption of the second object replaces that of the first."""
     exempting = second if second.exempt is not None else first
     return ViewMarks(
         tuple(dict.fromkeys((*first.marks, *second.marks))),
@@ -176,7 +176,7 @@ def combine_marks(first: ViewMarks, second: ViewMarks) -> ViewMarks:
 
 
 def _enclose(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
-    """The marks of a view inside another. Where the outer one is exempt, the limits of the inner one remain."""
+    """Return the marks of a view inside another. Where the outer one is exempt, the limits of the inner one remain."""
     combined = combine_marks(outer, inner)
     remain = outer.exempt == () and inner.exempt is None
     return replace(combined, inside=(*outer.inside, *inner.all_marks)) if remain else combined

@@ -153,14 +153,14 @@ class Match:
         return [str(value) for name, values in self.features if name == part for value in values]
 
     def takes_method(self, method: str, is_automatic: bool = False) -> bool:
-        """Whether a method matches. ``is_automatic``: the framework responds to it automatically."""
+        """Return whether a method matches. ``is_automatic``: the framework responds to it automatically."""
         return method in self.methods if self.methods else not is_automatic
 
     def takes(self, method: str, host: Any, is_automatic: bool = False) -> bool:
         return self.takes_method(method, is_automatic) and (not self.hosts or self.takes_host(host))
 
     def takes_host(self, host: Any) -> bool:
-        """Whether a host matches, in its normalized form. An invalid host matches."""
+        """Return whether a host matches, in its normalized form. An invalid host matches."""
         return (
             not self.hosts
             or host is INVALID
@@ -168,11 +168,11 @@ class Match:
         )
 
     def takes_view(self, view: str) -> bool:
-        """Whether the name of a view matches. ``match.view = ""`` matches no view."""
+        """Return whether the name of a view matches. ``match.view = ""`` matches no view."""
         return not self.views or (view != "" and view in self.views)
 
     def takes_features(self, features: Features) -> bool:
-        """Whether the features match. An invalid feature matches, so that a client cannot evade the rule with it."""
+        """Return whether the features match. An invalid one does, so that a client cannot evade the rule with it."""
         return next(self.missed(features), None) is None
 
     def missed(self, features: Features) -> Iterator[tuple[Part, Values]]:

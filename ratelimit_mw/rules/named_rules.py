@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, error_of, error_path
 from .marks import Mark, MessageMark
-from .names import printable
+from .names import ascii_name
 from .options import RuleDefaults
 from .places import DEFAULTS, Location
-from .rule import Rule, amended, with_defaults
+from .rule import Rule, amend_rule, with_defaults
 
 _NUMBER: Final = re.compile(r"-\d+\Z")
 """The number of a limit behind the name of its rule."""
@@ -45,10 +45,10 @@ class NamedRule(NamedTuple):
     def complete(self, amendments: Mapping[str, Amendment], defaults: RuleDefaults, source: str) -> NamedRule:
         """Return the rule with the options that the settings override, and with their defaults."""
         amendment = amendments.get(self.name) if self.mark else None
-        rule = self._amended(amendment, defaults)
+        rule = self._amend(amendment, defaults)
         return self._replace(rule=rule, places=self._places(rule, amendment, source))
 
-    def _amended(self, amendment: Amendment | None, defaults: RuleDefaults) -> Rule:
+    def _amend(self, amendment: Amendment | None, defaults: RuleDefaults) -> Rule:
         if self.mark is None:
             return with_defaults(self.rule, defaults)
         if self.is_of_messages:
@@ -57,7 +57,7 @@ class NamedRule(NamedTuple):
             with error_of(self.title):
                 return with_defaults(self.rule, defaults)
         with error_path(f"rules[{amendment.position}]"):
-            rule = amended(self.rule, amendment.options, defaults)
+            rule = amend_rule(self.rule, amendment.options, defaults)
             if field := rule.matches.place:
                 problem = f"the view of {self.name!r} has the {field} of its route. Remove match.{field}"
                 raise ConfigError(problem, f"match.{field}")
@@ -86,12 +86,12 @@ def named_rules(rules: Sequence[Rule], marks: Sequence[Mark]) -> list[NamedRule]
     for i, rule in enumerate(rules):
         name = rule.name or f"rule-{i + 1}"
         named.append(NamedRule(rule, name, name, rule.place.path or f"rules[{i}]"))
-    named += _marked(marks, [each.name for each in named])
+    named += _rules_of_marks(marks, [each.name for each in named])
     check_unique((each.name, each.title) for each in named)
     return named
 
 
-def _marked(marks: Sequence[Mark], others: Iterable[str]) -> Iterator[NamedRule]:
+def _rules_of_marks(marks: Sequence[Mark], others: Iterable[str]) -> Iterator[NamedRule]:
     """Name the rules of marks: "module.view", and "module.view#2" for the next one on a view of that name.
 
     Clients see "view", and "view#2" for the next one of that name.
@@ -102,7 +102,7 @@ def _marked(marks: Sequence[Mark], others: Iterable[str]) -> Iterator[NamedRule]
     for mark in marks:
         name = shown = mark.rule.name
         if name is None or shown is None:
-            view = printable(mark.view)
+            view = ascii_name(mark.view)
             times[view] += 1
             name, short = _numbered(view, times[view]), view.rpartition(".")[2]
             shown = next(text for n in count(1) if (text := _numbered(short, n)) not in taken)

@@ -17,17 +17,17 @@ def checked_rule_name(name: object) -> str | None:
     return name
 
 
-def printable(name: str) -> str:
+def ascii_name(name: str) -> str:
     r"""Escape all characters that are not printable ASCII, as Python does.
 
-    >>> print(printable("shop.größe"), printable(printable("shop.größe")))
+    >>> print(ascii_name("shop.größe"), ascii_name(ascii_name("shop.größe")))
     shop.gr\xf6\xdfe shop.gr\xf6\xdfe
     """
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), name)
 
 
 def holds_views(view: object) -> bool:
-    """Whether it is a blueprint or an application of Flask: it is marked for all its views and never called."""
+    """Return whether it is a blueprint or an application of Flask: it is marked for all its views and never called."""
     return not inspect.isclass(view) and isinstance(getattr(view, "import_name", None), str)
 
 

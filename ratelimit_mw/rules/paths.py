@@ -90,7 +90,7 @@ class PathTable:
 
 
 def pattern_segments(pattern: str) -> list[str]:
-    """The segments of a pattern, with stars for parameters: "/a/{x}/{y:path}" -> a, *, **."""
+    """Return the segments of a pattern, with stars for parameters: "/a/{x}/{y:path}" -> a, *, **."""
     return _segments(PARAMETER.sub(lambda parameter: _DEEP if parameter[2] == "path" else "*", pattern))
 
 
@@ -148,7 +148,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _deep_segments(pattern: str) -> tuple[str, ...]:
-    """The segments of a pattern. A segment with text beside a deep parameter is taken for a deep one."""
+    """Return the segments of a pattern. A segment with text beside a deep parameter is taken for a deep one."""
     return tuple(_DEEP if _DEEP in segment else segment for segment in pattern_segments(pattern))
 
 

@@ -84,7 +84,7 @@ def places_in(source: str) -> Callable[[str], str]:
 
 @lru_cache(1)  # each rule of a file asks for its lines
 def _toml_lines(text: str) -> dict[Steps, int]:
-    """The line of every table and key. Strings and comments are blanked, and text in brackets is skipped."""
+    """Return the line of every table and key. Strings and comments are blanked, and text in brackets is skipped."""
     plain = _STRING_OR_COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     lines: dict[Steps, int] = {}
     table: Steps = ()
@@ -116,7 +116,7 @@ def _split_key(key: str) -> Steps:
 
 @lru_cache(1)
 def yaml_lines(text: str | bytes) -> dict[Steps, int]:
-    """The line of every key and item in YAML, or JSON, which is YAML. ``ConfigError`` for a key that occurs twice."""
+    """Return the line of every key and item in YAML, of which JSON is a part. ``ConfigError`` for a repeated key."""
     try:
         import yaml
     except ImportError:

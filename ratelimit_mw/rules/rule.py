@@ -167,7 +167,7 @@ class Rule:
         return tuple(tables)
 
     def _limits_by_value(self, path: str, table: object, *parts: Part) -> dict[str, tuple[Quota, ...]]:
-        """The quotas of each value, even under the forms that a request may have. A value as written has precedence."""
+        """Return the quotas of each value, under all its forms in requests. A value as written has precedence."""
         limits: dict[str, tuple[Quota, ...]] = {}
         others: dict[str, tuple[Quota, ...]] = {}
         with error_path(path):
@@ -318,7 +318,7 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
     return build_rule(rule.given, defaults, rule.place)
 
 
-def amended(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
+def amend_rule(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
     """Build a rule with other options in their place."""
     return build_rule({**rule.given, **options}, defaults, inherited=rule.given.keys() - options.keys())
 

@@ -17,7 +17,7 @@ from .compiled import CompiledRule
 from .marks import NOWHERE, Destination, Mark, ViewMarks
 from .match import Match
 from .named_rules import Amendment, NamedRule, check_unique, checked_rules, first_marks, named_rules
-from .names import printable
+from .names import ascii_name
 from .options import RuleDefaults
 from .overrides import ClientBans, ClientOverride, OverrideTable
 from .plan import Plan
@@ -128,7 +128,7 @@ class RuleSet:
 
     def named(self, name: str) -> CompiledRule:
         """Return the rule of a name; ``ConfigError`` for an unknown one."""
-        rule = self.by_name.get(printable(name))
+        rule = self.by_name.get(ascii_name(name))
         if rule is None:
             raise ConfigError(f"unknown rule {name!r}{suggestion(name, self.by_name)}")
         return rule
@@ -183,14 +183,14 @@ class RuleSet:
     def plan_for_marks(
         self, marks: Iterable[Mark], method: str, host: Any, view: ViewMarks | None, lists: AccessLists | None
     ) -> Plan:
-        """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from.
+        """Return the plan of these marks alone, without those that do not apply or that ``view`` is exempt from.
 
         ``lists`` are those of the plan for the whole request.
         """
         return self._matching_plan(sorted({self._of_mark[mark] for mark in marks}), method, host, view, lists)
 
     def plan_for_rule(self, name: str, lists: AccessLists | None) -> Plan:
-        """The plan of one rule, with the lists of a request."""
+        """Return the plan of one rule, with the lists of a request."""
         return self._plan_of((list(self.by_name).index(name),), lists)
 
     def check_exemptions(self, marks: ViewMarks) -> None:
@@ -221,7 +221,7 @@ class RuleSet:
     def _matching_plan(
         self, numbers: Sequence[int], method: str, host: Any, view: ViewMarks | None, lists: AccessLists | None
     ) -> Plan:
-        """The plan of those rules that apply."""
+        """Return the plan of those rules that apply."""
         method = str.upper(method)  # an error for bytes, which would match no method
         if view is not None and view.exempt is not None:
             inside = {self._of_mark[mark] for mark in view.inside}
@@ -234,7 +234,7 @@ class RuleSet:
         )
 
     def _plan_of(self, applying: tuple[int, ...], lists: AccessLists | None) -> Plan:
-        """The plan of these rules. Clients cannot fill a cache without bound."""
+        """Return the plan of these rules. Clients cannot fill a cache without bound."""
         key, plans = (applying, lists and lists.is_exempt), self._plans
         plan = plans.get(key)
         if plan is None:

@@ -87,7 +87,7 @@ def _spans_of(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def _days(text: str) -> Iterator[int]:
-    """The days of a list such as "mon-wed,sat". ``ValueError`` for a word that is no day."""
+    """Yield the days of a list such as "mon-wed,sat". ``ValueError`` for a word that is no day."""
     for item in text.split(","):
         first, dash, last = item.partition("-")
         start, end = DAYS.index(first), DAYS.index(last if dash else first)
@@ -95,7 +95,7 @@ def _days(text: str) -> Iterator[int]:
 
 
 def _minutes(times: re.Match[str], text: str) -> tuple[int, int]:
-    """The minutes of the day at which a range starts and ends. ``ConfigError`` for times that no clock shows."""
+    """Return the minutes of the day at which a range starts and ends. ``ConfigError`` for times that no clock shows."""
     hour, minute, last_hour, last_minute = map(int, times.groups())
     start, end = hour * 60 + minute, last_hour * 60 + last_minute
     if max(minute, last_minute) > 59 or start >= _END_OF_DAY or end > _END_OF_DAY:

@@ -117,7 +117,7 @@ def _parse_statuses(statuses: object) -> frozenset[int]:
 
 
 def _codes(item: object) -> Iterator[int]:
-    """The statuses of one item: 401, "401" or "4xx"."""
+    """Yield the statuses of one item: 401, "401" or "4xx"."""
     match = None if isinstance(item, bool) else _FORM.fullmatch(str(item))
     if match is None or not isinstance(item, int | str):
         raise ConfigError(f"{_EXPECTED_STATUS}; got {item!r}")
@@ -171,7 +171,7 @@ class FeatureCost:
     """An estimate of the cost: the first feature that is present, else the number at the end, else 1.
 
     A value that is not a number above 0 counts as the number at the end. An invalid feature may have any value, so it
-    has the largest cost. Each limit takes at most its own size: see ``Limit.capped``.
+    has the largest cost. Each limit takes at most its own size: see ``Limit.cap``.
 
     >>> cost = FeatureCost("json:max_tokens|500")
     >>> [cost.read({"json:max_tokens": value}) for value in ("20", "2.5", "0", "-1", "many", None)]

@@ -14,7 +14,7 @@ from ..keys.key import Secret
 from ..rules.access_lists import AccessLists
 from ..rules.declaration import decode, options_of
 from ..rules.named_rules import Amendment
-from ..rules.names import printable
+from ..rules.names import ascii_name
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location, steps_of
 from ..rules.priorities import Priorities
@@ -83,11 +83,11 @@ class Settings:
     """How to load the same settings again; None for settings that your code has built or changed."""
 
     def __init__(self, **settings: Unpack[SettingsDict]) -> None:
-        self.__dict__.update(vars(load_settings(settings).replaced()))
+        self.__dict__.update(vars(load_settings(settings).replace()))
 
-    def replaced(self, **values: Any) -> "Settings":
+    def replace(self, **values: Any) -> "Settings":
         """Return these settings with other values, in the form that the attributes have."""
-        return _built({**vars(self), "origin": None, **values})
+        return _build({**vars(self), "origin": None, **values})
 
     @contextmanager
     def located(self, *arguments: str) -> Iterator[None]:
@@ -160,19 +160,19 @@ def _load(source: SettingsFile, files: Identities, may_be_empty: bool = True) ->
         settings = _settings(data, folder, path)
     except ConfigError as error:
         raise _locate(error, data, path) from None
-    return settings.replaced(origin=Origin(partial(_load, source, may_be_empty=False), files, data))
+    return settings.replace(origin=Origin(partial(_load, source, may_be_empty=False), files, data))
 
 
-def loaded_again(settings: Settings, files: Identities) -> tuple[Settings, dict[str, Any]]:
+def reload_settings(settings: Settings, files: Identities) -> tuple[Settings, dict[str, Any]]:
     """Load settings again, from files that are added. Return them, and the values that need a restart, by name."""
     loaded = settings.origin.load(files)  # type: ignore[union-attr] # the caller knows that there is one
     changed = {name: new for name in _AT_START if (new := getattr(loaded, name)) != getattr(settings, name)}
     kept = {name: getattr(settings, name) for name in changed}
-    return loaded.replaced(origin=loaded.origin, **kept), changed
+    return loaded.replace(origin=loaded.origin, **kept), changed
 
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
-    """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
+    """Return the error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
     steps, path, table, name = steps_of(error.path), error.path, "", ""
     message = with_names(error.message, data, path)
     if steps[:1] == ("rules",) and len(steps) > 1:
@@ -180,7 +180,7 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
         path = path.removeprefix(table).removeprefix(".")
         rule = data["rules"][steps[1]]
         names = (rule.get("name"), rule.get("overrides")) if isinstance(rule, Mapping) else ()
-        name = next((f' "{printable(name)}"' for name in names if isinstance(name, str)), "")
+        name = next((f' "{ascii_name(name)}"' for name in names if isinstance(name, str)), "")
     if source:
         return Location(source, table, f"{table}{name}").error(message, path)
     return ConfigError(message, ": ".join(filter(None, (f"{table}{name}", path))))
@@ -202,10 +202,10 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     options["rules"] = with_limits(rules, options.pop("limits"), options["defaults"], source)
     RuleSet(options["rules"], priorities=options["priorities"])  # checks their names
     options["secret"] = secret_of(options["secret"], options.pop("keyed"))
-    return _built({**options, "source": source})
+    return _build({**options, "source": source})
 
 
-def _built(values: dict[str, Any]) -> Settings:
+def _build(values: dict[str, Any]) -> Settings:
     settings = object.__new__(Settings)
     settings.__dict__.update(values)
     return settings
@@ -226,7 +226,7 @@ def with_options(source: SettingsSource, options: HttpOptions) -> Settings:
         changed["origin"] = origin._replace(
             load=lambda files: with_options(origin.load(files), options), arguments=(*origin.arguments, *given)
         )
-    return settings.replaced(**changed)
+    return settings.replace(**changed)
 
 
 def check_slips(names: Iterable[str]) -> None:

@@ -36,25 +36,25 @@ _HEADERS_OF_PROXIES: Final = ("x-forwarded-for", "forwarded")
 
 
 def secret_text(secret: Any) -> str:
-    """The text of a secret, which no message shows."""
+    """Return the text of a secret, which no message shows."""
     check_type(secret, str, is_secret=True)
     return secret  # type: ignore[no-any-return]
 
 
 def log_url(url: Any) -> str:
-    """The URL of a traffic log, which may hold a password."""
+    """Return the URL of a traffic log, which may hold a password."""
     return checked_log_url(secret_text(url))
 
 
-def checked_store(store: Any) -> str | Store:
-    """A store, or a URL that names one, which may hold a password."""
+def store_or_url(store: Any) -> str | Store:
+    """Return a store, or a URL that names one, which may hold a password."""
     if not isinstance(store, Store):
         check_store_url(secret_text(store))
     return store  # type: ignore[no-any-return]
 
 
 def checked_proxy(text: str) -> str:
-    """An IP address, a network or "unix"."""
+    """Return an IP address, a network or "unix"."""
     try:
         text == "unix" or ip_network(text)
     except ValueError as error:
@@ -64,7 +64,7 @@ def checked_proxy(text: str) -> str:
 
 
 def forwarded_header(name: str) -> str:
-    """The name of a header in lower case. A misspelt name of a header with a list of proxies is an error."""
+    """Return the name of a header in lower case. A misspelt name of a header with a list of proxies is an error."""
     header = name.strip().lower()
     nearest = difflib.get_close_matches(header, _HEADERS_OF_PROXIES, 1, 0.8)
     if not _HEADER.fullmatch(header) or (nearest and nearest[0] != header):
@@ -74,7 +74,7 @@ def forwarded_header(name: str) -> str:
 
 
 def parse_size(value: str | int) -> int:
-    """A number of bytes, from a number or from text such as "64KiB" and "1 MB"."""
+    """Return a number of bytes, from a number or from text such as "64KiB" and "1 MB"."""
     match = _SIZE.fullmatch(str(value))
     size = int(match[1]) * _SIZES.get(match[2].lower(), 0) if match else 0
     if not 1 <= size <= _MAX_BODY:
@@ -83,7 +83,7 @@ def parse_size(value: str | int) -> int:
 
 
 def database_file(folder: Path, name: str) -> str:
-    """The path of a file, relative to the folder of the settings file, or "" for none."""
+    """Return the path of a file, relative to the folder of the settings file, or "" for none."""
     path = folder / name
     if name and not path.is_file():
         raise ConfigError(f"file not found: {str(path)!r}")
@@ -91,7 +91,7 @@ def database_file(folder: Path, name: str) -> str:
 
 
 def secret_of(text: str | None, keyed: Iterable[str] | None) -> Secret:
-    """The secret of a text, which no message shows."""
+    """Return the secret of a text, which no message shows."""
     if text is None:
         if keyed is not None:
             raise ConfigError("keyed needs a secret. Set secret", "keyed")
@@ -103,7 +103,7 @@ def secret_of(text: str | None, keyed: Iterable[str] | None) -> Secret:
 
 
 def checked_observers(observers: Any) -> tuple[str | Callable[[Any], object], ...]:
-    """Functions of an event, or the texts "module:function" that name them."""
+    """Return functions of an event, or the texts "module:function" that name them."""
     if not isinstance(observers, list | tuple):
         raise ConfigError(f'expected a list such as ["app.events:count"]; got {observers!r}')
     return parse_each(_checked_observer_or_name, observers)
@@ -126,8 +126,8 @@ def checked_observer(observer: Any) -> Callable[[Any], object]:
     return checked_call(observer, "the event")
 
 
-def key_name(part: str) -> str:
-    """The name of a part of a key, as it is in keys."""
+def part_name(part: str) -> str:
+    """Return the name of a part of a key, as it is in keys."""
     return part_of(part).name
 
 
@@ -153,7 +153,7 @@ class LimiterOptions(TypedDict, total=False):
     enabled: Annotated[bool, option("Whether anything is limited. `false` turns all rules and lists off.", True)]
     limits: Annotated[Limits | None, as_given, option("Limits of all requests, as a rule named `default`.")]
     store: Annotated[
-        StoreURL, checked_store, option("The URL of the store that keeps the counts.", "memory://", at_start=True)
+        StoreURL, store_or_url, option("The URL of the store that keeps the counts.", "memory://", at_start=True)
     ]
     observers: Annotated[
         Sequence[Observer],
@@ -162,7 +162,7 @@ class LimiterOptions(TypedDict, total=False):
     ]
     event_features: Annotated[
         Sequence[str],
-        each(key_name),
+        each(part_name),
         option("Names of key features whose values are included in events.", [], at_start=True),
     ]
     traffic_log: Annotated[

@@ -12,7 +12,7 @@ from ..keys.parts import Part, ip_prefixes
 from ..rules.access_lists import AccessLists
 from ..rules.declaration import decode, options_of
 from ..rules.named_rules import Amendment
-from ..rules.names import printable
+from ..rules.names import ascii_name
 from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.places import Location
 from ..rules.rule import Rule, build_rule, check_options, check_rule_names
@@ -24,14 +24,14 @@ LIMITS: Final = "limits"
 
 
 def with_limits(rules: tuple[Rule, ...], limits: Any, defaults: RuleDefaults, source: str = "") -> tuple[Rule, ...]:
-    """The rules, and the rule of the setting ``limits``, which is in the file ``source``."""
+    """Return the rules, and the rule of the setting ``limits``, which is in the file ``source``."""
     if limits is None:
         return rules
     return *rules, build_rule({"name": _DEFAULT_RULE, "limits": limits}, defaults, Location(source, LIMITS))
 
 
 def parse_defaults(table: Any) -> RuleDefaults:
-    """The options of all rules, each of which a rule could have."""
+    """Return the options of all rules, each of which a rule could have."""
     decode(RuleDefaults, table, 'a table such as {key = "user|ip"}', "default")
     check_options(table)
     return cast(RuleDefaults, dict(table))
@@ -60,7 +60,7 @@ def _with_file(rule: Any, folder: Path, files: Identities) -> Any:
 
 
 def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[tuple[Rule, ...], dict[str, Amendment]]:
-    """The rules, and the rules that override options of a decorator's rule. ``settings`` are the others of the file."""
+    """Return the rules, and those that override a decorator's options. ``settings`` are the others of the file."""
     fields = options_of(RuleSettings)
     if not isinstance(tables, list | tuple):
         raise ConfigError(f"expected a list of tables, [[rules]] in TOML; got {tables!r}", "rules")
@@ -77,7 +77,7 @@ def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[
             if (overridden := options.pop("overrides", None)) is not None:
                 # The decorator's key is not known here. With the key "user" any value of per_key is possible.
                 rule = check_options(options)
-                amendments[_amended(overridden, options, amendments)] = Amendment(i, options)
+                amendments[_amended_name(overridden, options, amendments)] = Amendment(i, options)
             elif "limits" in options:
                 rules.append(rule := build_rule(options, settings["defaults"], Location(source, path)))
             else:
@@ -88,15 +88,15 @@ def parse_rules(tables: Any, settings: Mapping[str, Any], source: str) -> tuple[
     return tuple(rules), amendments
 
 
-def _amended(name: Any, options: Mapping[str, Any], amended: Container[str]) -> str:
+def _amended_name(name: Any, options: Mapping[str, Any], amended: Container[str]) -> str:
     """Return the name of the rule that a rule overrides."""
     if not isinstance(name, str):
         raise ConfigError(f"expected the name of a rule; got {name!r}", "overrides")
-    if printable(name) in amended:
+    if ascii_name(name) in amended:
         raise ConfigError(f"{name!r} is already overridden above. Put all changes in one rule", "overrides")
     if "name" in options:
         raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
-    return printable(name)
+    return ascii_name(name)
 
 
 def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:

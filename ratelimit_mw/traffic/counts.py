@@ -224,7 +224,7 @@ def _events_of(counts: Mapping[Key, int], has_clients: bool) -> Events:
     return events
 
 
-def name_of(argument: str, text: object, longest: int = _MAX_NAME) -> str:
+def bounded(argument: str, text: object, longest: int = _MAX_NAME) -> str:
     """Return an event or a client as stores have it: in UTF-8, and not too long. A digest replaces the rest."""
     if not isinstance(text, str) or not (text or argument == "by"):
         raise ConfigError(f"expected text; got {text!r}", argument)

@@ -18,7 +18,7 @@ from ..quota import MAX_AMOUNT
 from ..runtime.forksafe import CHANCE, check_process, create_lock
 from ..runtime.heartbeat import Heartbeat
 from ..stores.url import redacted_url
-from .counts import MAX_CLIENTS, Batch, Curve, EventCounts, Key, TopClients, add_records, drop_expired, merged, name_of
+from .counts import MAX_CLIENTS, Batch, Curve, EventCounts, Key, TopClients, add_records, bounded, drop_expired, merged
 from .retention import DAY
 from .store import open_counts, parse_log_url, without_retention
 
@@ -145,7 +145,7 @@ class TrafficLog:
         if type(n) is not int or not 0 < n <= MAX_AMOUNT:
             raise ConfigError(f"expected a whole number from 1 to {MAX_AMOUNT:,}; got {n!r}", "n")
         time = self._clock() if at is None else self._checked_time(at)
-        self._add(name_of("event", event), None if by is None else name_of("by", by), n, time)
+        self._add(bounded("event", event), None if by is None else bounded("by", by), n, time)
 
     def counter_of(self, *events: str) -> Callable[[], None]:
         """Return a function that counts each of several events once, now and without a client.
@@ -159,7 +159,7 @@ class TrafficLog:
         Raises:
             ConfigError: An event is not a string.
         """
-        names, clock = tuple(name_of("events", event) for event in events), self._fast_clock
+        names, clock = tuple(bounded("events", event) for event in events), self._fast_clock
         key = names, None
 
         def count() -> None:
@@ -225,7 +225,7 @@ class TrafficLog:
             ConfigError: The range ends before its start, or the log has another retention.
             StoreError: The store is unreachable, or the file is damaged.
         """
-        event, client = name_of("event", event), None if by is None else name_of("by", by)
+        event, client = bounded("event", event), None if by is None else bounded("by", by)
         runs = self._runs(start, end, by is not None)
         return sum(sum(self._counts(run, [event], client)[event].values()) for run in runs)
 
@@ -280,8 +280,8 @@ class TrafficLog:
             raise ConfigError(f"expected several events, such as [{events!r}]; got {events!r}", "events")
         if type(points) is not int or points < 2:
             raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
-        names = {event: name_of("event", event) for event in events}
-        client = None if by is None else name_of("by", by)
+        names = {event: bounded("event", event) for event in events}
+        client = None if by is None else bounded("by", by)
         retention = self.retention if client is None else self._of_clients
         step, run = retention.curve(*self._range(start, end), points)
         found = self._counts(range(run.start, run.stop, step), sorted(set(names.values())), client) if names else {}
@@ -360,7 +360,7 @@ class TrafficLog:
 
     def _clients(self, event: str, start: float, end: float) -> EventCounts:
         """Return the clients of an event in a time range, without its total."""
-        name = name_of("event", event)
+        name = bounded("event", event)
         return merged(each for run in self._runs(start, end, True) for each in self._store.clients(run, name).values())
 
     def _range(self, start: float, end: float) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.rules.decorators import exempt, limit, make_mark, messages
 from ratelimit_mw.rules.marks import Destination, ViewMarks, marks_of, merge_marks
-from ratelimit_mw.rules.names import printable
+from ratelimit_mw.rules.names import ascii_name
 
 
 def test_the_decorators_are_the_same_in_all_frameworks() -> None:
@@ -217,4 +217,4 @@ def test_characters_outside_of_printable_ascii_are_escaped() -> None:
         ("数\n", r"\u6570\n"),
         ("\x7f\ud800😀", r"\x7f\ud800\U0001f600"),
     ):
-        assert printable(name) == printable(shown) == shown
+        assert ascii_name(name) == ascii_name(shown) == shown

@@ -42,7 +42,7 @@ class Simulation:
             _check_routes(source)
         self._source = source
         self._now = 0
-        settings = source.settings.replaced(observers=(), traffic_log=None)
+        settings = source.settings.replace(observers=(), traffic_log=None)
         self._store = MemoryStore(_MAX_KEYS)
         self.is_full = False
         """Whether clients had to share counts, because the store has no room for more."""

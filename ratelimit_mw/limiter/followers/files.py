@@ -16,11 +16,11 @@ from ...clock import SECOND, machine, monotonic
 from ...errors import ConfigError, RateLimitError
 from ...runtime.blocking import Call, run_once
 from ...runtime.forksafe import run_in_child
-from ...settings import loaded_again
+from ...settings import reload_settings
 from ...settings.files import Identities, identity_of
 from ..config import LimiterConfig
 from ..observers.observers import import_observers
-from ..tasks import result_of
+from ..tasks import future_result
 from .follower import Follower
 
 _UNCHANGED_FOR: Final = 1.0  # seconds without a change before files are read, because a writer may not be done
@@ -79,7 +79,7 @@ class FileFollower(Follower):
             if reading is not self._awaited[0]:
                 self._awaited = reading, now + _MAX_WAIT
             with suppress(OSError):  # it is late, or the machine has no thread left
-                await result_of(call, reading, self._awaited[1] - now)
+                await future_result(call, reading, self._awaited[1] - now)
             self._seen_at = max(self._seen_at, now)
 
     def reload(self) -> None:
@@ -131,7 +131,7 @@ class FileFollower(Follower):
         files: Identities = {}
         with self._reading:
             try:
-                settings, unchanged = loaded_again(self._config.settings, files)
+                settings, unchanged = reload_settings(self._config.settings, files)
                 with settings.located():  # a start with these settings would find it, too
                     import_observers(unchanged.get("observers", ()))
                 if _identities_now(files) != files:

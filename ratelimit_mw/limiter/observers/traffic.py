@@ -7,7 +7,7 @@ from itertools import repeat, starmap
 from typing import Final
 
 from ...traffic import TrafficLog
-from ...traffic.counts import name_of
+from ...traffic.counts import bounded
 from .events import Event, RequestOutcomes, clients_in
 
 _MAX_NAME: Final = 100
@@ -32,9 +32,9 @@ def recorder_of(log: TrafficLog, outcomes: RequestOutcomes, endpoint: str | None
 
 
 def _events(outcomes: RequestOutcomes, endpoint: str | None) -> Iterator[tuple[str, str]]:
-    """The events of a request in the log, each with its rule."""
+    """Yield the events of a request in the log, each with its rule."""
     if endpoint is not None:
-        yield f"endpoint:{name_of('endpoint', endpoint, _MAX_NAME)}:{outcomes.outcome}", ""
+        yield f"endpoint:{bounded('endpoint', endpoint, _MAX_NAME)}:{outcomes.outcome}", ""
     for rule, outcome, _ in outcomes.labels:
         yield event_of(rule, outcome), rule
 
@@ -46,4 +46,4 @@ def event_of(rule: str, outcome: str) -> str:
 
 def rule_in_log(rule: str) -> str:
     """Return the name of a rule as the log has it."""
-    return name_of("rule", rule, _MAX_NAME)
+    return bounded("rule", rule, _MAX_NAME)

@@ -84,7 +84,7 @@ class Rejections:
 
 
 def _may_be_cached(decision: Decision) -> bool:
-    """Whether no other process, outcome or rejection can change the state before the wait is over."""
+    """Return whether no other process, outcome or rejection can change the state before the wait is over."""
     limit = decision.source
     counts_rejections = isinstance(limit.algorithm, RejectionCountingLog)
     return not (limit.statuses is not None or limit.quota.concurrent or counts_rejections or decision.local)

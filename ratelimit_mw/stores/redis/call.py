@@ -261,7 +261,7 @@ def key_name(prefix: str, key: str) -> bytes:
     return (prefix + key).encode("utf-8", "surrogatepass")
 
 
-def text_of(prefix: str, name: bytes) -> str:
+def key_of_name(prefix: str, name: bytes) -> str:
     """Return the key of a name in Redis. Bytes that are no text are replaced: no key of this package has them."""
     try:
         text = name.decode("utf-8", "surrogatepass")

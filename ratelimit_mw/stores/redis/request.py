@@ -16,7 +16,7 @@ from ..base import MAX_LISTED, KeyPage, numbers_in
 from ..bytecall import FOREVER, Write
 from ..drivers import Driver
 from ..timedcall import TimedCall
-from .call import CORRECT, HIT, PEEK, SWAP, Kind, Operation, RedisCall, have_lua, text_of
+from .call import CORRECT, HIT, PEEK, SWAP, Kind, Operation, RedisCall, have_lua, key_of_name
 from .errors import MovingSlotError, NotRunError, as_store_error
 from .script import PACKED
 
@@ -148,7 +148,7 @@ class RedisRequest:
         position = int(following)
         cursor = f"{number}:{position}" if position else f"{number + 1}:0"
         is_last = not position and number + 1 == len(servers)
-        return KeyPage([text_of(self._store.prefix, name) for name in names], None if is_last else cursor)
+        return KeyPage([key_of_name(self._store.prefix, name) for name in names], None if is_last else cursor)
 
     def _on_key(self, verb: bytes, key: str, *arguments: Any) -> RedisCall:
         name, slot = self.locate(key)
