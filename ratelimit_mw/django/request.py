@@ -128,11 +128,11 @@ class DjangoRequest(WSGIRequest):
 class DjangoAdmission(Admission):
     """Shows all decisions together in ``request.ratelimit``, even when a throttle rejects."""
 
-    request: Any
+    request: DjangoRequest
     delay = 0.0
     """The seconds that an allowed request waits in a queue."""
 
-    def __init__(self, limits: HttpLimits, request: Any, plan: Plan, verdict: Verdict) -> None:
+    def __init__(self, limits: HttpLimits, request: DjangoRequest, plan: Plan, verdict: Verdict) -> None:
         framework_request = request.framework_request
         state = vars(framework_request)
         native = state.get("scope") or framework_request.META  # ``server_data`` without its call

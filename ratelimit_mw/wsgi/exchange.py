@@ -106,12 +106,11 @@ class WSGIAdmission(Admission):
     """An admission whose response is sent over WSGI."""
 
     verdict_key = "ratelimit_mw.verdict"
-    request: Any
+    request: WSGIRequest
 
     def build_current_request(self) -> WSGIRequest:
-        request: WSGIRequest = self.request
-        request.is_late = True
-        return request
+        self.request.is_late = True
+        return self.request
 
     def respond(self, start: Any) -> Iterable[bytes]:
         """Start the response to the rejection, your own or the package's, and return its body."""
