@@ -27,7 +27,7 @@ RARE = [pytest.param(name, marks=pytest.mark.thorough) for name in ("away", "twi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scene", [*SCENES, *RARE])
-def test_child_is_served(redis_server: Server, scene: str) -> None:
+def test_no_child_waits_for_a_lock_of_its_parent(redis_server: Server, scene: str) -> None:
     """Each scene forks a real process beside real threads. No child waits for a lock that stays locked."""
     store = address(redis_server) if scene in ("without_hooks", "killed") else "memory://"
     program = SUPPORT / "busy_forks.py"

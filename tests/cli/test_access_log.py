@@ -50,7 +50,7 @@ def part_of(entry: LogEntry, name: str) -> object:
     return getattr(entry, name) if name in LogEntry._fields else entry.features.get(name)
 
 
-def test_common_format() -> None:
+def test_the_common_format_is_read() -> None:
     expected = LogEntry("192.0.2.7", NOON, "GET", RequestTarget("/a"), 200, {"user": "alice"}, "common")
     assert parse(COMMON) == expected
 
@@ -202,7 +202,7 @@ def test_an_invalid_line_has_its_reason(text: str, reason: str) -> None:
     assert why_not(text) == reason
 
 
-def test_longest_line(tmp_path: Path) -> None:
+def test_a_line_over_the_maximum_is_invalid(tmp_path: Path) -> None:
     """A longer line is invalid; a line of exactly the maximum is read, with any line end."""
     fits = line(agent="x" * (MAX_LINE - len(line(agent=""))))
     path = tmp_path / "log"
@@ -229,12 +229,12 @@ def test_longest_line(tmp_path: Path) -> None:
         ("example.com:443", RequestTarget("example.com:443")),
     ],
 )
-def test_targets(target: str, expected: RequestTarget) -> None:
+def test_a_target_is_split_into_path_and_query(target: str, expected: RequestTarget) -> None:
     """A path is decoded once and separated from its query; URLs and other targets are read, too."""
     assert parse(line(request=f"GET {target} HTTP/2.0")).target == expected
 
 
-def test_query_fields() -> None:
+def test_differing_values_of_a_query_field_are_invalid() -> None:
     """Different values of a field are invalid. Too many fields are not read."""
     assert RequestTarget("/", "a=1&b=&a=%20&c=%20&c=+").fields == {"a": INVALID, "b": "", "c": " "}
     assert RequestTarget("/", "a&" * 2000).fields is None
@@ -355,7 +355,7 @@ def test_a_line_with_an_invalid_part_is_invalid(record: dict[str, Any], reason: 
 
 
 @each("name", ["time", "ip", "method", "path", "status"])
-def test_required_parts(name: str) -> None:
+def test_a_line_without_a_required_part_is_invalid(name: str) -> None:
     """A line without one of these parts is invalid. So is a client that is null: it may be in another field."""
     record = {key: value for key, value in SIMPLE.items() if key != name}
     for lacking in (record, {**record, name: None}):
@@ -377,7 +377,7 @@ def test_required_parts(name: str) -> None:
         *(("header:x-real-ip", {"http_x_real_ip": missing}, None) for missing in ([""], [], None)),
     ],
 )
-def test_lines_of_a_header(name: str, record: dict[str, Any], expected: Any) -> None:
+def test_a_header_of_several_lines_is_read_as_live(name: str, record: dict[str, Any], expected: Any) -> None:
     assert parse_json({**SIMPLE, **record}, name).features.get(name) == expected
 
 

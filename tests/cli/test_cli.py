@@ -137,7 +137,7 @@ def test_text_of_a_file_does_not_control_the_terminal(settings: Write) -> None:
 
 @pytest.mark.slow
 @each("library", ["click", "rich"])
-def test_without_its_extra(library: str) -> None:
+def test_a_missing_extra_is_named(library: str) -> None:
     """Without click or rich the command prints how to install them, with exit code 2."""
     code = f"import sys; sys.modules[{library!r}] = None; from ratelimit_mw.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=180)

@@ -250,7 +250,7 @@ def test_a_name_may_have_dots() -> None:
         assert run("check", "--app", name).stdout == run("check", "--app", "shop:app").stdout.replace("shop:app", name)
 
 
-def test_check_as_json() -> None:
+def test_the_json_has_the_source_and_routes_of_each_rule() -> None:
     """The source and the routes of each rule are in the JSON. Other applications of the module have other routes."""
     result = run("check", "--app", "shop:app", "--json")
     answer = json.loads(result.stdout)
@@ -291,7 +291,7 @@ def test_output_of_an_application_goes_to_stderr() -> None:
         (["shop:app", "shop.toml"], 2, "unexpected extra argument"),
     ],
 )
-def test_mistakes_are_named(words: list[str], code: int, said: str) -> None:
+def test_the_exit_code_tells_whose_mistake_it_is(words: list[str], code: int, said: str) -> None:
     """The exit code is 1 for a mistake of the application and 2 for a mistake of the command."""
     result = run("check", "--app", *words)
     assert (result.exit_code, result.stdout) == (code, "")

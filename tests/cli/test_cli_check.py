@@ -94,7 +94,7 @@ NOTES = [
 ]
 
 
-def test_check_notes(settings: Write) -> None:
+def test_notes_are_errors_with_strict(settings: Write) -> None:
     """Notes about a valid file are an error for ``--strict`` alone."""
     for text, note in NOTES:
         answer = answer_of("check", settings(text))
@@ -126,7 +126,7 @@ def test_check_has_no_note_without_a_reason(settings: Write) -> None:
     assert (answer.found_wrong, answer.json["notes"]) == (False, [])
 
 
-def test_check_finds_problems(settings: Write) -> None:
+def test_proxies_and_costs_that_cannot_work_are_problems(settings: Write) -> None:
     """A proxy that is every client, and a cost that never fits."""
     rule = '[[rules]]\nname = "a"\nlimits = "5/minute"\n'
     every = "so each client can choose its own IP address. Name your proxies only"
@@ -155,7 +155,7 @@ def test_check_finds_settings_with_which_no_application_starts(settings: Write) 
         assert f"{name}: the header is read from trusted proxies only. Set trusted_proxies" in result.stderr
 
 
-def test_check_as_json(settings: Write) -> None:
+def test_the_json_has_all_fields_of_each_rule(settings: Write) -> None:
     """The JSON contains all fields of each rule."""
     path = settings(RULES)
     rules = answer_of("check", path).json["rules"]

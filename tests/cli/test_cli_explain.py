@@ -38,7 +38,7 @@ def test_explain_shows_keys_and_limits(settings: Write) -> None:
     assert rows_of(answer_of("explain", settings(RULES), "GET", "/"))[0]["key"] == "all clients"
 
 
-def test_explain_as_json(settings: Write) -> None:
+def test_the_json_has_an_entry_for_each_rule(settings: Write) -> None:
     """The JSON contains the features, and an entry for each rule in the order of the file."""
     answer = answer_of("explain", settings(RULES), "get", "/x%20y?a=1", "--feature", "ip=::ffff:192.0.2.7").json
     assert answer["features"] == {"query:a": "1", "ip": "192.0.2.7", "method": "GET", "path": "/x y", "host": ""}
@@ -158,7 +158,7 @@ MISUSED = [
 ]
 
 
-def test_explain_misused(settings: Write) -> None:
+def test_invalid_arguments_give_exit_code_2(settings: Write) -> None:
     """Invalid arguments give exit code 2 and a message."""
     for args in MISUSED:
         result = run("explain", settings(RULES), *args)

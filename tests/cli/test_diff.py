@@ -108,7 +108,7 @@ def test_all_changes_with_their_places(pair: Pair) -> None:
     ]
 
 
-def test_equal_files(pair: Pair) -> None:
+def test_equal_files_do_not_differ(pair: Pair) -> None:
     """Nothing differs, and the exit code is 0."""
     answer = answer_of("diff", *pair(OLD, OLD))
     assert (lines_of(answer), rows_of(answer)) == (["No rule and no setting differs."], [])
@@ -169,7 +169,7 @@ def test_effect_of_a_lower_limit(pair: Pair, files: Files) -> None:
     }
 
 
-def test_effect_as_tables(pair: Pair, files: Files) -> None:
+def test_the_tables_show_both_directions(pair: Pair, files: Files) -> None:
     """The tables show rules and clients of both directions."""
     other = '[[rules]]\nname = "{}"\nlimits = "1/minute"\nkey = "header:{}"\n'
     old = toml("2/minute", 'key = "user"\n') + other.format("gone", "referer")
@@ -257,7 +257,7 @@ def test_a_rule_that_needs_routes_is_refused(pair: Pair, files: Files) -> None:
     assert len(changes(old, new)) == 1
 
 
-def test_mistakes(pair: Pair, files: Files, tmp_path: Path) -> None:
+def test_files_and_logs_that_cannot_be_read_are_errors(pair: Pair, files: Files, tmp_path: Path) -> None:
     """A file that is not there, or is invalid, and a log without a request."""
     old, new = pair(toml("9/minute"), toml("9/minut"))
     assert run("diff", old, tmp_path / "none.toml").exit_code == 2

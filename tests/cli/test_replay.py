@@ -78,7 +78,7 @@ def test_the_counts_of_a_rule(
     assert {name: counts[name] for name in found} == found
 
 
-def test_report_as_json(rules: Write, log: Write) -> None:
+def test_the_json_has_totals_rules_and_clients(rules: Write, log: Write) -> None:
     """The JSON contains totals, times, rules with limits, and the clients with most rejections."""
     lines = [line("192.0.2.1", i) for i in range(5)] + [line("192.0.2.2", i) for i in range(9)]
     two = {"name": "two", "limits": ["4/minute", "100/hour"], "match": {"path": "/nowhere"}}
@@ -130,7 +130,7 @@ def test_report_as_json(rules: Write, log: Write) -> None:
     }
 
 
-def test_report_as_tables(rules: Write, log: Write) -> None:
+def test_the_tables_show_rules_by_mode_and_clients(rules: Write, log: Write) -> None:
     """The tables show the rules that enforce, those in shadow mode, and the clients with most rejections."""
     lines = [line(f"192.0.2.{i}") for i in range(1, 5) for _ in range(3 + i)]
     api = {"name": "api", "limits": ["9/s", "10/h"], "match": {"path": "/api"}}

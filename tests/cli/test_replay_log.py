@@ -149,7 +149,7 @@ def record(**fields: Any) -> str:
         ),
     ],
 )
-def test_clients_of_other_fields(
+def test_a_list_of_addresses_is_walked_as_live(
     rules: Write, log: Write, options: dict[str, Any], fields: dict[str, Any], client: str
 ) -> None:
     """A list of addresses is walked from the right as live, and nothing that a client sent is the client.
@@ -195,7 +195,7 @@ def damaged() -> Iterator[bytes]:
 
 
 @each("content", damaged())
-def test_damaged_compression(rules: Write, log: Write, content: bytes) -> None:
+def test_damaged_compression_gives_no_report(rules: Write, log: Write, content: bytes) -> None:
     """The exit code is 1, and the error names the file, whatever exception the library has. There is no report."""
     result = run("replay", rules(SITE), log(content))
     assert (result.exit_code, result.stdout) == (1, "")
@@ -210,7 +210,7 @@ def test_zst_without_its_package_has_a_hint(rules: Write, log: Write, monkeypatc
 
 
 @pytest.mark.slow
-def test_pipe(rules: Write) -> None:
+def test_a_log_may_come_from_a_pipe(rules: Write) -> None:
     """A pipe may be stdin or a file name."""
     content = gzip.compress("".join([line()] * 1200).encode())
     for name in ("-", "/dev/stdin"):
@@ -284,7 +284,7 @@ def test_paths_that_are_no_logs(log: Write, rules: Write, tmp_path: Path) -> Non
         assert (result.exit_code, result.stdout, message in result.stderr) == (exit_code, "", True), result.stderr
 
 
-def test_stdin_among_files(log: Write, rules: Write) -> None:
+def test_stdin_is_read_beside_files(log: Write, rules: Write) -> None:
     result = run("replay", rules(SITE), log([line(at=1)] * 2), "-", "--json", input=line() * 2)
     report = json.loads(result.stdout)
     assert (report["requests"], report["rejected"]) == (4, 1)

@@ -122,7 +122,7 @@ def test_the_lines_can_be_copied(rules: Write, log: Write, tmp_path: Path) -> No
     assert (comment, rest) == ("# site", [])
 
 
-def test_invalid_share(rules: Write, log: Write) -> None:
+def test_a_share_is_a_percentage_below_100(rules: Write, log: Write) -> None:
     """A share is a percentage below 100%."""
     for share in ("", "1", "100%", "-1%", "1.234%", "one%", "1 %"):
         result = run("replay", rules(SITE), log([line()]), "--suggest", share)
@@ -147,7 +147,7 @@ def png_size(path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
+def test_the_ending_of_its_name_decides_the_format_of_a_plot(rules: Write, log: Write, tmp_path: Path) -> None:
     """The ending of the name decides, in any case."""
     picture = tmp_path / "small.PNG"
     result = run("replay", rules(SITE), log(line(at=i * 60) for i in range(9)), "--plot", picture)
@@ -156,7 +156,7 @@ def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_svg(rules: Write, log: Write, tmp_path: Path) -> None:
+def test_an_svg_is_the_same_each_time(rules: Write, log: Write, tmp_path: Path) -> None:
     """An SVG contains no date, is the same each time, and follows the colour scheme of its reader."""
     access_log = log(line(f"192.0.2.{i}", at=i * 7) for i in range(1, 9) for _ in range(5))
     one, two = tmp_path / "one.svg", tmp_path / "two.SVG"

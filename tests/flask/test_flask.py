@@ -154,7 +154,7 @@ def test_an_error_handler_of_a_blueprint_applies_there() -> None:
         lambda environ, start_response: [start_response("429 BUSY", []) and b"", b"busy"],
     ],
 )
-def test_a_custom_rejection(result: Any) -> None:
+def test_a_custom_rejection_precedes_error_handlers(result: Any) -> None:
     """A return value of a view, a Rejection or a WSGI application takes precedence over error handlers."""
 
     async def busy(request: flask.Request, verdict: Any) -> Any:

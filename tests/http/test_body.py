@@ -153,7 +153,7 @@ def test_a_form_that_cannot_be_parsed_is_invalid(content: bytes) -> None:
     assert body(content, FORM).form("name") is INVALID
 
 
-def test_a_multipart_form() -> None:
+def test_a_multipart_form_has_text_fields_of_one_value() -> None:
     """Different values of one name are invalid. A file is not a text field."""
     content = (
         part("ann", "name")
@@ -377,7 +377,7 @@ def test_a_secret_digests_the_address() -> None:
 
 
 @each("text", ["email:", "email:username", "email:email", "email:form:", "email:nope:x"])
-def test_other_names_are_errors(text: str) -> None:
+def test_a_field_needs_its_place(text: str) -> None:
     """A field needs the place where it is."""
     with pytest.raises(ConfigError, match="expected a feature"):
         part_of(text)

@@ -115,7 +115,7 @@ MESSAGES: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "message"), MESSAGES, ids=[message[:50] for _, message in MESSAGES])
-def test_the_whole_message(call: Callable[[], object], message: str) -> None:
+def test_an_error_names_place_problem_and_remedy(call: Callable[[], object], message: str) -> None:
     """It names the place, the problem, and what to write instead."""
     with pytest.raises(RateLimitError) as caught:
         call()

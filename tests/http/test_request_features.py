@@ -48,7 +48,7 @@ def wsgi(query: str = "", **headers: str) -> WSGIRequest:
         ("", "a", None),
     ],
 )
-def test_a_query_field(query: str, name: str, value: object) -> None:
+def test_differing_values_of_a_query_field_are_invalid(query: str, name: str, value: object) -> None:
     """Different values of one name are invalid: Starlette shows the last and Werkzeug the first, Falcon a list.
 
     A semicolon is a part of the value for these, and starts a field for WebOb.

@@ -266,7 +266,7 @@ class Reader:
         return []
 
 
-def test_annotations_of_functions() -> None:
+def test_annotations_that_name_no_class_give_no_types() -> None:
     """Those that cannot be read, or name no class, return no types."""
     for annotation, types in (
         (str, [str]),

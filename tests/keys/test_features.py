@@ -41,7 +41,7 @@ def key_of(entries: Any, **values: Any) -> str | None:
 # -- names -------------------------------------------------------------------------------------------------
 
 
-def test_names_of_features() -> None:
+def test_features_are_built_in_or_families_or_own_words() -> None:
     """Names are built in, families or any word of your own. Header names ignore case."""
     for name, known_as in (
         *((name, name) for name in BUILT_IN),

@@ -63,7 +63,7 @@ def test_lists_precede_bans(clock: ManualClock) -> None:
     assert limiter.hit({**WHO, "user": "mallory"}).status == 403
 
 
-def test_slots_and_bans(clock: ManualClock) -> None:
+def test_a_rejection_for_want_of_a_slot_counts(clock: ManualClock) -> None:
     """A rejection for want of a slot counts. A shadow ban takes no slot, so that none is lost."""
     for mode in ("enforce", "shadow"):
         limiter = Limiter([rule_of(limits="1 concurrent", mode=mode)], clock=clock)

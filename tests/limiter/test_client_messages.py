@@ -122,7 +122,7 @@ OF_ALLOWED: list[tuple[Callable[[Limiter], object], str]] = [
     [*((*each, None) for each in MESSAGES), *((*each, ALLOWED) for each in OF_ALLOWED)],
     ids=[message[:40] for _, message in (*MESSAGES, *OF_ALLOWED)],
 )
-def test_the_whole_message(
+def test_an_error_names_place_problem_and_remedy(
     call: Callable[[Limiter], object], message: str, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names the place, the problem, and what to do instead."""

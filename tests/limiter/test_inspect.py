@@ -207,7 +207,7 @@ def test_a_damaged_state_hides_no_other_key() -> None:
         rate.clients.inspect()
 
 
-def test_mistakes_are_errors(way: Any) -> None:
+def test_errors_name_what_was_given(way: Any) -> None:
     """They name what was given."""
     rate, _ = opened(rule("5/minute", "api", key=["user"]), rule("5/minute", "login"))
     clients = way(rate.clients)

@@ -45,7 +45,7 @@ def test_a_rejection_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     }
 
 
-def test_a_line_says_where(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_has_the_endpoint_and_the_method(caplog: pytest.LogCaptureFixture) -> None:
     rate = logged(Rule(name="api", limits="1/minute"))
     for _ in range(2):
         rate.observers.report_one(rate.hit(ANN), "/items/{id}", "GET")
@@ -76,7 +76,7 @@ def test_a_line_names_the_rules_that_rejected(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["rejected by api; wait 2592000 s", "shadow by new", "denied"]
 
 
-def test_the_lines_are_limited(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_lines_a_second(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [monotonic()]
     monkeypatch.setattr(rejection_log, "monotonic", lambda: now[0])
     rate = logged(Rule(name="api", limits="1/minute"))

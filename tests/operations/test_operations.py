@@ -379,7 +379,7 @@ def test_every_argument_has_a_meaning() -> None:
             assert argument.meta.description, (operation.name, name)
 
 
-def test_words_are_features() -> None:
+def test_features_are_given_as_name_and_value() -> None:
     """Names have their canonical form. A name with two values is invalid, as in a request."""
     words = ["ip=192.0.2.7", "header:X-API-Key=a=b", "user.id=7", "user.name=ann", "query:a=1", "query:a=2"]
     features = read_features(words)
@@ -402,6 +402,6 @@ def test_words_are_features() -> None:
         (["email=" + "a" * 330], "more than 320"),
     ],
 )
-def test_other_words_are_misused(words: list[str], problem: str) -> None:
+def test_words_that_are_no_feature_are_errors(words: list[str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         read_features(words)

@@ -106,7 +106,7 @@ def test_every_form_says_the_same(file: Path) -> None:
     assert [settings.source for settings in loaded] == [*map(str, forms[:-1]), ""]
 
 
-def test_its_rules_decide(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_and_lists_of_the_file_decide(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan of the client raises the limit, and the deny list rejects."""
     monkeypatch.chdir(file.parent)  # it has the traffic log
     limiter = Limiter.from_settings(file, ManualClock(1_000_000.0))

@@ -32,7 +32,7 @@ def test_a_fleet_measures_its_requests() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_each_part_reports(part: str) -> None:
+def test_each_comparison_runs_and_prints_its_tables(part: str) -> None:
     """Each comparison runs to its end. Its tables that are on a page have the columns of the page."""
     page = {table[1]: table[0] for each in PAGES for table in TABLE.finditer(each.read_text())}
     tables = list(TABLE.finditer(run("--rounds", "1", part)))

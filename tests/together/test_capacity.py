@@ -43,7 +43,7 @@ def test_fit_finds_the_costs_of_parts() -> None:
     assert min(fit([(1, 0), (1, 1), (1, 2)], [10, 9, 8])) == 0
 
 
-def test_measure_a_server(tmp_path: Path) -> None:
+def test_a_measurement_removes_its_keys(tmp_path: Path) -> None:
     """The costs of a server are measured; the keys of the measurement are removed."""
     with redis_running(tmp_path) as server, redis.Redis(HOST, server.port) as client:
         client.set("mine", 1)
