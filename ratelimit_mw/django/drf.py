@@ -205,9 +205,6 @@ def _plan(of_request: Plan, rules: tuple[CompiledRule, ...]) -> Plan:
     return Plan(rules, of_request.lists)
 
 
-# -- at the start ------------------------------------------------------------------------------------------------------
-
-
 def _rates() -> Mapping[str, Any]:
     """Return the rates that the project has set. The default of REST framework is None, no limit, for two scopes."""
     return api_settings.user_settings.get("DEFAULT_THROTTLE_RATES") or {}

@@ -180,9 +180,6 @@ def is_before_user(project: ProjectLimits) -> bool:
     return position >= 0 and (authentication < 0 or position < authentication)
 
 
-# -- responses ---------------------------------------------------------------------------------------------------------
-
-
 def respond(admission: DjangoAdmission, custom: Any) -> HttpResponseBase:
     """Return the response to a rejection: that of the project's function, or for ``None`` that of this package."""
     if custom is None or isinstance(custom, Rejection):

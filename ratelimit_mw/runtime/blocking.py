@@ -149,8 +149,6 @@ class PerLoop(Generic[_Value]):
         return value
 
 
-# -- work that cannot be interrupted -----------------------------------------------------------------------------------
-
 _running: dict[Hashable, Future[Any]] = {}
 
 

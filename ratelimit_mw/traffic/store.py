@@ -89,11 +89,8 @@ class MemoryCounts(CountStore):
 
     def _in(self, run: range) -> dict[int, Events]:
         """Return the buckets of a run by their start. The caller holds the lock."""
-        return {
-            start: events
-            for (resolution, start), events in self._buckets.items()
-            if resolution.step == run.step and start in run
-        }
+        items = self._buckets.items()
+        return {start: events for (resolution, start), events in items if resolution.step == run.step and start in run}
 
 
 class LogAddress(NamedTuple):

@@ -68,9 +68,15 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        user = {"user": remote_user}
         self.http_limiter = http_limiter = HttpLimiter(
-            settings, limiter, features or {}, rejection, user, options, url_map is not None, before_user
+            settings,
+            limiter,
+            features or {},
+            rejection,
+            {"user": remote_user},
+            options,
+            url_map is not None,
+            before_user,
         )
         self.limiter, self.before_user = http_limiter.limiter, before_user
         self.routes: MapRoutes | None = None

@@ -87,11 +87,9 @@ def _changes_between(old: Settings, new: Settings) -> list[dict[str, Any]]:
 def _texts(settings: Settings) -> dict[str, tuple[list[str], str]]:
     """Return the text of each rule by name, and of the other settings, each with its place."""
     data, place_of = read(Path(settings.source), {}), places_in(settings.source)
+    others = {name: value for name, value in data.items() if name not in _RULE_SETTINGS}
     return {
-        _SETTINGS: (
-            _lines({name: value for name, value in data.items() if name not in _RULE_SETTINGS}),
-            settings.source,
-        ),
+        _SETTINGS: (_lines(others), settings.source),
         **{
             rule.name or f"rule-{i + 1}": (_lines(_options(rule)), place_of(rule.place.path))
             for i, rule in enumerate(settings.rules)

@@ -75,8 +75,6 @@ class MemcachedCall(StoreCall):
         self._store.given_time = now
         return self._store.clock() if now is None else now
 
-    # -- states --
-
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
         at = self._store.clock() if self._at is None else self._at
         different = dict.fromkeys(keys)
@@ -113,8 +111,6 @@ class MemcachedCall(StoreCall):
             requests[key] = self._commands(key, [swap(self._state_name(key), value, expires, stored)])
         lines, _ = await self._exchange(list(requests.values()))
         return [key for key, line in zip(requests, lines, strict=True) if line != [STORED]]
-
-    # -- tiered windows --
 
     def refunds_of(self, keys: set[str]) -> list[Correction]:
         """Leave out tiered windows: their cost stays counted until the request is decided again, or rejected."""

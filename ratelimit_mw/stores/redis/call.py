@@ -241,9 +241,6 @@ def number_or_text(number: int) -> int | str:
     return number if number < _LUA_EXACT else str(number)
 
 
-# -- keys ----------------------------------------------------------------------------------------------------------
-
-
 def undecodable(key: str) -> StateError:
     problem = "a key does not hold a state of its algorithm"
     if key.startswith(RECORD_PREFIX):

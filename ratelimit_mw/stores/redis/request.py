@@ -205,8 +205,6 @@ class RedisRequest:
         finally:
             self.unmade += own.unmade
 
-    # -- refunds -------------------------------------------------------------------------------------------------------
-
     async def _withdraw(self, decided: list[Operation], consume: bool) -> None:
         """Refund what the other parts have consumed, and replace their decisions by a peek: one call for each slot.
 
