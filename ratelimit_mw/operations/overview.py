@@ -116,7 +116,7 @@ class Overview:
             return f"it is on {', '.join(dict.fromkeys(self._routes[rule]))}"
         if view.is_exempt_from(rule.name, marks):
             return "the view is exempt"
-        if view.is_static and not match.place:
+        if view.is_static and not match.route_field:
             return "the route takes only rules with match.path or match.view"
         if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, lambda: params):
             return f"path: not {_either(match.paths)}"
@@ -129,7 +129,7 @@ class Overview:
         if not match.takes_host(normalize_host(host)):
             return f"host: not {_either(match.hosts)}"
         features = rule.captures.add(features)
-        for part, values in match.missed(features):
+        for part, values in match.mismatches(features):
             value, expected = part.value(features), f"{'in ' * (part == 'ip')}{_either(_texts(values))}"
             return f"feature: {part} is {'missing' if value is None else value}, not {expected}"
         return ""

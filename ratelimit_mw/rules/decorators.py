@@ -155,7 +155,7 @@ def make_mark(limits: Limits, options: RuleOptions, where: str, place: str = "")
 def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:
     with error_of(place):
         rule = Rule(limits=limits, **options)
-    if field := rule.matches.place:
+    if field := rule.matches.route_field:
         raise ConfigError(
             f"a decorated view has the {field} of its route. Remove match.{field}", f"match.{field}", place
         )

@@ -139,8 +139,8 @@ class Match:
         return tuple(part.feature for part, _ in self.forms)
 
     @property
-    def place(self) -> str:
-        """The field for the place of the requests, "path" or "view"; "" for none."""
+    def route_field(self) -> str:
+        """The field that needs the route of a request, "path" or "view"; "" for none."""
         return "path" if self.paths else "view" if self.views else ""
 
     @property
@@ -173,9 +173,9 @@ class Match:
 
     def takes_features(self, features: Features) -> bool:
         """Return whether the features match. An invalid one does, so that a client cannot evade the rule with it."""
-        return next(self.missed(features), None) is None
+        return next(self.mismatches(features), None) is None
 
-    def missed(self, features: Features) -> Iterator[tuple[Part, Values]]:
+    def mismatches(self, features: Features) -> Iterator[tuple[Part, Values]]:
         """Yield the parts whose value does not match, each with the values that do, as written."""
         for (part, forms), (_, values) in zip(self.forms, self.features, strict=True):
             text = part.compared(features)

@@ -58,7 +58,7 @@ class NamedRule(NamedTuple):
                 return with_defaults(self.rule, defaults)
         with error_path(f"rules[{amendment.position}]"):
             rule = amend_rule(self.rule, amendment.options, defaults)
-            if field := rule.matches.place:
+            if field := rule.matches.route_field:
                 problem = f"the view of {self.name!r} has the {field} of its route. Remove match.{field}"
                 raise ConfigError(problem, f"match.{field}")
         return rule

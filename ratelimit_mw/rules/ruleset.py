@@ -227,7 +227,7 @@ class RuleSet:
             inside = {self._of_mark[mark] for mark in view.inside}
             numbers = [i for i in numbers if i in inside or not view.is_exempt_from(self.rules[i].name)]
         if view is not None and view.is_static:
-            numbers = [i for i in numbers if self.rules[i].source.matches.place]
+            numbers = [i for i in numbers if self.rules[i].source.matches.route_field]
         own = view is not None and view.answers_options and method == "OPTIONS"
         return self._plan_of(
             tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)]), lists

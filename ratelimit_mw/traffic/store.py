@@ -94,10 +94,10 @@ class MemoryCounts(CountStore):
 
 
 class LogAddress(NamedTuple):
-    """The parts of a URL. ``place`` is the absolute path of a file, or what the store of the scheme has parsed."""
+    """The parts of a URL. ``target`` is the absolute path of a file, or what the store of the scheme has parsed."""
 
     family: str
-    place: Any
+    target: Any
     retention: Retention
 
 
@@ -117,8 +117,8 @@ def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
     if found is not None and retention is not None:
         raise ConfigError("retention is set both in the URL and as an argument. Set it once")
     chosen = found if retention is None else retention
-    place = _path_of(rest) if family == "sqlite" else check_store_url(rest)[1]
-    return LogAddress(family, place, Retention(DEFAULT if chosen is None else chosen))
+    target = _path_of(rest) if family == "sqlite" else check_store_url(rest)[1]
+    return LogAddress(family, target, Retention(DEFAULT if chosen is None else chosen))
 
 
 def checked_log_url(url: str) -> str:
@@ -152,15 +152,15 @@ def _path_of(url: str) -> str:
 
 def open_counts(address: LogAddress) -> CountStore:
     """Open the store of a URL. It connects when it is first used."""
-    _, place, retention = address
+    _, target, retention = address
     if address.family == "memory":
         return MemoryCounts(retention)
     if address.family == "sqlite":
         from .sqlite import SqliteCounts
 
-        return SqliteCounts(place, retention)
+        return SqliteCounts(target, retention)
     try:
         from .redis import RedisCounts
     except ModuleNotFoundError as error:
         raise MissingExtraError("a traffic log in redis", "redis") from error
-    return RedisCounts(place, retention)
+    return RedisCounts(target, retention)

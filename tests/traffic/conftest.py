@@ -41,8 +41,8 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> list[CountStore]:
     found: list[CountStore] = []
     open_counts = traffic_log.open_counts
 
-    def noting(place: LogAddress) -> CountStore:
-        found.append(open_counts(place))
+    def noting(address: LogAddress) -> CountStore:
+        found.append(open_counts(address))
         return found[-1]
 
     monkeypatch.setattr("ratelimit_mw.traffic.log.open_counts", noting)

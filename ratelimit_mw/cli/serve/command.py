@@ -90,9 +90,9 @@ def _run_server(service: DecisionService | str, host: str, port: int, workers: i
 
     own_logger = {"ratelimit_mw": {"handlers": ["default"], "level": "INFO", "propagate": False}}
     loggers = {**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], **own_logger}}
-    place: dict[str, Any] = {"host": host, "port": port, "workers": workers, "factory": workers > 1}
+    options: dict[str, Any] = {"host": host, "port": port, "workers": workers, "factory": workers > 1}
     try:
-        uvicorn.run(service, log_config=loggers, **place, **_SERVER)
+        uvicorn.run(service, log_config=loggers, **options, **_SERVER)
     except SystemExit:  # uvicorn has printed the reason, such as a port that is in use
         raise Failure(f"the service did not start on {host}:{port}") from None
 

@@ -27,7 +27,7 @@ from ..drivers import Channel, Driver
 from ..url import parse_url_of, redacted_url
 from ..wire import ReplyError
 from .address import PostgresAddress
-from .sessions import connect, open_connection
+from .connection import connect, open_connection
 
 _MAX_NAME: Final = 500  # bytes; an index takes a few more
 _HASHED: Final = b"\xff"

@@ -22,7 +22,7 @@ from ratelimit_mw.decision import Hit
 from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.bytecall import DAY, Write
-from ratelimit_mw.stores.postgres.sessions import connect
+from ratelimit_mw.stores.postgres.connection import connect
 from ratelimit_mw.stores.postgres.store import PostgresCall, PostgresStore
 from ratelimit_mw.testing.store_suite import limit_of
 

@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: libpq, as psycopg wraps it, behind the connections and channels of ``wire``.
 
-A ``Link`` sends prepared statements, and reads their results as they arrive. Only to connect blocks, so a thread of its
-own does it.
+A ``PostgresSocket`` sends prepared statements, and reads their results as they arrive. Only to connect blocks, so a
+thread of its own does it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _set_up(opened: abc.PGconn, setup: bytes) -> None:
             raise ConnectionError(_one_line(message.decode("utf-8", "replace")))
 
 
-class Link:
+class PostgresSocket:
     """A connection as the socket and the codec of a ``BlockingConnection``. Results come in the order of statements."""
 
     family = socket.AF_UNIX
@@ -151,7 +151,7 @@ class Link:
         self._opened = None
 
 
-class LoopLink(Link):
+class PostgresTransport(PostgresSocket):
     """A connection of an event loop, as the transport and the codec of a ``LoopConnection``."""
 
     def __init__(self, connection: Connection, clock: LoopClock) -> None:
@@ -161,7 +161,7 @@ class LoopLink(Link):
         self.calls = LoopConnection(self, clock)
         self.calls.connection_made(self)
 
-    def get_extra_info(self, _: str) -> Link:
+    def get_extra_info(self, _: str) -> PostgresSocket:
         return self
 
     def write(self, statement: Statement) -> None:
@@ -196,6 +196,6 @@ async def open_connection(
     """Connect in a thread, and wait until the deadline. On an event loop, the next call finds what connects late."""
     opening = run_once(object(), connect)
     if isinstance(driver, ThreadDriver):
-        link: Any = Link(await driver.result(opening, deadline))
-        return BlockingConnection(link, link, driver.clock)
-    return LoopLink(await asyncio.shield(asyncio.wrap_future(opening)), driver.clock).calls
+        connected: Any = PostgresSocket(await driver.result(opening, deadline))
+        return BlockingConnection(connected, connected, driver.clock)
+    return PostgresTransport(await asyncio.shield(asyncio.wrap_future(opening)), driver.clock).calls
