@@ -41,7 +41,7 @@ def test_random_counts_stay_within_the_bounds(
     url: str, clock: ManualClock, few: int, waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three workers add random counts to the same bucket, with room for few clients in the log, or in a process."""
-    monkeypatch.setattr("ratelimit_mw.traffic.log._MAX_NEW", waiting)
+    monkeypatch.setattr("ratelimit_mw.traffic.log._MAX_NEW_COUNTS", waiting)
     chance, exact = random.Random(waiting), {event: Counter[str]() for event in "ab"}
     logs = workers(url, clock, 3)
     for _ in range(8):
@@ -105,7 +105,7 @@ def test_the_counts_of_a_long_outage_are_bounded(
     url: str, clock: ManualClock, stores: list[CountStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients go first, then new events count as others. Totals stay exact."""
-    monkeypatch.setattr("ratelimit_mw.traffic.log._MAX_NEW", 10)
+    monkeypatch.setattr("ratelimit_mw.traffic.log._MAX_NEW_COUNTS", 10)
     monkeypatch.setattr("ratelimit_mw.traffic.log._MAX_COUNTS", 3_000)
     log, sizes = TrafficLog(url, "1m:1h,1h:7d", clock), list[int]()
     write = stores[0].write

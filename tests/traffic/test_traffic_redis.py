@@ -80,7 +80,7 @@ def test_a_part_that_is_sent_again_counts_once(
     own_server: Server, server: redis.Redis, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It also drops no further clients. The reply of a transaction is lost."""
-    monkeypatch.setattr("ratelimit_mw.traffic.log._MAX_NEW", 20)
+    monkeypatch.setattr("ratelimit_mw.traffic.log._MAX_NEW_COUNTS", 20)
     log = TrafficLog(address(own_server), "1h:7d", CLOCK)
     for i in range(4):
         log.record("a", f"d{i}")
