@@ -207,6 +207,8 @@ class RemoteStore:
             self.fallback.forget(keys)
             self.rejections.drop(keys)
 
+    forget, aforget = twins(_forget)
+
     async def _change(self, call: Call, operation: str, *arguments: Any) -> Any:
         """Return the result of an operation of the store that decides nothing, while its breaker is closed."""
         breaker = self.breaker
@@ -221,8 +223,6 @@ class RemoteStore:
         if breaker.failures:
             breaker.succeed()
         return result
-
-    forget, aforget = twins(_forget)
 
     async def _close(self, call: Call) -> None:
         """Return all shares, leave the fleet, and close the store. If it does not reply, the shares are lost."""

@@ -44,37 +44,6 @@ class MemcachedCall(StoreCall):
         self._at: int | None = None
         """The one time of a request with tiered windows."""
 
-    async def _exchange(self, requests: Sequence[KeyCommands]) -> tuple[list[list[bytes]], Mapping[bytes, StoredValue]]:
-        if not requests:
-            return [], {}
-        try:
-            lines, values = await self.driver.connections.exchange(requests, self.deadline)
-        except ReplyError as error:
-            if _NO_COUNTER in str(error):
-                raise StateError(f"Memcached: a value that is no counter: {error}", list(self._windows)) from error
-            raise
-        self.driver.replies += 1
-        return lines, values
-
-    def _token(self, key: str) -> bytes:
-        token = self._tokens.get(key)
-        if token is None:
-            token = self._tokens[key] = self._names.token(key)
-        return token
-
-    def _commands(self, key: str, commands: Sequence[bytes] = (), names: Sequence[bytes] = ()) -> KeyCommands:
-        return KeyCommands(self._store.rendezvous.server_of(self._token(key)), commands, names)
-
-    def _state_name(self, key: str) -> bytes:
-        return self._names.state(self._token(key))
-
-    def _window(self, algorithm: TieredWindow, key: str, at: int) -> Window:
-        return Window(algorithm, self._names, self._token(key), at)
-
-    def _time_of(self, now: int | None) -> int:
-        self._store.given_time = now
-        return self._store.clock() if now is None else now
-
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:
         at = self._store.clock() if self._at is None else self._at
         different = dict.fromkeys(keys)
@@ -123,7 +92,7 @@ class MemcachedCall(StoreCall):
         windows: dict[str, tuple[Limit, Window]] = {}
         for limit, key, cost in hits:
             if _is_tiered(limit):
-                self._at = self._time_of(now)
+                self._at = self._note_time(now)
                 if key not in windows:
                     windows[key] = limit, self._window(limit.algorithm, key, self._at)  # type: ignore[arg-type]
                 windows[key][1].cost += cost * consume
@@ -146,7 +115,7 @@ class MemcachedCall(StoreCall):
         if not tiered:
             return await super().correct(changes, now)
         others = [change for change in changes if change not in tiered]
-        self.left, self.now, at = changes, now, self._time_of(now)
+        self.left, self.now, at = changes, now, self._note_time(now)
         commands = await self._window_commands(tiered, at)
         self.left = others
         await self._exchange(commands)
@@ -185,7 +154,7 @@ class MemcachedCall(StoreCall):
             if match := _TIERED.match(key):
                 precision, period = map(parse_duration, match.groups())
                 algorithm = TieredWindow(Quota.exact(1, period), precision)
-                names = self._window(algorithm, key, self._time_of(self._store.given_time)).forgotten_names()
+                names = self._window(algorithm, key, self._note_time(self._store.given_time)).forgotten_names()
             requests.append(self._commands(key, [command(b"delete", name) for name in names]))
         await self._exchange(requests)
 
@@ -196,6 +165,37 @@ class MemcachedCall(StoreCall):
         for (line,) in lines:
             if line != STORED:
                 raise ReplyError(f"expected STORED, got {line[:40]!r}")
+
+    async def _exchange(self, requests: Sequence[KeyCommands]) -> tuple[list[list[bytes]], Mapping[bytes, StoredValue]]:
+        if not requests:
+            return [], {}
+        try:
+            lines, values = await self.driver.connections.exchange(requests, self.deadline)
+        except ReplyError as error:
+            if _NO_COUNTER in str(error):
+                raise StateError(f"Memcached: a value that is no counter: {error}", list(self._windows)) from error
+            raise
+        self.driver.replies += 1
+        return lines, values
+
+    def _token(self, key: str) -> bytes:
+        token = self._tokens.get(key)
+        if token is None:
+            token = self._tokens[key] = self._names.token(key)
+        return token
+
+    def _commands(self, key: str, commands: Sequence[bytes] = (), names: Sequence[bytes] = ()) -> KeyCommands:
+        return KeyCommands(self._store.rendezvous.server_of(self._token(key)), commands, names)
+
+    def _state_name(self, key: str) -> bytes:
+        return self._names.state(self._token(key))
+
+    def _window(self, algorithm: TieredWindow, key: str, at: int) -> Window:
+        return Window(algorithm, self._names, self._token(key), at)
+
+    def _note_time(self, now: int | None) -> int:
+        self._store.given_time = now
+        return self._store.clock() if now is None else now
 
 
 class MemcachedStore(ByteStore):
