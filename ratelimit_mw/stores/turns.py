@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 
 class TurnTaker(Protocol):
-    """A call. While it waits for its ``keys``, it has a ``turn``, whose result are the calls to decide together."""
+    """A call. While it waits for its ``keys``, it has a ``turn``: the calls to decide together, if each joins."""
 
     keys: Set[str]
     joins: bool
-    """Whether it can be decided together with others."""
     turn: Future[Any]
 
 

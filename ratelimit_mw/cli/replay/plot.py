@@ -1,7 +1,4 @@
-"""Draws a replay: requests and rejections over time.
-
-matplotlib is an extra, and takes long to import.
-"""
+"""Draws the requests and rejections of a replay over time. matplotlib is an extra, and takes long to import."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_an_event_loop_is_idle_after_a_call_that_got_no_reply(
     """It looks at the time only while a call waits."""
 
     async def scenario() -> None:
-        clock, one = store._loops.get().clock, hit(limit_of("9/minute"))
+        clock, one = store._loop_drivers.get().clock, hit(limit_of("9/minute"))
         await store.aapply([one], NOW)
         store._seconds = 0.05
         with psycopg.connect(address(postgres_server)) as other:
