@@ -47,7 +47,6 @@ machine: Final = _Machine()
 WALL_AT_ZERO: Final = machine.time_ns() - machine.monotonic_ns()
 """The nanoseconds from 1970 to the zero of the monotonic clock."""
 
-
 monotonic: Callable[[], float] = partial(machine.monotonic)
 """Return the seconds of the machine's monotonic clock."""
 

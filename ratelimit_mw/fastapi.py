@@ -35,7 +35,6 @@ __all__ = [
     "verdict",
 ]
 
-
 _ANNOTATION: Final = "<string>"
 """The file of the code that Python compiles for an annotation that is kept as text."""
 

@@ -12,7 +12,6 @@ from .rules.decorators import exempt, limit, messages
 
 __all__ = ["RateLimitExceeded", "RateLimitMiddleware", "check", "exempt", "limit", "messages", "usage", "verdict"]
 
-
 _scope_of = attrgetter("scope")
 check, usage = on_loops(ask_rule, ask_rules, _scope_of)
 verdict = verdict_by(ask, _scope_of)

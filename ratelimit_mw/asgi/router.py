@@ -27,7 +27,6 @@ _MAX_DEPTH: Final = 32
 # Starlette's own convertors without a slash in their values. Other convertors may match any path.
 _WITHIN_SEGMENT: Final = {"StringConvertor", "IntegerConvertor", "FloatConvertor", "UUIDConvertor"}
 
-
 RouteFound = tuple[Destination, Mapping[str, Any]]
 """Where a request goes, and its path parameters."""
 

@@ -47,10 +47,8 @@ _REGEX_PART: Final = re.compile(
     re.DOTALL,
 )
 
-
-_Way = Sequence[Any]
+_Chain = Sequence[Any]
 """The patterns that lead to a view: each ``include``, and the route itself."""
-
 
 _NO_ROUTE: Final = Route(NO_ROUTE)
 
@@ -60,16 +58,16 @@ class URLRoutes:
 
     def __init__(self, resolver: Any) -> None:
         self._resolver = resolver
-        self._ways = list(_ways(resolver))
+        self._chains = list(_chains(resolver))
         names = ViewNames()
         self.all: list[Route] = []
         with translation.override(settings.LANGUAGE_CODE):
-            for way in self._ways:
-                route = _read_route(way, names)
-                self.all.append(_without_suffix(route, self.all[-1:], way[-1].pattern))
+            for chain in self._chains:
+                route = _read_route(chain, names)
+                self.all.append(_without_suffix(route, self.all[-1:], chain[-1].pattern))
         views = [view for route in self.all for view in route.marked.values()]
         self.has_marks = any(view.all_marks or view.exempt is not None or view.is_static for view in views)
-        self.has_languages = any(_is_translated(part.pattern) for way in self._ways for part in way)
+        self.has_languages = any(_is_translated(part.pattern) for chain in self._chains for part in chain)
         self._by_language: dict[str | None, dict[tuple[str, int], Route]] = {}
         self.cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
         """The results of ``find`` for the paths that a route has."""
@@ -100,9 +98,9 @@ class URLRoutes:
         routes = self._by_language.get(language)
         if routes is None:
             routes = self._by_language[language] = {}
-            for way, route in zip(self._ways, self.all, strict=True):
-                text = _joined(str(part.pattern) for part in way)
-                routes.setdefault((text, id(way[-1].callback)), route)
+            for chain, route in zip(self._chains, self.all, strict=True):
+                text = _joined(str(part.pattern) for part in chain)
+                routes.setdefault((text, id(chain[-1].callback)), route)
         known = routes.get((match.route, id(match.func)))
         return known or Route(Destination(route_template(match.route), function=match.view_name), target=match.func)
 
@@ -112,13 +110,13 @@ def throttling() -> Any:
     return sys.modules.get(f"{__package__}.drf")
 
 
-def _ways(resolver: Any, outer: tuple[Any, ...] = ()) -> Iterator[_Way]:
+def _chains(resolver: Any, outer: tuple[Any, ...] = ()) -> Iterator[_Chain]:
     for pattern in resolver.url_patterns:
-        way = (*outer, pattern)
+        chain = (*outer, pattern)
         if hasattr(pattern, "url_patterns"):
-            yield from _ways(pattern, way)
+            yield from _chains(pattern, chain)
         else:
-            yield way
+            yield chain
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -126,8 +124,8 @@ def _joined(texts: Iterable[str]) -> str:
     return functools.reduce(lambda start, text: start + text.removeprefix("^" if start else ""), texts, "")
 
 
-def _read_route(way: _Way, names: ViewNames) -> Route:
-    patterns, includes, last = [part.pattern for part in way], way[:-1], way[-1]
+def _read_route(chain: _Chain, names: ViewNames) -> Route:
+    patterns, includes, last = [part.pattern for part in chain], chain[:-1], chain[-1]
     view = last.callback
     _name_marks(view)
     drf = throttling()

@@ -40,7 +40,6 @@ FIELD_NAMES: Final = frozenset(name for key in {*_TITLE_CASE} - {_RETRY_AFTER} f
 
 _MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
 
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -60,7 +60,6 @@ class Secret:
 
 NO_SECRET: Final = Secret()
 
-
 _log = logging.getLogger("ratelimit_mw")
 _ESCAPES: Final = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 _DIGEST: Final = 32  # characters

@@ -33,7 +33,6 @@ Chooser = Callable[[Features, str, int, Any], "Limits | list[Limits] | LimitsCal
 None is for the next chooser. A list has the limits of all values that an invalid feature may have.
 """
 
-
 MAX_FOUND: Final = 10_000
 """The most different limits of functions and overrides that are kept."""
 
@@ -58,16 +57,16 @@ class CompiledRule:
         self.build_key = self.key.with_prefix("")
         self.estimate = rule.cost if isinstance(rule.cost, FeatureCost) else None
         self.fixed_cost = rule.cost if isinstance(rule.cost, int) else None
-        self._build_limits(rule)
+        self._prepare_limits(rule)
 
-    def _build_limits(self, rule: Rule) -> None:
+    def _prepare_limits(self, rule: Rule) -> None:
         """Build all limits that are known, and the ways to find those of a client."""
         with self.located("reserve"):
             self._held = self.priorities.held(rule.reserve) if rule.reserve else {}
         self.choose = self._limits_of_class if rule.reserve or rule.target_us else self.limits_of
         """Returns the limits of a request."""
-        self.limits = self._build(rule.quotas)
-        self._found: dict[tuple[Quota, ...], Limits] = {}
+        self.limits = self._build_limits(rule.quotas)
+        self._by_quotas: dict[tuple[Quota, ...], Limits] = {}
         self.lookup = None
         """The function that the limits come from, and its results; None for limits that are known."""
         if rule.function is not None:
@@ -111,7 +110,7 @@ class CompiledRule:
         except ConfigError as error:
             raise self.error(error.message, join_path(path, error.path)) from None
 
-    def _build(self, quotas: Iterable[Quota]) -> Limits:
+    def _build_limits(self, quotas: Iterable[Quota]) -> Limits:
         rule = self.source
         options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent, rule.unit)
         limits = tuple(build_limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
@@ -129,7 +128,7 @@ class CompiledRule:
         return limits
 
     def _build_table(self, table: Mapping[str, Iterable[Quota]]) -> dict[str, Limits]:
-        return {value: self._build(quotas) for value, quotas in table.items()}
+        return {value: self._build_limits(quotas) for value, quotas in table.items()}
 
     def key_of(self, features: Features) -> str | None:
         """Return the key of a client by its features; None without one."""
@@ -199,17 +198,17 @@ class CompiledRule:
         if result == UNLIMITED:
             return ()
         quotas = parse_limits(self.source, result)
-        if (known := self._found.get(quotas)) is not None:
+        if (known := self._by_quotas.get(quotas)) is not None:
             return known
-        limits = self._build(quotas)
+        limits = self._build_limits(quotas)
         self.check_cost(limits)
         for limit in limits:
             if limit.quota.concurrent and self.is_of_messages:
                 raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
             self.check(limit)
-        if len(self._found) >= MAX_FOUND:
-            self._found.clear()
-        self._found[quotas] = limits
+        if len(self._by_quotas) >= MAX_FOUND:
+            self._by_quotas.clear()
+        self._by_quotas[quotas] = limits
         return limits
 
     def override(self, table: OverrideTable | None) -> None:
@@ -279,7 +278,7 @@ class CompiledRule:
         """Return the limits of all clients, as far as they are known, and the ban. With a time, those of that time."""
         groups = [self.limits, *(limits for table in self._tables for limits in table.values())]
         groups += self.overrides.limits if self.overrides else ()
-        groups += self._found.values() if self.lookup else ()
+        groups += self._by_quotas.values() if self.lookup else ()
         if now is None or self.source.schedule is None:
             groups += self.ranges.values()
         else:
@@ -338,7 +337,7 @@ def _by_function(lookup: LimitsLookup) -> Chooser:
 def _by_time(schedule: Schedule, ranges: Mapping[str, Limits]) -> Chooser:
     at, get = schedule.at, dict[str | None, Limits](ranges.items()).get
 
-    def choose(_features: Features, _key: str, now: int, _found: object) -> Limits | None:
+    def choose(_features: Features, _key: str, now: int, _lookups: object) -> Limits | None:
         return get(at(now))
 
     return choose

@@ -136,7 +136,6 @@ NOWHERE: Final = Destination()
 NO_ROUTE: Final = Destination(UNMATCHED)
 """The destination of a request that no route matches."""
 
-
 mark_readers: Final = WeakSet[Any]()
 """The adapters whose views may get marks while they serve, so that they ``forget_marks``: those of a blueprint."""
 
@@ -204,7 +203,6 @@ def marked_form(view: object) -> Any:
 
 
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
-
 
 current_admission: ContextVar[Any] = ContextVar("ratelimit_mw.current", default=None)
 """The admission of this thread or task. Its ``marks`` are the limits that a middleware has decided."""

@@ -25,7 +25,6 @@ _EXPECTED: Final = 'a table such as {path = "/login", methods = ["POST"]}'
 
 _TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 
-
 Values = frozenset[str] | Networks
 Texts = str | Sequence[str]
 FeatureValues = str | int | Sequence[str | int]

@@ -40,7 +40,6 @@ _USES: Final = {
 _NEEDED: Final = {"tune": 'tune = "demand", or "health"', "target": 'target = "250ms"'}
 _NOT_TOGETHER: Final = (("ban", "wait"), ("ban", "target"), ("ban", "tune"), ("wait", "target"), ("wait", "tune"))
 
-
 Tables = tuple[tuple[Part | None, dict[str, tuple[Quota, ...]]], ...]
 _PRIORITY: Final = part_of(PRIORITY)
 

@@ -25,7 +25,6 @@ from .wire import ReplyError
 
 _Kind = TypeVar("_Kind", ThreadDriver, LoopDriver)
 
-
 _PAUSE: Final = 0.2  # seconds between two tries
 _CLOSING: Final = 1.0  # seconds in which the last tries begin
 _MAX_UNMADE: Final = 10_000  # calls

@@ -88,7 +88,6 @@ class AsyncStoreHandle(StoreHandle):
 
 WAYS = {"sync": StoreHandle, "async": AsyncStoreHandle}
 
-
 ALGORITHMS: Final[Sequence[Spec]] = (
     "fixed-window",
     "sliding-window-log",

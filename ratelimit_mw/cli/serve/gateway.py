@@ -72,7 +72,6 @@ _MISSING: Final = "the header {} is missing. The gateway must set it"
 _INVALID: Final = re.compile(rb"[\x00-\x20\x7f#]")
 """No browser sends these, and readers end the target there, or drop them: in "/login#/../x" and "?key=K#1"."""
 
-
 _MOVING: Final = "script_name|daphne-root-path"
 """Gunicorn and Daphne remove the prefix in these headers from the path, even if a client has sent them."""
 
