@@ -45,7 +45,7 @@ class Servers:
 
     def memory(self, keys: Sequence[str]) -> float:
         """Return the mean bytes of the states of keys."""
-        placed = [self._store.locate_key(key) for key in keys]
+        placed = [self._store._locate_key(key) for key in keys]
         owners = self._router.map.owners
         return statistics.mean(self._ask(owners[slot], b"MEMORY", b"USAGE", name) or 0 for name, slot in placed)
 

@@ -30,9 +30,9 @@ class Programs:
         if not isinstance(store, MemoryStore):
             self._decide_one = store.leases.serve
         elif (own_clock := clocks.own) is None:
-            self._decide_one = store.apply_one
+            self._decide_one = store._apply_one
         else:
-            self._decide_one = lambda limit, key, cost: store.apply_one(limit, key, cost, own_clock())
+            self._decide_one = lambda limit, key, cost: store._apply_one(limit, key, cost, own_clock())
 
     def bind(self, plan: Plan) -> Program:
         """Give a plan its program, and return it."""

@@ -282,7 +282,7 @@ def test_a_slot_that_no_thread_can_return_expires(
     monkeypatch.setattr(shared, "correct", refuse)
     limiter = Limiter(RULES, shared)
     asyncio.run(scenario())
-    wait_for(lambda: not len(limiter.slots.unreturned), "the slot to be given up", patience=10)
+    wait_for(lambda: not len(limiter.slots.returns), "the slot to be given up", patience=10)
     limiter.close()
     assert caplog.messages == []
 

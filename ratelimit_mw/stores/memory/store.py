@@ -134,7 +134,7 @@ class MemoryStore(Store):
         """The number of keys with a state of their own, including keys that are about to be dropped."""
         return self._keys
 
-    def apply_one(self, limit: Limit, key: str, cost: int, now: int | None = None) -> Decision:
+    def _apply_one(self, limit: Limit, key: str, cost: int, now: int | None = None) -> Decision:
         """``apply`` for one hit of a limit that enforces, without a list."""
         self._lock.acquire()  # a third faster than "with", and each request takes this path
         try:
@@ -161,7 +161,7 @@ class MemoryStore(Store):
     def apply(  # noqa: C901 - on the path of most requests, so one function
         self, hits: Sequence[Hit], now: int | None = None, consume: bool = True
     ) -> list[Decision]:
-        self._lock.acquire()  # as in ``apply_one``
+        self._lock.acquire()  # as in ``_apply_one``
         try:
             if now is None:
                 now = self.clock()

@@ -7,8 +7,8 @@ part rejects, the others are refunded.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
 
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
 from ...errors import StateError, StoreError
@@ -19,9 +19,6 @@ from ..timedcall import TimedCall
 from .call import CORRECT, HIT, PEEK, SWAP, Kind, Operation, RedisCall, have_lua, key_of_name
 from .errors import MovingSlotError, NotRunError, as_store_error
 from .script import PACKED
-
-if TYPE_CHECKING:
-    from .store import RedisStore
 
 _MAX_GRACE: Final = 0.01  # seconds: refunds get this time after a server was silent for the whole budget
 _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
@@ -85,9 +82,9 @@ class RedisRequest:
     now: int | None = None
     """The time in whole microseconds; None means the server's own time."""
 
-    def __init__(self, store: RedisStore, driver: Driver, seconds: float) -> None:
+    def __init__(self, store: Any, driver: Driver, seconds: float) -> None:
         self._store, self.driver, self._calls = store, driver, driver.connections
-        self.locate = store.locate_key
+        self.locate: Callable[[str], tuple[bytes, int]] = store._locate_key
         self._timeout = seconds
         self.deadline = driver.clock.now + seconds
         self.unmade: list[Correction] = []

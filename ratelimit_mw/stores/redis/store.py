@@ -122,7 +122,7 @@ class RedisStore(CallStore):
     def _begin(self, driver: Driver, seconds: float) -> RedisRequest:
         return RedisRequest(self, driver, seconds)
 
-    def locate_key(self, key: str) -> tuple[bytes, int]:
+    def _locate_key(self, key: str) -> tuple[bytes, int]:
         """Return the name of a key in Redis and its slot, 0 without a cluster."""
         name = key_name(self.prefix, key)
         return name, key_slot(name) if self._is_cluster else 0
