@@ -47,7 +47,7 @@ class AppRoute(Route):
     def __init__(self, entry: Any, original: Any, table: "RouteTable") -> None:
         self.entry, self.table = entry, table
         self.matches, self.is_plain = _matches_of(entry, original)
-        """Its ``matches``, and whether that is the framework's, which asks for nothing but path, method and host."""
+        """The ``matches`` of the route, and whether it is the framework's, which reads only path, method and host."""
         self.is_host = hasattr(entry, "host_regex")
         is_mount = getattr(entry, "endpoint", None) is None
         self.is_websocket = not is_mount and not hasattr(entry, "methods")

@@ -40,7 +40,7 @@ class RouteIndex:
         self._table = RouteTable(app)
         all_routes = list(self._table.all_routes())
         self.tables = [self._table, *(route.below for route in all_routes if route.below is not None)]
-        """Those of all routers, each before those below it."""
+        """The tables of all routers, each before those of the routers below it."""
         self.routes = [route for route in all_routes if route.below is None]
         """All with a view, or with an application that cannot be read."""
         self._by_host = any(route.is_host for route in all_routes)

@@ -39,7 +39,7 @@ _SHOWN: Final = {
 }
 """The values that are shown, by the kind of the facts. Other kinds are those of your own stores."""
 _BYTES: Final = ("used", "size", "free", "bytes", "limit_maxbytes")
-"""Those that are numbers of bytes."""
+"""The values that are numbers of bytes."""
 Finding = tuple[str, str]
 """A fact, a note or a problem, and its text. That of a note or a problem ends with what to do."""
 

@@ -44,7 +44,7 @@ _MAX_BANS: Final = 100
 _MAX_PAGES: Final = 5
 """The maximum number of pages that are searched for bans, of up to 10,000 keys each."""
 _KEPT: Final = 4 * SECOND
-"""For so long, all pages share what the store has. Pages that ask at the same moment may each ask the store."""
+"""The time for which all pages share what the store has. Pages that ask at the same moment may each ask the store."""
 
 _kept: Final = WeakKeyDictionary[Limiter, tuple[int, Json]]()
 

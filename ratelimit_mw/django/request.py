@@ -76,7 +76,7 @@ class DjangoRequest(WSGIRequest):
 
     @cached_property
     def query_values(self) -> dict[str, list[str]] | None:
-        """None for another charset, too: Django decodes the query in the charset of the body."""
+        """All values; None for another charset, too: Django decodes the query in the charset of the body."""
         return super().query_values if is_utf8(self.native.get("CONTENT_TYPE", "")) else None
 
     @property

@@ -28,7 +28,7 @@ from ..rules.paths import deepen
 
 _MAX_CACHED: Final = 10_000
 _MAX_CHARACTERS: Final = 256
-"""Those of the path and the method of a request that is cached."""
+"""The characters of path and method that a cached request has at most."""
 _NO_METHOD: Final = "django.utils.decorators."
 _LANGUAGE: Final = "<language>/"
 _ANY_LANGUAGE: Final = "/**/"

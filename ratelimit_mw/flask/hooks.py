@@ -61,7 +61,7 @@ class FlaskRequest(WSGIRequest):
 
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
-        """Those that arrived, and those that functions of the application have added since.
+        """The parameters that arrived, and those that functions of the application have added since.
 
         Functions may also have removed parameters, replaced them by objects, or merged their spellings.
         """

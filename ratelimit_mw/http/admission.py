@@ -38,7 +38,7 @@ class Admission:
     verdict: Verdict
     """All decisions so far, or only those of the last rejection."""
     verdicts: list[Verdict]
-    """Those to settle."""
+    """The verdicts to settle."""
     marks: Sequence[Mark] = ()
     """The limits of decorators that are decided: those of the view."""
     first: Admission | None

@@ -106,7 +106,7 @@ class HttpLimits:
 
 
 Checks = dict[object, Callable[[HttpLimits], object]]
-"""They compare limits with the routes, by router."""
+"""The functions that compare limits with the routes, by router."""
 
 
 class HttpLimiter:

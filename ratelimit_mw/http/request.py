@@ -36,7 +36,7 @@ class Request(ABC):
     native: MutableMapping[str, Any]
     """The ASGI scope, or the WSGI environ."""
     to: Destination = NOWHERE
-    """Where it goes."""
+    """The route that the request goes to."""
     path_params: Mapping[str, object] = MappingProxyType({})
     """The values of the route's parameters, by name."""
     parsed_body: Any = None
@@ -61,7 +61,7 @@ class Request(ABC):
     @property
     @abstractmethod
     def method(self) -> str:
-        """In upper case."""
+        """The method in upper case."""
 
     @property
     @abstractmethod

@@ -54,7 +54,7 @@ class Part(str):
 
     __slots__ = ("attribute", "exact", "feature", "form", "name", "shape")
     name: str
-    """Its name in keys: the text without ``as``."""
+    """The name in keys: the text without ``as``."""
     feature: str
     """The feature that it is read from."""
     attribute: str

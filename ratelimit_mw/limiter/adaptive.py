@@ -48,7 +48,7 @@ class Aimd:
     drops: ClassVar = frozenset({503, 504, None})
     """The statuses of requests that the service has dropped. None is a request that it has cancelled."""
     errors: ClassVar = frozenset({None, *range(500, 600)})
-    """Those that lower a rate."""
+    """The statuses that lower a rate."""
 
     def __init__(self, tuning: Tuning, now: int) -> None:
         is_rate = tuning.by == "health"
@@ -124,7 +124,7 @@ class Demand:
 
     __slots__ = ("_began", "_drained", "_last", "_tuning", "limit", "reason")
     requests: ClassVar = frozenset[Any]()
-    """It does not depend on the requests in flight."""
+    """None: this limit does not depend on the requests in flight."""
 
     def __init__(self, tuning: Tuning, now: int) -> None:
         self._tuning = tuning

@@ -54,7 +54,7 @@ class Programs:
         return self._hits_program(plan, self._memory)
 
     def _adaptive_program(self, rule: CompiledRule, limit: Limit) -> Program:
-        """For one adaptive limit."""
+        """Build a program for one adaptive limit."""
         enter, own_cost = self._adaptive.enter, rule.fixed_cost or 0
         by_class, class_of = limit.by_class, rule.priorities.class_of
         key_of = rule.key.with_prefix(limit.prefix)
@@ -68,7 +68,7 @@ class Programs:
         return decide
 
     def _one_limit_program(self, rule: CompiledRule, limit: Limit) -> Program:
-        """For one limit of all clients, in memory or with leases."""
+        """Build a program for one limit of all clients, in memory or with leases."""
         decide_one, own_cost = self._decide_one, rule.fixed_cost or 0
         key_of = rule.key.with_prefix(limit.prefix)
 
@@ -81,7 +81,7 @@ class Programs:
         return decide
 
     def _shared_limits_program(self, rules: Iterable[CompiledRule], store: MemoryStore) -> Program:
-        """For several limits of all clients."""
+        """Build a program for several limits of all clients."""
         apply, own_clock = store.apply, self._own_clock
         limits_of = [(rule, [(limit, limit.prefix) for limit in rule.limits_of_all or ()]) for rule in rules]
         parts = [(rule.build_key, rule.fixed_cost, limits) for rule, limits in limits_of]

@@ -152,7 +152,7 @@ class Rule:
         """The features that the rule uses besides method, path and host."""
         looked_at = {"path", *(part.feature for part in read)}
         self.needs_without_cost = tuple(name for name in self.needs if name in looked_at)
-        """Those that it uses to look at its limits, which consumes nothing."""
+        """The features that the rule uses where its limits are only looked at, which consumes nothing."""
 
     def _tables(self, per_key: Any, per: Mapping[str, Any], parts: Iterable[Part]) -> Tables:
         """Limits by value for each part of ``per``; those of ``per_key`` come first, under None."""

@@ -66,7 +66,7 @@ class ByteCall:
     """The time at which the corrections of each key were made."""
     decisions: list[Decision]
     writes: Sequence[Write] = ()
-    """Those of the hits in the last attempt."""
+    """The writes of the hits in the last attempt."""
 
     @abstractmethod
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[Any], int]:

@@ -74,7 +74,7 @@ class Router:
         self.clock = driver.clock
         self.map = SlotMap(address)
         self._senders: dict[Server, Sender | Batcher] = {}
-        """They have the connections to each server, opened when a call needs them."""
+        """The connections to each server, opened when a call needs them."""
         self._reading: Future[bool] | None = None
         """Whether a call that reads the map was cancelled. Done when it has ended."""
         self._next_read = 0.0
