@@ -135,8 +135,8 @@ class SqliteCounts(CountStore):
         """Raise ``StoreError`` for an error of SQLite or of the file system."""
         try:
             yield
-        except (sqlite3.Error, ValueError) as error:
-            # Other bytes, a text that is not UTF-8, or a sketch of another size.
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            # Other bytes, a text that is not UTF-8, a sketch of another size, or a lost row.
             if not isinstance(error, sqlite3.OperationalError) or "decode" in str(error):
                 raise StoreError(f"{self.path} is damaged ({error}). To start a new log, move the file away") from error
             raise StoreError(f"the traffic log {self.path} failed: {error}") from error

@@ -76,6 +76,22 @@ def test_a_damaged_file_is_an_error_that_names_the_file(tmp_path: Path, damage: 
     assert log.total("a", NOW, NOW) == 1
 
 
+@pytest.mark.parametrize("statement", ["DELETE FROM log", "UPDATE clients SET data = 5"])
+def test_a_file_with_lost_rows_is_damaged(tmp_path: Path, statement: str) -> None:
+    """A page of zeros may be an empty table for SQLite."""
+    path = tmp_path / "log.db"
+    recorded(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(statement)
+        db.commit()
+    log = opened(path)
+    log.record("a", "c")
+    with pytest.raises(StoreError, match=r"log.db is damaged .* move the file away"):
+        log.flush()
+    path.unlink()
+    log.flush()
+
+
 @each(
     ("statement", "message"),
     [
