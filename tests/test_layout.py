@@ -138,6 +138,16 @@ def test_the_documentation_lists_the_public_names(path: str) -> None:
     assert documented()[path] == exported, f"write into docs/index.md: | `{path}` | {row} |"
 
 
+@each("path", IMPORT_PATHS)
+def test_the_reference_shows_the_public_names(path: str) -> None:
+    """Sphinx finds the classes and functions that a module has. The page lists what is imported later, and all else."""
+    module, page = importlib.import_module(path), page_of("api").read_text()
+    assert f".. automodule:: {path}\n" in page
+    found = {name for name, value in vars(module).items() if inspect.isclass(value) or inspect.isfunction(value)}
+    listed = re.findall(rf"^\.\. (?!automodule)\w+:: {re.escape(path)}\.(\w+)$", page, re.MULTILINE)
+    assert sorted(set(module.__all__) - found) == sorted(listed)
+
+
 def test_all_errors_are_exported() -> None:
     """An application can catch every error of the package by a name from its root."""
     errors = {name for name, value in vars(ratelimit_mw.errors).items() if inspect.isclass(value)}

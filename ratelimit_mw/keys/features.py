@@ -40,13 +40,15 @@ UNMATCHED: Final = "unmatched"
 
 
 class Invalid(Enum):
-    """The type of ``INVALID``, which stays one object in copies and pickles."""
+    """The value of a feature that is present but cannot be parsed. It equals no text, so no client can choose it.
+
+    Copies and pickles of it are the same object.
+    """
 
     INVALID = "invalid"
 
 
 INVALID: Final = Invalid.INVALID
-"""The value of a feature that is present but cannot be parsed. It equals no text, so no client can choose it."""
 
 # The names of django-ratelimit.
 _FAMILY_ALIASES: Final = {"get": "query", "post": "form"}
