@@ -196,7 +196,7 @@ def test_an_ip_address_has_one_key_in_every_form() -> None:
             lone = Limiter([Rule(limits="1/minute", key=key)])
             asked_of_lone = (same, ip_address(same), "192.0.2.7")
             assert [lone.hit({"ip": text}).allowed for text in asked_of_lone] == [True, False, False]
-            lone.reset("rule-1", {"ip": same})
+            lone.reset("rule-1", {"ip": same, "endpoint": "unmatched"})
             assert lone.hit({"ip": "192.0.2.7"})
 
 
