@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
+from redis.exceptions import RedisClusterException  # no RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -145,7 +146,7 @@ class RedisCounts(CountStore):
         """Raise ``StoreError`` for an error of the server, and for bytes that no log has written."""
         try:
             yield
-        except (redis.RedisError, OSError) as error:
+        except (redis.RedisError, RedisClusterException, OSError) as error:
             self.__dict__.pop("_client", None)  # the keys may be on another server now
             raise as_store_error(error) from error
         except ValueError as error:

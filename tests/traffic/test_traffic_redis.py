@@ -15,6 +15,7 @@ from servers import (
     Server,
     cluster_running,
 )
+from tables import each
 from traffic_records import NOW
 
 from ratelimit_mw import StoreError
@@ -130,8 +131,9 @@ def test_damaged_keys_are_a_store_error(server: redis.Redis, own_server: Server,
     log.close()
 
 
-def test_an_unreachable_server_is_a_store_error(own_server: Server) -> None:
-    log = TrafficLog("redis://user:hidden@127.0.0.1:1/0", clock=CLOCK)
+@each("url", ["redis://user:hidden@{}/0", "redis+cluster://user:hidden@{}", "redis+sentinel://user:hidden@{}/shop"])
+def test_an_unreachable_server_is_a_store_error(url: str) -> None:
+    log = TrafficLog(url.format("127.0.0.1:1"), clock=CLOCK)
     log.record("a")
     with pytest.raises(StoreError) as raised:
         log.flush()
