@@ -206,7 +206,7 @@ class StoreError(RateLimitError):
 
 
 class NoRoomError(StoreError):
-    """A store replies, but has no room for a new key. It still counts those that it knows."""
+    """A store replies, but has no room for a new key or a longer state. It still counts all others."""
 
 
 class StateError(StoreError):
