@@ -130,7 +130,7 @@ def _source_of_map(title: str, routes: Any, notes: Iterable[str]) -> Source:
         request.to, request.path_params = routes.find({**server, **sent})
         return {}
 
-    return Source.from_limiter(title, routes.http_limiter, routes.read(), find, notes)
+    return Source.from_limiter(title, routes.http_limiter, routes.adopt(), find, notes)
 
 
 def _source_of_asgi(title: str, middleware: asgi.RateLimitMiddleware, scope: dict[str, Any]) -> Source:

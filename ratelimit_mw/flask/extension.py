@@ -80,7 +80,7 @@ class RateLimiter:
         Raises:
             ConfigError: A decorator cannot work, or a setting names a rule that no decorator gives.
         """
-        hooks_of(app).routes.read()
+        hooks_of(app).routes.adopt()
 
     @property
     def limiter(self) -> Limiter:

@@ -29,12 +29,12 @@ class FlaskRoutes(MapRoutes):
         self._lock = create_lock(self, "_lock", threading.RLock)
         mark_readers.add(self)
 
-    def read(self) -> list[Route]:
+    def adopt(self) -> list[Route]:
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
         self._registered = set(map(id, self._app.view_functions.values()))
         self.server_name = self._app.config["SERVER_NAME"] or ""  # Flask itself finds the subdomain of a request
-        return super().read()
+        return super().adopt()
 
     def forget_marks(self) -> None:
         """Read the views again at the next request, because a blueprint has another mark."""
@@ -45,7 +45,7 @@ class FlaskRoutes(MapRoutes):
         """Return the route of a rule. One that is not known is read, with the marks that views have until then."""
         with self._lock:
             if id(rule) not in self.by_rule:
-                self.read()
+                self.adopt()
             return self.by_rule[id(rule)]
 
     def _bind(self, environ: dict[str, Any]) -> MapAdapter:

@@ -45,7 +45,7 @@ class HttpLimits:
     A request keeps those that it began with. Raises ``ConfigError`` for rules and lists that cannot be decided here.
     """
 
-    def __init__(self, http_limiter: HttpLimiter, every: RuleSet, settings: Settings, has_routes: bool) -> None:
+    def __init__(self, http_limiter: HttpLimiter, all_rules: RuleSet, settings: Settings, has_routes: bool) -> None:
         self.limiter = http_limiter.limiter
         self.settlement = self.limiter.settlement
         self.custom_rejection = http_limiter.custom_rejection
@@ -63,9 +63,9 @@ class HttpLimits:
         self.named_in_code = http_limiter.named_in_code
         reading = http, functions, http_limiter.adapter
         if not (has_routes or http_limiter.before_user):
-            check_no_views(every, functions.may_provide)
+            check_no_views(all_rules, functions.may_provide)
         leaves = http_limiter.before_user and not has_routes
-        here = RulesHere(every, has_routes, FeatureReader({}, *reading).knows if leaves else None)
+        here = RulesHere(all_rules, has_routes, FeatureReader({}, *reading).knows if leaves else None)
         if "ip" not in functions.may_provide:  # it may be anything
             here.check_addresses(http.ipv6_prefix)
         self.rules, self.left_to_inner = here.rules, here.left_to_inner
@@ -127,7 +127,7 @@ class HttpLimiter:
         before_user: bool = False,
     ) -> None:
         _check_arguments(options)
-        self.limiter = _limiter(settings, limiter, options)
+        self.limiter = _given_or_new_limiter(settings, limiter, options)
         with error_path("rejection"):
             self.custom_rejection = None if rejection is None else checked_call(rejection, "the request", "the verdict")
         overridden = load_settings(cast(SettingsDict, options))
@@ -239,7 +239,7 @@ def _check_arguments(options: HttpOptions) -> None:
     check_names(options, (*_ARGUMENTS, *HttpOptions.__annotations__), "argument")
 
 
-def _limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:
+def _given_or_new_limiter(settings: SettingsSource | None, limiter: Limiter | None, options: HttpOptions) -> Limiter:
     of_limiter = [name for name in LIMITER_OPTIONS if options.get(name) is not None]
     if limiter is None:
         if settings is None and not of_limiter:

@@ -97,7 +97,7 @@ class Limiter:
         self._programs = Programs(self._request_store, self.adaptive, clocks)
         self.settlement = Settlement(self._request_store, clocks, self._tasks, self.slots, config)
         with config.located(*arguments):
-            self.observers = self._observers(observers)
+            self.observers = self._build_observers(observers)
             self.check_limit = self.store.check
             config.checks.append(self._check)
             config.check(self.rules)
@@ -113,7 +113,7 @@ class Limiter:
     def __repr__(self) -> str:
         return f"<Limiter {self.store!r}: {', '.join(self.rules.by_name)}>"
 
-    def _observers(self, given: Sequence[Observer | str] | None) -> Observers:
+    def _build_observers(self, given: Sequence[Observer | str] | None) -> Observers:
         """Build the observers, and the traffic log that counts beside them."""
         with error_path("observers"):
             functions = self.settings.observers if given is None else checked_observers(given)

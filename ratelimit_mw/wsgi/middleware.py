@@ -86,7 +86,7 @@ class RateLimitMiddleware:
             from .url_map import MapRoutes  # Werkzeug is installed where its map is
 
             self.routes = MapRoutes(http_limiter, url_map)
-            self.routes.read()
+            self.routes.adopt()
         for name, must_await in (("features", http_limiter.functions.must_await), ("rejection", is_async(rejection))):
             if must_await:
                 raise ConfigError("WSGI cannot await an async function. Pass a function without async", name)

@@ -41,7 +41,7 @@ class MapRoutes:
         self.by_rule: dict[int, Route] = {}
         """The routes by the identity of the rule. That of None is for paths without a rule."""
 
-    def read(self) -> list[Route]:
+    def adopt(self) -> list[Route]:
         """Add the limits of all views, and return all routes. Raises ``ConfigError`` for limits that cannot apply."""
         rules = list(self._map.iter_rules())
         for rule in rules if self.server_name is None and not self._map.host_matching else ():
@@ -66,7 +66,7 @@ class MapRoutes:
                 rule, params = rule_of_path(urls, error)
                 method = None
         if id(rule) not in self.by_rule:
-            self.read()
+            self.adopt()
         return self.by_rule[id(rule)].destination(method), params
 
     def _bind(self, environ: dict[str, Any]) -> MapAdapter:
