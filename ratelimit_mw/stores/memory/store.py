@@ -119,9 +119,9 @@ class MemoryStore(Store):
         self._rotates_at = 0
 
     def close(self) -> None:
-        """Write the snapshot if the store has one."""
+        """Write the snapshot if the store has one and was used."""
         self._saver.close()
-        if self._snapshot is not None:
+        if len(self._saver):
             self.save()
 
     def _after_fork(self, intact: bool) -> None:
@@ -236,6 +236,7 @@ class MemoryStore(Store):
         with self._lock:
             if self._records.get(key) != before:
                 return False
+            self._keep_saved()
             if data is None:
                 self._records.pop(key, None)
             else:
@@ -299,12 +300,8 @@ class MemoryStore(Store):
         return str(int.from_bytes(digest, "big") % _SHARED_STATES)
 
     def _generations_of(self, limit: Limit, now: int) -> Generations:
-        """Choose the generations of a limit. Limits with one prefix share keys, so the longest lifetime counts.
-
-        A process that decides writes the snapshot. A process that has only loaded the application does not.
-        """
-        if self._snapshot is not None:
-            self._saver.hold(self._me)
+        """Choose the generations of a limit. Limits with one prefix share keys, so the longest lifetime counts."""
+        self._keep_saved()
         span = max(SECOND, limit.algorithm.lifetime)
         if (generations := self._by_prefix.get(limit.prefix)) is None:
             generations = self._by_prefix[limit.prefix] = Generations()
@@ -318,6 +315,11 @@ class MemoryStore(Store):
             self._by_limit.clear()
         self._by_limit[limit] = generations
         return generations
+
+    def _keep_saved(self) -> None:
+        """Write the snapshot from now on: a process that has only loaded the application, or checks it, does not."""
+        if self._snapshot is not None:
+            self._saver.hold(self._me)
 
     def _sweep(self, now: int) -> None:
         """Drop old tables, and free a bounded number of their keys."""
