@@ -32,6 +32,7 @@ myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
 copybutton_exclude = ".linenos, .gp, .go"
 
+autodoc_default_options = {"members": True, "imported-members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 napoleon_use_rtype = False

@@ -268,6 +268,9 @@ class Algorithm(ABC):
         amount: The amount of the quota (N in formulas).
         period: The period in microseconds (P in formulas).
         limit: The burst of the quota, or else its amount.
+
+    Raises:
+        ConfigError: The quota has a burst, and the algorithm takes none.
     """
 
     name: ClassVar[str]

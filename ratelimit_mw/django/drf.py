@@ -91,6 +91,9 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
 
         Returns:
             Whether the request is allowed.
+
+        Raises:
+            MissingMiddlewareError: No middleware handles the request.
         """
         if testmode.off or _scope_of(self, view) is None:
             return True

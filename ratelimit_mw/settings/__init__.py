@@ -41,6 +41,9 @@ class Settings:
 
     In the attributes, durations are whole microseconds, and ``body_limit`` is in bytes.
 
+    Raises:
+        ConfigError: A setting is unknown or impossible. The message has its path.
+
     Example:
         >>> Settings(store_timeout="20ms").store_timeout
         20000
