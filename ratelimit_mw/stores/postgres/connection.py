@@ -198,4 +198,4 @@ async def open_connection(
     if isinstance(driver, ThreadDriver):
         connected: Any = PostgresSocket(await driver.result(opening, deadline))
         return BlockingConnection(connected, connected, driver.clock)
-    return PostgresTransport(await asyncio.shield(asyncio.wrap_future(opening)), driver.clock).calls
+    return PostgresTransport(await asyncio.wrap_future(opening), driver.clock).calls

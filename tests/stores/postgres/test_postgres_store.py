@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -184,6 +185,37 @@ def test_an_event_loop_keeps_a_connection_that_came_late(
     with opened(postgres_server, timeout_us=50_000) as store:
         asyncio.run(scenario(store))
     assert len(opened_so_far) == 1
+
+
+def test_a_connect_that_fails_after_the_end_of_its_store_is_no_error_of_the_loop(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it any longer."""
+    threads, may_fail, errors = list[threading.Thread](), threading.Event(), list[Any]()
+
+    def fail_late(*_: Any) -> Any:
+        threads.append(threading.current_thread())
+        may_fail.wait()
+        raise ConnectionError("too late")
+
+    async def scenario(store: PostgresStore) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        request = asyncio.ensure_future(store.aping())
+        while not threads:
+            await asyncio.sleep(0)
+        await store.aclose()
+        with pytest.raises(StoreError):
+            await request
+        may_fail.set()
+        threads[0].join()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr("ratelimit_mw.stores.postgres.store.connect", fail_late)
+    with opened(postgres_server) as store:
+        asyncio.run(scenario(store))
+    gc.collect()
+    assert errors == []
 
 
 def test_an_event_loop_is_idle_after_a_call_that_got_no_reply(
