@@ -118,7 +118,7 @@ def open_limiter(source: Source, with_log: bool = False, may_be_memory: bool = F
         raise Failure(_IN_MEMORY.format("the store", shared))
     settings = settings.replace(store_timeout=max(settings.store_timeout, _TIMEOUT_US), observers=(), traffic_log=None)
     limiter = Limiter((), store, own.clocks.own if own else None, settings)
-    limiter.config.rules = source.rules
+    limiter.reloads.rules = source.rules
     try:
         _check_files(limiter.store)
         limiter.traffic_log = None if log is None else open_log(log)

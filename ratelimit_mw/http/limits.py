@@ -55,7 +55,7 @@ class HttpLimits:
         """The settings of the limiter with the arguments of the middleware."""
         self.is_observed = self.limiter.is_observed
         self.is_announced = bool(self.limiter.observers.early)
-        self.watch = self.limiter.config.watch
+        self.watch = self.limiter.reloads.watch
         """Looks for changed settings; None where nothing changes."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.rejections = PreparedRejections(self.writer)
@@ -143,9 +143,9 @@ class HttpLimiter:
         """The rules that code of the application names."""
         self._has_routes = routes
         self._checks: Checks = {}
-        with self.limiter.config.lock:
-            self.prepare(self.limiter.rules, self.limiter.settings)()
-            self.limiter.config.middlewares.add(self)
+        with self.limiter.reloads.lock:
+            self.renew(self.limiter.rules, self.limiter.settings)()
+            self.limiter.reloads.middlewares.add(self)
 
     def latest(self) -> HttpLimits:
         """Return the limits for a request that arrives, and look for changed settings before, when that is due."""
@@ -186,9 +186,9 @@ class HttpLimiter:
 
         def derive(rules: RuleSet) -> None:
             checks = {**self._checks, key: check_all}  # read here, where the lock of the rules is held
-            self.prepare(rules, self.limiter.settings, checks)()
+            self.renew(rules, self.limiter.settings, checks)()
 
-        self.limiter.config.adopt([*(mark for view in views for mark in view.all_marks), *marks], derive)
+        self.limiter.reloads.adopt([*(mark for view in views for mark in view.all_marks), *marks], derive)
 
     def adopt_no_routes(self) -> None:
         """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters.
@@ -197,17 +197,17 @@ class HttpLimiter:
         """
         self._has_routes = False
         if self.before_user:
-            self.prepare(self.limiter.rules, self.limiter.settings)()
+            self.renew(self.limiter.rules, self.limiter.settings)()
         else:
             self.adopt()
 
-    def prepare(self, rules: RuleSet, settings: Settings, checks: Checks | None = None) -> Callable[[], None]:
+    def renew(self, rules: RuleSet, settings: Settings, checks: Checks | None = None) -> Callable[[], None]:
         """Check rules at the start, for new routes and at a reload. Return the function that puts them into effect."""
         checks = checks or self._checks
         for name in self.named_in_code - rules.by_name.keys():
             message = f"the rule {name!r} is missing, but the application calls it by its name. Keep it, or restart"
             raise ConfigError(message, "rules")
-        with self.limiter.config.located(*self.options, settings=settings):
+        with self.limiter.reloads.located(*self.options, settings=settings):
             limits = HttpLimits(self, rules, settings, self._has_routes)
             for check in checks.values():
                 check(limits)

@@ -38,8 +38,8 @@ from ..stores import Store
 from ..stores.url import redacted_url
 from .adaptive_limits import AdaptiveLimits
 from .clocks import Clocks
-from .config import LimiterConfig
 from .overrides import Overrides
+from .reloads import Reloads
 from .remote.store import RequestStore
 
 _BARS: Final = 4
@@ -74,7 +74,7 @@ class Clients:
         store: The store.
         request_store: The store as requests use it.
         clocks: The times of the limiter.
-        config: The rules of the limiter.
+        reloads: The rules of the limiter.
         overrides: The overrides of the limiter.
         adaptive: The adaptive limits of this process.
     """
@@ -84,12 +84,12 @@ class Clients:
         store: Store,
         request_store: RequestStore,
         clocks: Clocks,
-        config: LimiterConfig,
+        reloads: Reloads,
         overrides: Overrides,
         adaptive: AdaptiveLimits,
     ) -> None:
         self._store, self._request_store, self._clocks = store, request_store, clocks
-        self._config, self._overrides, self._adaptive = config, overrides, adaptive
+        self._reloads, self._overrides, self._adaptive = reloads, overrides, adaptive
 
     async def _inspect(
         self,
@@ -136,7 +136,7 @@ class Clients:
             return await self._list(call, rule, cursor, rejected, only)
         if rule is None:
             raise ConfigError("features name a client of one rule. Name the rule, too", "rule")
-        compiled, counted = self._config.rules.named(rule), self._config.as_counted(features)
+        compiled, counted = self._reloads.rules.named(rule), self._reloads.as_counted(features)
         compiled.require_client(counted)
         key, limits = await compiled.limits_of_client(call, counted, self._clocks.time)
         hits = [Hit(limit, limit.prefix + key + self._clocks.key_suffix(), 0) for limit in limits or ()]
@@ -265,7 +265,7 @@ class Clients:
             ConfigError: There is no such rule, or the store cannot list its keys.
             StoreError: The store is unreachable.
         """
-        prefixes = {rule.ban.prefix for rule in self._config.rules.rules if rule.ban is not None}
+        prefixes = {rule.ban.prefix for rule in self._reloads.rules.rules if rule.ban is not None}
         from_all = [] if rule is not None or cursor else await self._overrides.bans(call)
         found = list(map(self._decision_of, from_all))
         if rule is None and not prefixes:
@@ -334,7 +334,7 @@ class Clients:
     clear_overrides, aclear_overrides = twins(Overrides.clear_overrides, "_overrides")
 
     def _ban_from_all(self, features: Features, duration: float | str | None) -> ClientOverride:
-        features, rules = self._config.as_counted(features), self._config.rules
+        features, rules = self._reloads.as_counted(features), self._reloads.rules
         span = _span_of(duration, "a ban without an end")
         until = None if span is None else self._clocks.time() + span
         with error_path("features"):
@@ -352,8 +352,8 @@ class Clients:
 
     def _client(self, name: str, features: Features) -> tuple[CompiledRule, str]:
         """Return a rule, and the part of its keys that names a client."""
-        rule = self._config.rules.named(name)
-        return rule, rule.client_key(self._config.as_counted(features))
+        rule = self._reloads.rules.named(name)
+        return rule, rule.client_key(self._reloads.as_counted(features))
 
     def _same_client(self, key: str) -> list[str]:
         """Return a key, and the keys of the same client under the other limits of its rule."""
@@ -361,11 +361,11 @@ class Clients:
         if not name or key.count("|") < _BARS:
             example = f"as inspect() and GET /v1/keys show it, such as {_KEY!r}"
             raise ConfigError(f"expected a key {example}; got {key[:200]!r}", "key")
-        limits = self._config.rules.named(name).all_limits()
+        limits = self._reloads.rules.named(name).all_limits()
         return list(dict.fromkeys([key, *(limit.prefix + client for limit in limits)]))
 
     async def _list(self, call: Call, rule: str | None, cursor: str, rejected: bool, only: Only) -> KeyStates:
-        prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self._config.rules.named(rule).name)
+        prefix = f"{FORMAT}|" if rule is None else prefix_of_rule(self._reloads.rules.named(rule).name)
         found: dict[str, Decision] = {}  # a banned client is on two pages: with its limits, and with its ban
         for _ in range(_MAX_CALLS):
             keys, following = await call(self._store, "list_keys", prefix, cursor)
@@ -391,7 +391,7 @@ class Clients:
 
     def _lowest_limits(self) -> dict[str, Limit]:
         """Return a limit for the keys of each prefix: the lowest one that applies now."""
-        limits = (limit for rule in self._config.rules.rules for limit in rule.all_limits(self._clocks.time()))
+        limits = (limit for rule in self._reloads.rules.rules for limit in rule.all_limits(self._clocks.time()))
         return {limit.prefix: limit for limit in sorted(limits, key=lambda limit: limit.limit, reverse=True)}
 
     def _limit_of(self, key: str, lowest: dict[str, Limit]) -> Limit | None:
@@ -399,7 +399,7 @@ class Clients:
         prefix, suffix = prefix_of(key), self._clocks.key_suffix()
         if not key.endswith(suffix):
             return None  # a count from outside the test
-        rule, client = self._config.rules.by_name.get(rule_of(key)), key.removeprefix(prefix).removesuffix(suffix)
+        rule, client = self._reloads.rules.by_name.get(rule_of(key)), key.removeprefix(prefix).removesuffix(suffix)
         other = rule.overrides.find(client) if rule and rule.overrides else None
         found = lowest.get(prefix)
         if not other or isinstance(found, BanLimit):
@@ -409,7 +409,7 @@ class Clients:
     async def _decide_next(self, call: Call, hits: Sequence[Hit], rejected: bool) -> list[Decision]:
         """Decide the next request of each key. ``remaining`` is the current amount, before the cost of that request."""
         states = await self._peek(call, hits)
-        costs = {name: rule.fixed_cost or 1 for name, rule in self._config.rules.by_name.items()}
+        costs = {name: rule.fixed_cost or 1 for name, rule in self._reloads.rules.by_name.items()}
         full = [decision for decision in states if decision.remaining < costs[decision.rule]]
         rejections = await self._peek(call, [Hit(each.source, each.key, costs[each.rule]) for each in full])
         decided = {each.hit[:2]: each for each in (*([] if rejected else states), *rejections)}
@@ -443,7 +443,7 @@ class Clients:
             raise ConfigError(f"the client has the override {UNLIMITED!r}, so rule {rule.name!r} cannot ban it. {hint}")
         if not rule.key.names_client(client):
             raise ConfigError(f"many clients share the key {client_of(key)!r}, so rule {rule.name!r} never bans them")
-        if self._config.rules.lists.allows(features):
+        if self._reloads.rules.lists.allows(features):
             raise ConfigError(f"the client is on the allow list, so rule {rule.name!r} never bans it")
         us = _span_of(duration, "the length of the rule's ban") or ban.terms.first
         return us, Hit(ban, key, 1), Correction(ban.lasting(us), key, ban.limit, None)

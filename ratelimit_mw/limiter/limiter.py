@@ -28,13 +28,13 @@ from ..traffic import TrafficLog
 from .adaptive_limits import AdaptiveLimits
 from .clients import Clients
 from .clocks import Clocks
-from .config import LimiterConfig
 from .followers.files import FileFollower
 from .followers.follower import Follower, Watch
 from .followers.record import RecordFollower
 from .observers.observers import Observer, Observers
 from .overrides import Overrides, keeps_records
 from .programs import Programs
+from .reloads import Reloads
 from .remote.store import RemoteStore, RequestStore
 from .settlement import Settlement
 from .slots import Slots
@@ -82,33 +82,33 @@ class Limiter:
         settings: Settings | None = None,
         observers: Sequence[Observer | str] | None = None,
     ) -> None:
-        self.config = config = LimiterConfig(rules, settings)
+        self.reloads = reloads = Reloads(rules, settings)
         self.clocks = clocks = Clocks(clock)
         self._time, self._now = clocks.time, clocks.now
         arguments = [name for name, value in (("store", store), ("observers", observers)) if value is not None]
-        with config.located(*arguments), error_path("store"):
+        with reloads.located(*arguments), error_path("store"):
             self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
         self.waits = not isinstance(self.store, MemoryStore)
         self._tasks = Tasks(self.waits)
         self.remote = RemoteStore(self.store, self.settings, clocks, self._tasks) if self.waits else None
         self._request_store: RequestStore = self.remote or cast(MemoryStore, self.store)
         self.slots = Slots(self._request_store, clocks, self._tasks)
-        self.adaptive = AdaptiveLimits(clocks.own, lambda: config.rules.by_name)
+        self.adaptive = AdaptiveLimits(clocks.own, lambda: reloads.rules.by_name)
         self._programs = Programs(self._request_store, self.adaptive, clocks)
-        self.settlement = Settlement(self._request_store, clocks, self._tasks, self.slots, config)
-        with config.located(*arguments):
+        self.settlement = Settlement(self._request_store, clocks, self._tasks, self.slots, reloads)
+        with reloads.located(*arguments):
             self.observers = self._build_observers(observers)
             self.check_limit = self.store.check
-            config.checks.append(self._check)
-            config.check(self.rules)
-        overrides = Overrides(self.store, clocks, config)
-        self.clients = Clients(self.store, self._request_store, clocks, config, overrides, self.adaptive)
-        self._files = FileFollower(config)
+            reloads.checks.append(self._check)
+            reloads.check(self.rules)
+        overrides = Overrides(self.store, clocks, reloads)
+        self.clients = Clients(self.store, self._request_store, clocks, reloads, overrides, self.adaptive)
+        self._files = FileFollower(reloads)
         self._record_follower = self._follow(overrides)
         followed: list[Follower] = [self._record_follower] if self._record_follower else []
         if self.settings.origin and self.settings.origin.files:
             followed.append(self._files)
-        config.watch = Watch(followed) if followed else None
+        reloads.watch = Watch(followed) if followed else None
 
     def __repr__(self) -> str:
         return f"<Limiter {self.store!r}: {', '.join(self.rules.by_name)}>"
@@ -135,7 +135,7 @@ class Limiter:
             remote.on_call = self.observers.measure_store
         if not keeps_records(self.store):
             return None
-        remote.follower = follower = RecordFollower(overrides, remote, self.config, self._tasks)
+        remote.follower = follower = RecordFollower(overrides, remote, self.reloads, self._tasks)
         return follower
 
     @classmethod
@@ -163,12 +163,12 @@ class Limiter:
     @property
     def rules(self) -> RuleSet:
         """The rules, compiled."""
-        return self.config.rules
+        return self.reloads.rules
 
     @property
     def settings(self) -> Settings:
         """The settings."""
-        return self.config.settings
+        return self.reloads.settings
 
     @property
     def local_decisions(self) -> int:
@@ -211,10 +211,10 @@ class Limiter:
         Args:
             features: The features of the request. Those named ``method``, ``path`` and ``host`` choose the rules.
         """
-        config = self.config
-        if config.watch is not None and monotonic() >= config.watch.due_at:
-            await call(config.watch, "look")
-        return config.rules.plan_for_features(features)
+        reloads = self.reloads
+        if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
+            await call(reloads.watch, "look")
+        return reloads.rules.plan_for_features(features)
 
     match, amatch = twins(_match)
 
@@ -232,10 +232,10 @@ class Limiter:
             ConfigError: ``cost`` is not a whole number from 0 to 10**12.
             FeatureTypeError: A feature of a key is of a type without a stable text.
         """
-        config = self.config
-        if config.watch is not None and monotonic() >= config.watch.due_at:
-            config.watch.look()
-        plan = config.rules.plan_for_features(features)  # as ``match``, without its coroutine
+        reloads = self.reloads
+        if reloads.watch is not None and monotonic() >= reloads.watch.due_at:
+            reloads.watch.look()
+        plan = reloads.rules.plan_for_features(features)  # as ``match``, without its coroutine
         ip = features.get("ip")
         if ip is not None and (type(ip) is not str or ":" in ip):  # as ``_with_network`` asks, without its call
             features = self._with_network(features)
@@ -371,7 +371,7 @@ class Limiter:
         if ip is None or (type(ip) is str and ":" not in ip):
             return features
         try:
-            return {**features, **self.config.as_counted({"ip": ip})}
+            return {**features, **self.reloads.as_counted({"ip": ip})}
         except ConfigError:
             return features
 

@@ -14,7 +14,7 @@ from ..stores import Store
 from ..stores.base import MAX_RECORD
 from ..stores.url import redacted_url
 from .clocks import Clocks
-from .config import LimiterConfig
+from .reloads import Reloads
 
 _RECORD: Final = "overrides"
 _TRIES: Final = 100
@@ -30,8 +30,8 @@ def keeps_records(store: Store) -> bool:
 class Overrides:
     """The overrides of a limiter, as far as this process knows them. A change replaces the tables of the rules."""
 
-    def __init__(self, store: Store, clocks: Clocks, config: LimiterConfig) -> None:
-        self._store, self._clocks, self._config = store, clocks, config
+    def __init__(self, store: Store, clocks: Clocks, reloads: Reloads) -> None:
+        self._store, self._clocks, self._reloads = store, clocks, reloads
         self.record: bytes | None = None
         """The record that is active."""
         self._known: tuple[ClientOverride, ...] = ()
@@ -39,7 +39,7 @@ class Overrides:
         self._active: tuple[ClientOverride, ...] = ()
         self._reported: frozenset[tuple[str, str]] = frozenset()
         self._is_shared = keeps_records(store)
-        config.checks.append(self._apply)
+        reloads.checks.append(self._apply)
         _everywhere[id(self)] = self
 
     async def follow(self, call: Call) -> None:
@@ -61,7 +61,7 @@ class Overrides:
 
         A damaged record raises ``ValueError``.
         """
-        with self._config.lock:
+        with self._reloads.lock:
             if self.record is not before:
                 return False
             self._known = load_overrides(record)
@@ -69,8 +69,8 @@ class Overrides:
             if record is None:
                 name = redacted_url(self._store)
                 _log.warning("store %s has lost the overrides; the limits of the rules apply", name)
-            self._apply(self._config.rules)
-            self._config.update_middlewares()
+            self._apply(self._reloads.rules)
+            self._reloads.update_middlewares()
             self.record = record  # last: after an error, the next read tries again
             return True
 

@@ -17,7 +17,7 @@ from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..runtime.blocking import Call, async_call, blocking_call, run_blocking, twins
 from .clocks import Clocks
-from .config import LimiterConfig
+from .reloads import Reloads
 from .remote.breaker import NotAskedError
 from .remote.store import RequestStore
 from .slots import Slots
@@ -30,13 +30,13 @@ _Corrections = list[tuple[Receipt, list[PendingCorrection]]]
 class Settlement:
     """Settles the verdicts of a limiter. Its slots send the corrections."""
 
-    def __init__(self, store: RequestStore, clocks: Clocks, tasks: Tasks, slots: Slots, config: LimiterConfig) -> None:
-        self._store, self._clocks, self._tasks, self._slots, self._config = store, clocks, tasks, slots, config
+    def __init__(self, store: RequestStore, clocks: Clocks, tasks: Tasks, slots: Slots, reloads: Reloads) -> None:
+        self._store, self._clocks, self._tasks, self._slots, self._reloads = store, clocks, tasks, slots, reloads
 
     @property
     def rules(self) -> RuleSet:
         """The rules of the limiter."""
-        return self._config.rules
+        return self._reloads.rules
 
     async def refund(self, call: Call, verdict: Verdict) -> None:
         """Refund all of the cost that a verdict consumed. A second call changes nothing.
@@ -150,7 +150,7 @@ class Settlement:
             ConfigError: There is no such rule, or a feature of its key is missing.
             StoreError: The store is unreachable.
         """
-        counted = self._config.as_counted(features)
+        counted = self._reloads.as_counted(features)
         self.rules.named(rule).require_client(counted)
         keys = await self._keys(call, rule, counted, self.rules)
         await call(self._store, "forget", keys)

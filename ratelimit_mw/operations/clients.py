@@ -103,7 +103,7 @@ def next_request(key: Mapping[str, Any]) -> str:
 def counted(limiter: Limiter, features: Features) -> Features:
     """Return features as requests have them, such as an IPv6 address as its network."""
     with error_path("features"):
-        return limiter.config.as_counted(features)
+        return limiter.reloads.as_counted(features)
 
 
 async def named_client(call: Call, limiter: Limiter, name: str, given: Features) -> tuple[CompiledRule, Features]:

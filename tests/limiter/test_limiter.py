@@ -46,7 +46,7 @@ def test_a_limiter_with_the_rules_of_its_settings_follows_them() -> None:
     table: Any = {"rules": [{"name": "site", "limits": "9/day"}]}
     settings = load_settings(table)
     rates = [Limiter(settings=settings), Limiter([rule("2/day")], settings=settings)]
-    assert rates[0].config.watch is None, "a dictionary has no file to look at"
+    assert rates[0].reloads.watch is None, "a dictionary has no file to look at"
     table["rules"][0]["limits"] = "5/day"
     for rate in rates:
         rate.reload()
@@ -256,7 +256,7 @@ def test_a_limit_that_the_store_cannot_keep_is_an_error_at_the_start() -> None:
     for rejected in (rule("20/minute", "wide"), rule("5/minute", "wide", per=table)):
         expect_error(r"rule 'wide': the amount is at most 10, not [25]0", Limiter, [rule(), rejected], SmallStore())
     mark = make_mark("20/minute", {"name": "login"}, "views.login")
-    adopt = Limiter([rule()], SmallStore()).config.adopt
+    adopt = Limiter([rule()], SmallStore()).reloads.adopt
     expect_error("rule 'login': the amount is at most 10, not 20", adopt, [mark])
 
 
@@ -279,7 +279,7 @@ def test_a_cost_above_a_limit_is_an_error_at_the_start(options: dict[str, Any]) 
     message = r"^rule 'r': cost: the cost 5 is above the limit .*3.*, so every request is rejected$"
     expect_error(message, Limiter, [Rule(**options)])
     mark = make_mark(options.pop("limits"), options, "views.r")  # type: ignore[arg-type]
-    expect_error(message, Limiter([]).config.adopt, [mark])
+    expect_error(message, Limiter([]).reloads.adopt, [mark])
 
 
 def test_a_limiter_can_be_closed_twice(way: Any) -> None:

@@ -114,7 +114,7 @@ def test_requests_never_wait_for_the_record(recording: Recording) -> None:
     for _ in range(100):
         limiter.hit(ACME)
     assert recording.reads == 1
-    assert limiter_of().config.watch is None
+    assert limiter_of().reloads.watch is None
 
 
 def test_closing_waits_for_a_thread_that_reads(way: Any, later: Later) -> None:
@@ -233,7 +233,7 @@ def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest
     class Broken:
         errors = 1
 
-        def prepare(self, rules: Any, settings: Any) -> Callable[[], None]:
+        def renew(self, rules: Any, settings: Any) -> Callable[[], None]:
             return self.put_into_effect
 
         def put_into_effect(self) -> None:
@@ -244,7 +244,7 @@ def test_after_an_error_of_a_middleware_the_next_read_tries_again(caplog: pytest
     store, middleware = Recording(), Broken()
     limiter = limiter_of(store=store)
     limiter.start()
-    limiter.config.middlewares.add(middleware)
+    limiter.reloads.middlewares.add(middleware)
     set_elsewhere(store, "7/minute")
     wait_for(lambda: limiter.match(ACME) and middleware.errors < 0, "a second try")
     assert "a defect" in caplog.text

@@ -172,7 +172,7 @@ def test_a_reload_and_decorators_keep_overrides(tmp_path: Path) -> None:
     limiter = Limiter.from_settings(str(file))
     limiter.clients.override("api", ACME, "7/minute")
     mark = limit("1/minute", key=["user"], name="login")(lambda: None)
-    limiter.config.adopt(marks_of(mark).marks)
+    limiter.reloads.adopt(marks_of(mark).marks)
     limiter.clients.override("login", ACME, "8/minute")
     assert [str(each.quota) for each in limits_of(limiter, "login")] == ["8/minute"]
     file.write_text(f'[[rules]]\nname = "api"\n{text}mode = "shadow"\n[[rules]]\nname = "more"\n{text}')

@@ -259,7 +259,7 @@ def test_what_needs_a_restart_is_named_and_the_rest_applies(file: Path, caplog: 
 
 def test_a_reload_that_decorators_contradict_changes_nothing(file: Path) -> None:
     limiter = limiter_of(file)
-    limiter.config.adopt(marks_of(limit("1/minute", name="other")(lambda: None)).marks)
+    limiter.reloads.adopt(marks_of(limit("1/minute", name="other")(lambda: None)).marks)
     file.write_text(toml("7/minute", name="other"))
     expect_error("the name 'other' is already used", limiter.reload)
     assert rest(limiter)[0] == 3
@@ -274,7 +274,7 @@ def test_rules_of_your_code_stay(file: Path) -> None:
 
 def test_rules_of_decorators_stay_and_overrides_apply_anew(file: Path) -> None:
     limiter = limiter_of(file)
-    limiter.config.adopt(marks_of(limit("1/minute", name="login")(lambda: None)).marks)
+    limiter.reloads.adopt(marks_of(limit("1/minute", name="login")(lambda: None)).marks)
     assert [str(limit.quota) for limit in limiter.rules.by_name["login"].limits] == ["1/minute"]
     file.write_text(f'{toml()}[[rules]]\noverrides = "login"\nlimits = "2/minute"\n')
     limiter.reload()
@@ -314,14 +314,14 @@ def test_a_change_counts_as_known_once_it_is_in_effect(
 ) -> None:
     """A request that arrives while a thread replaces the rules waits for that thread."""
     limiter = limiter_of(file)
-    replace, meanwhile = limiter.config.replace, []
+    replace, meanwhile = limiter.reloads.replace, []
 
     def replace_slowly(*arguments: Any) -> None:
         meanwhile.append(pool.submit(rest, limiter))
         assert wait(meanwhile, 0.05).not_done
         replace(*arguments)
 
-    monkeypatch.setattr(limiter.config, "replace", replace_slowly)
+    monkeypatch.setattr(limiter.reloads, "replace", replace_slowly)
     file.write_text(toml("5/minute"))
     later.passed += 11
     with ThreadPoolExecutor(1) as pool:

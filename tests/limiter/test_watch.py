@@ -136,7 +136,7 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     for intervals in (1, 2, 3):
         later.passed = intervals * SECONDS
         assert [limits_of(verdict) for verdict in hits(worker)] == [["100/minute"]] * 8
-    worker.config.adopt([])
+    worker.reloads.adopt([])
     assert limits(Limiter.from_settings(str(file))) == ["7/minute"]
     worker.clients.override("api", ACME, "8/minute")
     assert limits(worker) == ["8/minute"]
@@ -195,6 +195,6 @@ def test_a_store_without_records_is_opened_by_the_first_request() -> None:
 
 def test_what_never_changes_is_not_watched(recording: Recording) -> None:
     """Rules of your code, and limits that are off."""
-    assert Limiter([API]).config.watch is None
+    assert Limiter([API]).reloads.watch is None
     limiter_of(store=recording, enabled=False).hit(ACME)
     assert recording.starts == 0

@@ -139,7 +139,7 @@ def test_new_rules_keep_the_limits_of_the_others() -> None:
     limiter = build(plans, limits_ttl="1h")
     limiter.hit(ALICE)
     plans.result = OSError()
-    limiter.config.adopt([make_mark("20/minute", {}, "shop.view")])
+    limiter.reloads.adopt([make_mark("20/minute", {}, "shop.view")])
     assert limiter.hit(ALICE).decisions[0].remaining == 3
     assert plans.calls == ["alice"]
 
@@ -275,7 +275,7 @@ def test_messages_take_no_slots_from_a_function(caplog: pytest.LogCaptureFixture
 
     limiter = Limiter()
     (mark,) = chat.__ratelimit_mw__.messages  # type: ignore[attr-defined]
-    limiter.config.adopt([mark])
+    limiter.reloads.adopt([mark])
     plan = limiter.rules.plan_for_marks([mark], "GET", "", None, None)
     assert limiter.decide(plan, ALICE).unavailable
     assert "'1 concurrent' cannot be used for messages" in caplog.text

@@ -67,7 +67,7 @@ def test_one_limit_on_two_views_is_one_rule() -> None:
     name = "test_marks.test_one_limit_on_two_views_is_one_rule.<locals>."
     for read in (marks, marks[::-1]):
         rate = Limiter()
-        rate.config.adopt(read)
+        rate.reloads.adopt(read)
         assert sorted(rate.rules.by_name) == ["burst", f"{name}<lambda>", f"{name}<lambda>#2", f"{name}first"]
         plans = [rate.rules.plan("GET", "/", to=Destination(marks=marks_of(view))) for view in views]
         shared = plans[0].rules[0]
@@ -81,7 +81,7 @@ def test_a_view_with_the_same_limit_twice_counts_once() -> None:
     once = limit("1/minute", name="once")
     marks = merge_marks([once(type("Outer", (), {})), once(lambda: None)])
     rate = Limiter()
-    rate.config.adopt(marks.marks)
+    rate.reloads.adopt(marks.marks)
     assert [rule.name for rule in rate.rules.plan("GET", "/", to=Destination(marks=marks)).rules] == ["once"]
     assert [rule.name for rule in rate.rules.plan_for_marks(marks.marks, "GET", "", None, None).rules] == ["once"]
 
@@ -99,7 +99,7 @@ def test_an_override_sets_no_path() -> None:
     """A view has the path of its route, even when a settings file overrides its rule."""
     limiter = Limiter.from_settings({"rules": [{"overrides": "login", "match": {"path": "/login"}}]})
     with pytest.raises(ConfigError, match=r"^rules\[0\]\.match\.path: the view of 'login' has the path of its route"):
-        limiter.config.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
+        limiter.reloads.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
 
 
 REPLACING = {"rules": [{"name": "api", "limits": "5/minute"}, {"overrides": "login", "limits": "1/minute"}]}
@@ -117,10 +117,10 @@ def test_no_decision_is_made_while_an_override_has_no_rule() -> None:
         with pytest.raises(ConfigError, match=NOBODY):
             asyncio.run(aask({"ip": "192.0.2.7"}))
     with pytest.raises(ConfigError, match=NOBODY):
-        limiter.config.adopt([])
+        limiter.reloads.adopt([])
     with pytest.raises(ConfigError, match=r"no decorator has a rule named 'login'\. Did you mean 'logon'"):
-        limiter.config.adopt([make_mark("5/minute", {"name": "logon"}, "views.login")])
-    limiter.config.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
+        limiter.reloads.adopt([make_mark("5/minute", {"name": "logon"}, "views.login")])
+    limiter.reloads.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
     assert limiter.hit({"ip": "192.0.2.7"}).rules == ("api",)
     assert str(limiter.rules.by_name["login"].source.quotas[0]) == "1/minute"
 
@@ -129,12 +129,12 @@ def test_a_name_in_a_decorator_and_the_settings_names_both_places() -> None:
     """A name in two decorators names both places, too."""
     limiter = Limiter.from_settings({"rules": [{"name": "a", "limits": "5/minute"}]})
     with pytest.raises(ConfigError, match=r"^rules\[0\]\.name: the name 'a' is already used by the limit on shop\.a. "):
-        limiter.config.adopt([make_mark("5/minute", {"name": "a"}, "shop.a")])
+        limiter.reloads.adopt([make_mark("5/minute", {"name": "a"}, "shop.a")])
     marks = [make_mark("5/minute", {"name": "b"}, view) for view in ("shop.b", "shop.c")]
     with pytest.raises(
         ConfigError, match=r"^the limit on shop\.c: the name 'b' is already used by the limit on shop\.b. "
     ):
-        Limiter().config.adopt(marks)
+        Limiter().reloads.adopt(marks)
 
 
 SHOWN = r"gr\xf6\xdfe"
@@ -169,7 +169,7 @@ def test_clients_see_no_modules_of_rules_without_a_name() -> None:
     marks = [mark for each in views for mark in each.marks]
     for named, shown in (([], ["login", "login#2", "login#3"]), (rules, ["login#2", "login#3", "login#4"])):
         limiter = Limiter.from_settings({"rules": named})
-        limiter.config.adopt(marks)
+        limiter.reloads.adopt(marks)
         marked = limiter.rules.rules[len(named) :]
         assert [rule.name for rule in marked] == ["shop.views.login", "shop.views.login#2", "shop.admin.login"]
         assert [limit.policy for rule in marked for limit in rule.limits] == [
@@ -193,7 +193,7 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
         limiter = Limiter.from_settings({"rules": [{"overrides": written, "limits": "1/minute"}]})
         marked = exempt(written)(limit("5/minute", key=[])(type("Größe", (Größe,), {"__qualname__": "Größe"})))
         view = marks_of(marked)
-        limiter.config.adopt(view.marks)
+        limiter.reloads.adopt(view.marks)
         limiter.rules.check_exemptions(view)
         assert [(rule.name, str(rule.source.quotas[0])) for rule in limiter.rules.rules] == [(name, "1/minute")]
         assert limiter.rules.plan("GET", "/", to=Destination(marks=view)).rules == ()

@@ -259,7 +259,7 @@ def test_an_option_that_no_limit_uses_is_an_error() -> None:
             assert load_settings({"rules": [table]}).amendments  # the rule is not known yet
             options: Any = {"name": "v", **using, option: value}
             mark = make_mark(options.pop("limits"), options, "shop.v")
-            Limiter.from_settings({"rules": [{**base, "overrides": "v"}]}).config.adopt([mark])
+            Limiter.from_settings({"rules": [{**base, "overrides": "v"}]}).reloads.adopt([mark])
             if option in RuleDefaults.__annotations__:
                 load_settings({"rules": [base], "defaults": {option: value}})
 

@@ -115,7 +115,7 @@ def test_a_decorator_keeps_its_time_zone_where_settings_change_other_options() -
     ):
         settings: Any = {"rules": [{"overrides": "a.view", **changes}]}
         limiter = Limiter.from_settings(settings)
-        limiter.config.adopt([make_mark("9 per calendar month", options, "a.view")])
+        limiter.reloads.adopt([make_mark("9 per calendar month", options, "a.view")])
         [found] = limiter.rules.by_name["a.view"].source.quotas
         assert (str(found), found.zone) == (quota, zone), changes
 
@@ -129,7 +129,7 @@ def test_a_time_zone_without_a_schedule_is_an_error() -> None:
 
     def adopted(changes: Any, options: Any) -> Rule:
         limiter = Limiter.from_settings({"rules": [{"overrides": "a.view", **changes}]})
-        limiter.config.adopt([make_mark("9/minute", options, "a.view")])
+        limiter.reloads.adopt([make_mark("9/minute", options, "a.view")])
         return limiter.rules.by_name["a.view"].source
 
     expect_error(rf"^rules\[0\]\.{nothing}", adopted, zone, {})

@@ -129,7 +129,7 @@ def test_nothing_is_limited_without_enabled() -> None:
     store.start = store.astart = None  # type: ignore[method-assign,assignment] # not called
     limiter.start()
     asyncio.run(limiter.astart())
-    limiter.config.adopt([make_mark("1/hour", {}, "shop.view")])
+    limiter.reloads.adopt([make_mark("1/hour", {}, "shop.view")])
     assert all(limiter.hit({"ip": ip}) for ip in ["192.0.2.7"] * 3 + ["203.0.113.7"])
     assert not limiter.hit({"ip": "192.0.2.7"}).decisions
     assert store.calls == 0
@@ -276,10 +276,10 @@ def test_options_without_limits_are_checked_with_no_limits() -> None:
         limiter = Limiter.from_settings(settings)
         expect_error(
             "expected a precision that divides the period of '5/second'",
-            limiter.config.adopt,
+            limiter.reloads.adopt,
             [make_mark("5/second", {}, "shop.view")],
         )
-        limiter.config.adopt([make_mark("5/hour", {}, "shop.view")])
+        limiter.reloads.adopt([make_mark("5/hour", {}, "shop.view")])
         (limit,) = limiter.rules.by_name["shop.view"].limits
         assert limit.algorithm.variant == "1m", table
 
@@ -294,7 +294,7 @@ def test_settings_override_the_consistency_of_a_decorator() -> None:
         ({"consistency": "exact"}, {"lease": "5%"}, "exact", 0),
     ):
         limiter = Limiter.from_settings({"rules": [{"overrides": "shop.view", **options}]})
-        limiter.config.adopt([make_mark("100/minute", own, "shop.view")])
+        limiter.reloads.adopt([make_mark("100/minute", own, "shop.view")])
         rule = limiter.rules.by_name["shop.view"].source
         assert (rule.consistency, rule.lease_percent) == (consistency, percent), (own, options, consistency)
 
@@ -308,7 +308,7 @@ def test_decorators_have_the_defaults_below_their_own_options_and_overrides() ->
         make_mark("5/minute", {"name": "b", **OWN}, "shop.b"),
         make_mark("5/minute", {}, "shop.c"),
     ]
-    limiter.config.adopt(marks)
+    limiter.reloads.adopt(marks)
     assert options_of(limiter, "a") == options_of(limiter, "shop.c") == FROM_DEFAULTS
     assert str(limiter.rules.by_name["a"].source.quotas[0]) == "9/minute"
     assert options_of(limiter, "b") == (*FROM_OWN[:2], "allow", None)
@@ -317,7 +317,7 @@ def test_decorators_have_the_defaults_below_their_own_options_and_overrides() ->
 def test_messages_have_no_outcome_by_default() -> None:
     """``count_when`` does not apply to the messages of a WebSocket, the other defaults do."""
     limiter = Limiter.from_settings(DEFAULTS)
-    limiter.config.adopt(marks_of(messages("5/minute", name="talk")(lambda: None)).all_marks)
+    limiter.reloads.adopt(marks_of(messages("5/minute", name="talk")(lambda: None)).all_marks)
     assert options_of(limiter, "talk") == (*FROM_DEFAULTS[:3], None)
 
 
@@ -364,7 +364,7 @@ def test_only_an_error_of_the_defaults_names_them() -> None:
         expect_error(message, load_settings, {"defaults": defaults, "rules": [rule]})
     message = "^the limit on shop.view: per_key: .* The rule has key from"
     mark = make_mark("5/minute", {"per_key": TABLE["per_key"]}, "shop.view")
-    expect_error(message, Limiter.from_settings({"defaults": PAIR}).config.adopt, [mark])
+    expect_error(message, Limiter.from_settings({"defaults": PAIR}).reloads.adopt, [mark])
     burst: Any = [{"limits": "5/minute burst 9"}]
     assert load_settings({"defaults": {"algorithm": "token-bucket"}, "rules": burst}).rules[0].quotas
 

@@ -54,10 +54,10 @@ def test_settings_are_followed_after_such_a_test(tmp_path: Path, freeze: Freeze)
     file.write_text('reload_interval = "2s"\n')
     limiter = Limiter.from_settings(file)
     with freeze():
-        assert limiter.config.watch is not None
-        limiter.config.watch.due_at = 0.0
+        assert limiter.reloads.watch is not None
+        limiter.reloads.watch.due_at = 0.0
         limiter.hit(ANN)
-    assert limiter.config.watch.due_at <= time.monotonic() + 2
+    assert limiter.reloads.watch.due_at <= time.monotonic() + 2
 
 
 @each("freeze", TOOLS)

@@ -48,14 +48,14 @@ class ServedRules:
         self.limiter = limiter
         self._gateway = gateway
         limiter.check_limit = self._check_limit  # before the limiter reads overrides that a command has set
-        limiter.config.check(limiter.rules)
-        with limiter.config.lock:
-            with limiter.config.located():
-                put_into_effect = self.prepare(limiter.rules, limiter.settings)
+        limiter.reloads.check(limiter.rules)
+        with limiter.reloads.lock:
+            with limiter.reloads.located():
+                put_into_effect = self.renew(limiter.rules, limiter.settings)
             put_into_effect()
-            limiter.config.middlewares.add(self)
+            limiter.reloads.middlewares.add(self)
 
-    def prepare(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
         """Check rules that were read again. Return the function that puts them into effect."""
         check_no_views(rules.require_complete(), ["endpoint"])
         if self._gateway:

@@ -55,7 +55,7 @@ class DecisionService:
         if scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
             return
-        watch = self.limiter.config.watch
+        watch = self.limiter.reloads.watch
         if watch is not None and monotonic() >= watch.due_at:
             await watch.alook()
         headers: Mapping[str, str] = {}

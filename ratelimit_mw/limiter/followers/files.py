@@ -18,8 +18,8 @@ from ...runtime.blocking import Call, run_once
 from ...runtime.forksafe import run_in_child
 from ...settings import reload_settings
 from ...settings.files import Identities, identity_of
-from ..config import LimiterConfig
 from ..observers.observers import import_observers
+from ..reloads import Reloads
 from ..tasks import future_result
 from .follower import Follower
 
@@ -38,8 +38,8 @@ class FileFollower(Follower):
     checks files that have changed.
     """
 
-    def __init__(self, config: LimiterConfig) -> None:
-        self._config, origin = config, config.settings.origin
+    def __init__(self, reloads: Reloads) -> None:
+        self._reloads, origin = reloads, reloads.settings.origin
         self._known: Identities = {} if origin is None else origin.files
         self._logged = ""
         """The mistake that the log has of the files as they are."""
@@ -60,7 +60,7 @@ class FileFollower(Follower):
 
     @property
     def interval(self) -> float:
-        return self._config.settings.reload_interval / SECOND or math.inf
+        return self._reloads.settings.reload_interval / SECOND or math.inf
 
     @property
     def due_at(self) -> float:
@@ -84,7 +84,7 @@ class FileFollower(Follower):
 
     def reload(self) -> None:
         """Read the settings again now. Raises ``ConfigError`` for mistakes; the earlier settings then stay."""
-        if self._config.settings.origin is None:
+        if self._reloads.settings.origin is None:
             raise ConfigError("there are no settings to read again. Build the limiter with Limiter.from_settings(...)")
         for _ in range(_MAX_TRIES):
             if not (pause := self._read(is_manual=True)):
@@ -131,14 +131,14 @@ class FileFollower(Follower):
         files: Identities = {}
         with self._reading:
             try:
-                settings, unchanged = reload_settings(self._config.settings, files)
+                settings, unchanged = reload_settings(self._reloads.settings, files)
                 with settings.located():  # a start with these settings would find it, too
                     import_observers(unchanged.get("observers", ()))
                 if _identities_now(files) != files:
                     return self._unchanged_for
                 if not is_manual and (pause := self._wait_for_new(files)) > 0:
                     return pause
-                self._config.replace(settings, unchanged)
+                self._reloads.replace(settings, unchanged)
             except Exception:
                 current = _identities_now((*self._known, *files))
                 if current != {**current, **files}:  # it read a file that was being written

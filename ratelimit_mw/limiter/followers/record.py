@@ -12,8 +12,8 @@ from ...clock import SECOND, monotonic
 from ...errors import RateLimitError, StateError
 from ...runtime.blocking import Call, run_once, twins
 from ...runtime.forksafe import run_in_child
-from ..config import LimiterConfig
 from ..overrides import Overrides
+from ..reloads import Reloads
 from ..remote.store import RemoteStore
 from ..tasks import Tasks
 from .follower import NEVER, Follower
@@ -32,8 +32,8 @@ class RecordFollower(Follower):
     read. While the store is unreachable, or the record is damaged, the last known overrides stay active.
     """
 
-    def __init__(self, overrides: Overrides, remote: RemoteStore, config: LimiterConfig, tasks: Tasks) -> None:
-        self._overrides, self._remote, self._config, self._tasks = overrides, remote, config, tasks
+    def __init__(self, overrides: Overrides, remote: RemoteStore, reloads: Reloads, tasks: Tasks) -> None:
+        self._overrides, self._remote, self._reloads, self._tasks = overrides, remote, reloads, tasks
         self._has_read = False
         self._start_over()
         run_in_child(self, RecordFollower._start_over)
@@ -48,7 +48,7 @@ class RecordFollower(Follower):
     @property
     def interval(self) -> float:
         """Without ``reload_interval``, it is short until a read has succeeded, and then without end."""
-        settings = self._config.settings
+        settings = self._reloads.settings
         if not settings.enabled:
             return math.inf
         return settings.reload_interval / SECOND or (math.inf if self._has_read else _TRY_AGAIN)

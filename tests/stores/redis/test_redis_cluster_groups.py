@@ -69,7 +69,7 @@ class Scene:
         self.store = store
         settings = Settings(rejection_cache=0, fleet_size=1)
         self.limiter = Limiter([Rule(name=name, **rule) for name, rule in rules.items()], store, settings=settings)
-        self.limiter.config.watch = None  # no reads of overrides between the requests
+        self.limiter.reloads.watch = None  # no reads of overrides between the requests
         self.servers = servers
         self._runner = asyncio.Runner() if is_async else None
 

@@ -1,4 +1,4 @@
-"""``LimiterConfig``: the rules and settings of a limiter now. Decorators add rules, and a reload replaces all."""
+"""``Reloads``: the rules and settings of a limiter now. Decorators add rules, and a reload replaces all."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _log = logging.getLogger("ratelimit_mw")
 class LimiterMiddleware(Protocol):
     """A middleware, or the decision service, which derives more from the rules of its limiter."""
 
-    def prepare(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
+    def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:
         """Check rules and settings. Return the function that puts them into effect."""
 
     def as_counted(self, features: Features) -> Features:
         """Return the features of a client as its requests have them."""
 
 
-class LimiterConfig:
+class Reloads:
     """The rules of a limiter: those of your code, or those of the settings.
 
     Attributes:
@@ -111,9 +111,9 @@ class LimiterConfig:
             with self.located(settings=settings):
                 rules = self._compile(own, self._marks, settings)
                 self.check(rules.require_complete() if self._has_adopted else rules)
-                prepared = [middleware.prepare(rules, settings) for middleware in tuple(self.middlewares)]
+                renewals = [middleware.renew(rules, settings) for middleware in tuple(self.middlewares)]
             self._own_rules, self.settings, self.rules = own, settings, rules
-            for put_into_effect in prepared:
+            for put_into_effect in renewals:
                 put_into_effect()
         if self.watch is not None:
             self.watch.start_over()
@@ -124,8 +124,8 @@ class LimiterConfig:
 
     def update_middlewares(self) -> None:
         """Let the middlewares derive what they need from the rules anew, because the limits of clients have changed."""
-        prepared = [middleware.prepare(self.rules, self.settings) for middleware in tuple(self.middlewares)]
-        for put_into_effect in prepared:
+        renewals = [middleware.renew(self.rules, self.settings) for middleware in tuple(self.middlewares)]
+        for put_into_effect in renewals:
             put_into_effect()
 
     def _compile(self, own: Iterable[Rule], marks: dict[Mark, None], settings: Settings) -> RuleSet:
