@@ -58,7 +58,7 @@ _OF_CHANGES: Final = "number IN (SELECT number FROM changed WHERE rejected = :si
 _CHANGES_OF_RULES: Final = f"""
     SELECT rule, count(*) FROM rejection WHERE side = :side AND enforced AND {_OF_CHANGES} GROUP BY rule
 """  # noqa: S608
-_MAX_CHANGED: Final = """
+_MOST_CHANGED: Final = """
     SELECT client, requests, count(*) FROM changed JOIN client USING (client)
     WHERE client.side = 1 AND changed.rejected = :side
     GROUP BY client ORDER BY 3 DESC, requests DESC, client LIMIT :limit
@@ -263,5 +263,5 @@ def _most_changed(side: ReplayReport, limit: int) -> list[dict[str, Any]]:
             "count": count,
             "rules": side.in_order(side.rows(f"{_RULES_OF_CLIENT} AND {_OF_CHANGES}", client=client)),
         }
-        for client, requests, count in side.rows(_MAX_CHANGED, limit=limit)
+        for client, requests, count in side.rows(_MOST_CHANGED, limit=limit)
     ]
