@@ -217,6 +217,7 @@ class MemoryStore(Store):
             for key in keys:
                 generations = self._by_prefix.get(prefix_of(key))
                 if generations is not None:
+                    self._keep_saved()
                     self._drop(generations, key)
 
     def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:

@@ -69,6 +69,17 @@ def test_a_snapshot_without_counts_is_read(tmp_path: Path) -> None:
     assert limiter(MemoryStore(snapshot=tmp_path / "limits")).hit({"ip": "192.0.2.7"}, cost=3)
 
 
+def test_a_reset_without_a_request_survives_a_restart(tmp_path: Path) -> None:
+    address, client = f"memory://?snapshot={tmp_path / 'limits'}", {"ip": "192.0.2.7"}
+    used = limiter(address)
+    used.hit(client, cost=3)
+    used.close()
+    restarted = limiter(address)
+    restarted.reset("api", client)
+    restarted.close()
+    assert limiter(address).hit(client)
+
+
 SITES = [Rule(name=name, limits="3/hour", match={"path": f"/{name}"}) for name in "ab"]
 
 
