@@ -49,7 +49,7 @@ def connect(parameters: Mapping[str, Any], setup: str) -> Connection:
     try:
         opened = Connection.connect(**{"connect_timeout": _SECONDS, **parameters}, autocommit=True)
         try:
-            _set_up(opened.pgconn, setup.encode(opened.info.encoding))
+            _set_up(opened.pgconn, setup, opened.info.encoding)
         except BaseException:
             opened.close()
             raise
@@ -58,9 +58,9 @@ def connect(parameters: Mapping[str, Any], setup: str) -> Connection:
     return opened
 
 
-def _set_up(opened: abc.PGconn, setup: bytes) -> None:
+def _set_up(opened: abc.PGconn, setup: str, encoding: str) -> None:
     """Run statements. A pooler replies to a login even while its server is silent, and the next call connects again."""
-    opened.send_query(setup)
+    opened.send_query(setup.encode(encoding))
     ends_at, poll = monotonic() + _SECONDS, select.poll()
     poll.register(opened.socket, select.POLLIN)
     while True:
@@ -72,7 +72,7 @@ def _set_up(opened: abc.PGconn, setup: bytes) -> None:
             return
         if result.status in _ERRORS:
             message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"the connection was lost"
-            raise ConnectionError(_one_line(message.decode("utf-8", "replace")))
+            raise ConnectionError(_one_line(message.decode(encoding, "replace")))
 
 
 class PostgresSocket:

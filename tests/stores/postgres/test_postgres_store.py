@@ -277,6 +277,13 @@ def test_a_connection_that_cannot_be_set_up_is_closed(postgres_server: PostgresS
         wait_for(lambda: not ask(postgres_server, left), "the connections to be closed")
 
 
+def test_the_reason_of_a_failed_set_up_has_the_encoding_of_its_connection(postgres_server: PostgresServer) -> None:
+    """The messages of a server may be in any language."""
+    parameters = {"host": HOST, "port": postgres_server.port, "user": "postgres", "client_encoding": "LATIN1"}
+    with pytest.raises(ConnectionError, match=r"^für ratelimit_mw keine Berechtigung$"):
+        connect(parameters, "DO $$ BEGIN RAISE 'für ratelimit_mw keine Berechtigung'; END $$")
+
+
 def test_a_connection_that_stays_silent_after_its_login_is_given_up(postgres_server: PostgresServer) -> None:
     """As PgBouncer before a server that is paused. Otherwise each probe would leave a thread and a connection."""
     parameters = {"host": HOST, "port": postgres_server.port, "user": "postgres"}
