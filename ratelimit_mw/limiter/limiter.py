@@ -111,7 +111,7 @@ class Limiter:
         reloads.watch = Watch(followed) if followed else None
 
     def __repr__(self) -> str:
-        return f"<Limiter {self.store!r}: {', '.join(self.rules.by_name)}>"
+        return f"<Limiter {self.store!r}: {', '.join(self.rules.by_name) or 'no rules'}>"
 
     def _build_observers(self, given: Sequence[Observer | str] | None) -> Observers:
         """Build the observers, and the traffic log that counts beside them."""

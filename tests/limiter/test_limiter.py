@@ -189,6 +189,7 @@ def test_the_repr_of_a_limiter_shows_its_store_and_its_rules() -> None:
     """A log or a debugger shows it, and no login."""
     limiter = Limiter([Rule(name=name, limits="5/minute") for name in ("login", "api")], "redis://ann:hidden@cache/0")
     assert repr(limiter) == "<Limiter <RedisStore redis://cache/0>: login, api>"
+    assert repr(Limiter([])) == "<Limiter <MemoryStore memory://>: no rules>"
 
 
 def test_the_repr_of_a_verdict_shows_its_decisions() -> None:
