@@ -134,9 +134,9 @@ class OneByOne(MemoryStore):
 
     is_reversed = False
 
-    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+    def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:
         keys = sorted(super().list_keys(prefix).keys, reverse=self.is_reversed)
-        i = int(place or 0)
+        i = int(cursor or 0)
         return KeyPage(keys[i : i + 1], str(i + 1) if i + 1 < len(keys) else None)
 
 

@@ -21,8 +21,8 @@ from ratelimit_mw.testing import ManualClock
 class Listing(SharedStore):
     """A store behind a connection, which can list its keys."""
 
-    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
-        return self.states.list_keys(prefix, place)
+    def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:
+        return self.states.list_keys(prefix, cursor)
 
 
 def opened(*rules: Rule, store: Any = None) -> tuple[Limiter, ManualClock]:

@@ -40,15 +40,15 @@ def handle(opened: Callable[[], Store], request: pytest.FixtureRequest) -> Itera
 
 def listed(handle: StoreHandle, prefix: str) -> tuple[list[str], int]:
     """Return all keys with a prefix, and the number of pages."""
-    keys, place, pages = [], "", 0
+    keys, cursor, pages = [], "", 0
     while True:
-        page = handle.list_keys(prefix, place)
+        page = handle.list_keys(prefix, cursor)
         keys += page.keys
         pages += 1
         if page.next is None:
             return keys, pages
         assert len(page.keys) < 3_000
-        place = page.next
+        cursor = page.next
 
 
 def test_the_keys_of_a_prefix_are_listed(handle: StoreHandle, opened: Callable[[], Store]) -> None:
@@ -76,10 +76,10 @@ def test_many_keys_have_several_pages(handle: StoreHandle) -> None:
     assert listed(handle, "1|")[0] == keys[2_499:]
 
 
-def test_a_place_that_no_page_has_named_is_an_error(redis_server: Server) -> None:
+def test_a_cursor_that_no_page_has_named_is_an_error(redis_server: Server) -> None:
     """It comes from the URL of a page, for example."""
     for store in (MemoryStore(), open_store(address(redis_server), PATIENT)):
-        for place in ("x", "1", "1:x", "1:2:3", "-1:0", "1:" + "9" * 30):
+        for cursor in ("x", "1", "1:x", "1:2:3", "-1:0", "1:" + "9" * 30):
             with pytest.raises(ConfigError, match=r"^cursor: "):
-                store.list_keys("1|", place)
+                store.list_keys("1|", cursor)
         store.close()

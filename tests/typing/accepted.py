@@ -69,7 +69,7 @@ class MyStore(ByteStore):
     def swap(self, writes: Sequence[Write]) -> Collection[str]:
         return [write.key for write in writes if write.before]
 
-    def list_keys(self, prefix: str, place: str = "") -> KeyPage:
+    def list_keys(self, prefix: str, cursor: str = "") -> KeyPage:
         return KeyPage([prefix], None)
 
     def facts(self) -> Iterable[Facts]:
