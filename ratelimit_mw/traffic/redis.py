@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.exceptions import RedisClusterException  # no RedisError
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import Sentinel
 
 from ..errors import StoreError
 from ..stores.redis.address import Address
@@ -148,8 +148,6 @@ class RedisCounts(CountStore):
             yield
         except (redis.RedisError, RedisClusterException, OSError) as error:
             self.__dict__.pop("_client", None)  # the keys may be on another server now
-            if isinstance(error, MasterNotFoundError):  # redis-py 6.3 to 7 adds its connections, with their passwords
-                error.args = (str(error).partition(" : ")[0],)
             raise as_store_error(error) from error
         except ValueError as error:
             damage = f"a key that starts with {self._prefix} is damaged ({error})"

@@ -67,5 +67,7 @@ def as_store_error(error: Exception) -> RateLimitError:
         error.args = (text,)
         text = text if type(error).__name__ not in _CODES or text.startswith(code) else f"{code} {text}"
         return _KINDS.get(code, StoreError)(f"Redis: {text}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
+    if type(error).__name__ == "MasterNotFoundError":  # redis-py 6.3 to 7 adds its connections, with their passwords
+        error.args = (str(error).partition(" : ")[0],)
     text = str(error).partition(". Connect call failed")[0].rstrip(".")  # asyncio repeats the address
     return StoreError(f"Redis: {type(error).__name__}: {text}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -122,6 +123,20 @@ def test_arguments_that_do_not_fit_are_rejected() -> None:
         with pytest.raises(ConfigError, match=message) as caught:
             RedisStore(**arguments)
         assert "s3cret" not in str(caught.value)
+
+
+def test_no_error_shows_the_password_of_a_sentinel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of redis-py add the clients of all sentinels, with their options."""
+    for kind in (redis.Redis, redis.asyncio.Redis):
+        monkeypatch.setattr(kind, "__repr__", lambda _: "<password=hidden>")
+    quick, aquick = ({"retry": kind(NoBackoff(), 0)} for kind in (Retry, AsyncRetry))
+    own = redis.Sentinel([(HOST, 1)], sentinel_kwargs=quick).master_for("shop", **quick)
+    aown = redis.asyncio.Sentinel([(HOST, 1)], sentinel_kwargs=aquick).master_for("shop", **aquick)
+    store = RedisStore(client=own, aclient=aown, timeout_us=PATIENT)
+    for ping in (store.ping, lambda: asyncio.run(store.aping())):
+        with pytest.raises(StoreError, match=r"No master found for 'shop'$") as caught:
+            ping()
+        assert "hidden" not in "".join(traceback.format_exception(caught.value))
 
 
 class Rotating(CredentialProvider):
