@@ -18,6 +18,7 @@ from shared_store import RejectingStore, SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.decision import Decision, Hit, Limit
+from ratelimit_mw.errors import NoRoomError
 from ratelimit_mw.limiter.remote import fleet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
@@ -95,6 +96,24 @@ class WatchedStore(SharedStore):
     @property
     def announcements(self) -> int:
         return sum(hit.limit is fleet.FLEET for hits in self.seen for hit in hits)
+
+
+class FullStore(SharedStore):
+    """A store that has no room for an announcement."""
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if any(hit.limit is fleet.FLEET for hit in hits):
+            raise NoRoomError("it is full")
+        return super().apply(hits, now, consume)
+
+
+def test_a_call_is_made_again_without_an_announcement_that_has_no_room(way: Any) -> None:
+    """Known keys still count in a full LMDB, and each request may carry the announcement."""
+    limiter, found = process(FullStore(), "2/hour"), []
+    for _ in range(3):
+        announce(limiter)
+        found += [(each.allowed, each.local) for each in way(limiter).hit(WHO).decisions]
+    assert found == [(True, False), (True, False), (False, False)]
 
 
 def test_an_announcement_is_one_more_hit_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:

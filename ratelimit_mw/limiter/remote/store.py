@@ -18,7 +18,7 @@ from weakref import ref
 from ... import clock as process
 from ...clock import machine, monotonic, now_us
 from ...decision import Correction, Decision, Hit, Limit
-from ...errors import RateLimitError, StateError, StoreError
+from ...errors import NoRoomError, RateLimitError, StateError, StoreError
 from ...runtime.blocking import Call, PerLoop, async_call, blocking_call, run_blocking, twins
 from ...runtime.forksafe import create_lock, run_in_child
 from ...settings import Settings
@@ -171,6 +171,8 @@ class RemoteStore:
             breaker.fail(error, epoch)
             if self.on_call is not None:
                 self.on_call(monotonic() - began, "error")
+            if isinstance(error, NoRoomError) and asked is not hits:  # there may be room without the announcement
+                return await self._ask(call, hits, now, consume)
             raise
         if self.on_call is not None:
             self.on_call(monotonic() - began, "ok")
