@@ -221,6 +221,17 @@ def test_a_view_that_is_not_async_learns_that_check_is(call: Any) -> None:
     assert ask(application([Route("/", view)], POST)).text == "ok"
 
 
+def test_a_reset_without_a_feature_of_the_key_is_an_error() -> None:
+    """Nobody is signed in, so there are no counts to reset."""
+
+    async def view(request: Any) -> PlainTextResponse:
+        with pytest.raises(ConfigError, match="the key of rule 'mail' needs"):
+            await check.reset(request, "mail")
+        return PlainTextResponse("ok")
+
+    assert ask(application([Route("/", view)], rule("9/minute", key=["user"]))).text == "ok"
+
+
 def test_a_view_that_is_not_async_checks_on_the_event_loop() -> None:
     """``anyio`` is the way that Starlette itself uses."""
     app = FastAPI()
