@@ -159,7 +159,8 @@ def suggestion(word: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: the known words that it begins, the nearest one, or all."""
     known, word = list(known), str(word)
     longer = sorted((each for each in known if each.startswith(word)), key=len) if len(word) > 2 else []
-    if close := longer[:3] or difflib.get_close_matches(word, known, 1, 0.6) or [*{word.lower()}.intersection(known)]:
+    nearest = difflib.get_close_matches
+    if close := longer[:3] or nearest(word, known, 1) or nearest(word.lower(), known, 1):
         return f". Did you mean {' or '.join(map(repr, close))}?"
     return f". Expected one of {', '.join(known)}" if known else ". There is none"
 

@@ -62,8 +62,9 @@ def read(path: Path, files: Identities, kind: str = "settings file") -> Any:
     """Read a settings file. Raise ``ConfigError`` with the path when it is missing, malformed or not permitted."""
     decode = _DECODERS.get(path.suffix.lower())
     if decode is None:
-        is_quota = kind == "settings file" and not path.suffix
-        hint = '. For limits of all requests, write limits="100/minute"' * is_quota
+        hint = ""
+        if kind == "settings file" and not path.suffix:
+            hint = '. For limits of all requests, write limits="100/minute"'
         raise ConfigError(f"{path}: unknown file type {path.suffix!r}. Expected {', '.join(_DECODERS)}{hint}")
     content = _content(path, files, kind)
     try:
