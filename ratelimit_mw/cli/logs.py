@@ -83,9 +83,7 @@ def _lines_of(file: IO[bytes], name: str) -> Iterator[bytes]:
             while len(line) > MAX_LINE and not line.endswith(b"\n"):  # skip the rest of the line
                 line = unpacked.readline(_READ)
     except Exception as error:
-        if not module:
-            raise
-        raise Failure(f"{name}: cannot read the compressed file to its end: {error}") from None
+        raise Failure(f"{name}: cannot be read to its end: {error}") from None
     finally:
         buffered.detach()  # or it would close the file of the caller
 

@@ -17,7 +17,6 @@ from ..http.admission import ADMISSION
 from ..http.request import Request
 from ..http.token import CHALLENGE, has_token, start_token
 from ..limiter.limiter import Limiter
-from ..operations.overview import function_name
 from .changes import change, is_own_form, read_form, result_message, token_of
 from .data import forget_store, read_data
 from .page import ASSETS, STATIC, dashboard_page, message_page, read_asset, templates
@@ -252,9 +251,4 @@ def _build(status: int, content_type: str, body: bytes, cache: str = "no-store",
 
 
 def _json(status: int, content: dict[str, Any], **headers: str) -> PageResponse:
-    return _build(status, "application/json", f"{json.dumps(content, default=_text_of)}\n".encode(), **headers)
-
-
-def _text_of(value: object) -> str:
-    """Return a value that is no JSON, such as a function in an option of a rule, as text."""
-    return function_name(value) or str(value)
+    return _build(status, "application/json", f"{json.dumps(content, default=str)}\n".encode(), **headers)

@@ -63,10 +63,7 @@ class View(NamedTuple):
 
 def parse_view(query: str) -> View:
     """Return the view of a query. Raises ``ConfigError`` for a value that no link of the page has."""
-    pairs = parse_pairs(query)
-    if pairs is None:
-        raise ConfigError("the query has too many fields")
-    fields = {name: values[-1] for name, values in pairs.items()}
+    fields = {name: values[-1] for name, values in (parse_pairs(query) or {}).items()}
     start, end = fields.get("from", ""), fields.get("to", "")
     if len(fields.get("name", "")) > _MAX_NAME:
         raise ConfigError(f"expected at most {_MAX_NAME} characters", "name")

@@ -83,7 +83,7 @@ def test_rules_without_a_suggestion(rules: Write, log: Write) -> None:
     found = suggested(settings, access_log, "0%")
     assert found == {"slots": None, "both": ["2 concurrent", "9/minute"], "nowhere": None}
     answer = answer_of("replay", settings, access_log, "--suggest", "0%")
-    assert "# nowhere: no suggestion, because no limit of this rule decides a request of the log" in lines_of(answer)
+    assert "# nowhere: no suggestion, because no known limit decides a request of the log" in lines_of(answer)
     assert "concurrency limits reject none for slots, both" in answer.notes[0]
 
 
@@ -311,6 +311,8 @@ def test_a_traffic_log_must_keep_hours(tmp_path: Path) -> None:
 
 def test_misuse_is_explained(url: str) -> None:
     unclear = "name an EVENT, or a rule with --rule"
+    with pytest.raises(Failure, match="a forecast needs three whole days, or three weeks for a week; got 71 hours"):
+        forecast_counts([5] * 71)
     for words, message in (
         ([], "Missing argument 'URL'"),
         ([url], unclear),

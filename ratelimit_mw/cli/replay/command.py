@@ -67,8 +67,6 @@ def replay(
 
     A line that is in no known format is invalid. A log with more than 1% of such lines is an error.
     """
-    if share is not None and not source.overview.is_file:
-        raise click.UsageError("--suggest takes a FILE. Copy the limits of decorators into one")
     simulation = Simulation(source)
     parser = LineParser(simulation.needs, name)
     log = RequestLog(access_logs, parser)
@@ -129,7 +127,7 @@ def _show_suggested(share: float, limits: Mapping[str, list[str] | None]) -> Ite
     yield Line(f"Suggested limits that reject about {share * 100:g}% of the requests of a rule at most", "bold")
     for name, quotas in limits.items():
         if quotas is None:
-            yield f"# {name}: no suggestion, because no limit of this rule decides a request of the log"
+            yield f"# {name}: no suggestion, because no known limit decides a request of the log"
         else:
             yield f"# {name}"
             yield f"limits = {toml(quotas)}"
