@@ -74,6 +74,7 @@ def test_check_lists_features_that_the_application_provides(settings: Write) -> 
 
 NOTES = [
     ("", "there are no rules, so no request is limited"),
+    ("enabled = false", "the settings have enabled = false, so no request is limited"),
     (
         '[[rules]]\noverrides = "login"\nlimits = "1/s"',
         "rules[0] is not shown: it changes the rule 'login' of a decorator. Use check --app",

@@ -253,6 +253,9 @@ def test_health_and_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked.ask("GET", "/healthz").status_code == 200
     response = asked.ask("GET", "/readyz")
     assert (response.status_code, "timeout" in response.text) == (503, False)
+    monkeypatch.setattr(asked.limiter.store, "alist_keys", lambda *_: aping())
+    response = asked.ask("GET", "/v1/keys")
+    assert (response.status_code, response.json()) == (503, {"error": "timeout after 50 ms"})
 
 
 def test_an_unknown_path_names_the_known_ones() -> None:

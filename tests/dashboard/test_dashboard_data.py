@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from dashboard_pages import ask, data, page, shown
@@ -11,7 +12,7 @@ from flask import Flask
 from http_servers import free_port
 from tables import each
 
-from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.limiter.observers.events import RequestOutcomes
 from ratelimit_mw.limiter.observers.traffic import _events
@@ -205,8 +206,11 @@ def test_a_long_name_keeps_its_outcome() -> None:
     assert (of_rule["rule"], of_rule["mode"], of_rule["allowed"], of_rule["rejected"]) == ("x" * 200, "enforce", 2, 1)
 
 
-def test_bans_and_overrides_have_the_json_of_the_commands() -> None:
-    """Many pages ask the store once: those of a moment ago are shown again, and new ones after a few seconds."""
+def test_bans_and_overrides_have_the_json_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pages ask the store once: those of a moment ago are shown again, and new ones after a few seconds.
+
+    A store that cannot list its keys has no bans to show, and the rest of the page is there.
+    """
     clock = ManualClock(NOW)
     limiter = Limiter([Rule(name="api", limits="2/minute", ban=BAN)], clock=clock)
     limiter.clients.override("api", {"ip": "192.0.2.9"}, "1000/minute")
@@ -218,6 +222,10 @@ def test_bans_and_overrides_have_the_json_of_the_commands() -> None:
     (ban,), (override,) = found["bans"]["bans"], found["overrides"]["overrides"]
     assert (ban["client"], ban["rule"], ban["until"]) == ("ip=192.0.2.66", "api", "2026-01-02T12:00:30+00:00")
     assert (override["client"], override["limits"], override["until"]) == ("ip=192.0.2.9", "1000/minute", None)
+    monkeypatch.setattr(limiter.store, "list_keys", Mock(side_effect=ConfigError("it cannot list keys")))
+    clock.advance(5)
+    found = data(limiter)
+    assert (found["bans"], len(found["overrides"]["overrides"])) == ({"error": "it cannot list keys"}, 1)
 
 
 def test_hours_are_in_utc() -> None:

@@ -12,6 +12,7 @@ from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations import OPERATIONS, Answer, arun, read_features, run
 from ratelimit_mw.operations.answer import words_of
+from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
@@ -130,6 +131,7 @@ def test_the_notes_name_what_is_not_shown() -> None:
     ]
     assert "other rules, such as those of decorators, have clients, too: pages" in shop.run("inspect").notes
     assert [key["quota"] for key in shop.keys(features=WHO)] == ["1/hour"]
+    assert "this client is on the allow list" in Shop(PAGES, lists={"allow": WHO}).run("inspect", features=WHO).notes[0]
     [key] = shop.keys(features={**WHO, "plan": "pro"})
     assert (key["quota"], key["allowed"]) == ("9/hour", True)
 
@@ -185,17 +187,29 @@ def test_a_client_is_reset_under_all_limits() -> None:
     assert shop.keys() == []
 
 
+def test_a_reset_shows_what_the_next_request_would_be_and_what_workers_keep() -> None:
+    """A command reads a file with which no application would start, too."""
+    shop = Shop(PAGES, rejection_cache=0)
+    shop.hit("/pages", 1, ip="192.0.2.7")
+    shop.limiter.reloads.rules = RuleSet([Rule(**{**PAGES, "cost": 4, "consistency": "leased"})])
+    answer = shop.run("reset", rule="pages", features=WHO)
+    assert [row["before"] for row in rows_of(answer)] == ["rejected: its cost never fits"]
+    assert answer.notes == ['rule pages has consistency = "leased": each worker still has counts of its own']
+
+
 def test_a_client_is_reset_under_the_limits_that_a_function_chooses() -> None:
     """By what the function is passed, too: another process has not called it."""
     store, features = MemoryStore(), {"ip": "192.0.2.7", "plan": "pro"}
 
     def limiter() -> Limiter:
-        rule = Rule(name="plans", limits={"plan": lambda plan: "5/hour" if plan == "pro" else "5/minute"})
+        rule = Rule(name="plans", limits={"plan": {"pro": "5/hour", "free": "5/minute"}.get})
         return Limiter([rule], store, ManualClock(1_000_000.0))
 
     limiter().hit(features)
     assert run(limiter(), "reset", {"rule": "plans", "features": features}).json["reset"]
     assert limiter().peek(features, cost=0).decisions[0].remaining == 5
+    unlimited = {"rule": "plans", "features": {**WHO, "plan": "staff"}}
+    expect_error("the function of rule 'plans' returns no limits for this client", run, limiter(), "reset", unlimited)
 
 
 def test_a_digest_is_found_with_the_secret() -> None:
