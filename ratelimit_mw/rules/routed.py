@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..keys.forms import is_ambiguous, normalize_path, read_path
+from ..keys.forms import normalize_path, read_path
 from .marks import NOWHERE, Destination
 from .paths import PARAMETER, PathTable, deepen, overlap, pattern_segments
 
@@ -68,9 +68,9 @@ class PathPatterns:
         >>> PathPatterns([(0, "/health")]).match_as_written("/health/", Destination("/health/"))
         {0}
         """
-        if (readings := read_path(path) if is_ambiguous(path) else ()) is None:  # there are too many
+        if (readings := read_path(path)) is None:  # there are too many
             return set()
-        fitting = set(self._table.match(path)).intersection(*map(self._table.match, readings))
+        fitting = set.intersection(*({*self._table.match(reading)} for reading in readings))
         routed = self._table.match(to.template) if fitting and to.template else ()
         return {n for n, pattern in self._patterns if n in fitting and (n in routed or _is_written_like(path, pattern))}
 
@@ -85,10 +85,7 @@ class PathPatterns:
 
     def _match_readings(self, path: str, otherwise: set[int] | None = None) -> set[int]:
         """Return the numbers for all readings of a path; ``otherwise`` (None: all) where it has too many readings."""
-        if not is_ambiguous(path):
-            return {*self._table.match(path)}
-        readings = read_path(path)
-        if readings is None:
+        if (readings := read_path(path)) is None:
             return {number for number, _ in self._patterns} if otherwise is None else {*otherwise}
         return {number for text in readings for number in self._table.match(text)}
 
