@@ -44,6 +44,11 @@ def test_views_of_all_kinds_are_limited(view: Any) -> None:
     assert statuses(app_of(views={"/": view}), times=2) == [200, 429]
 
 
+def test_a_limit_in_the_decorators_of_a_class_has_the_name_of_the_view() -> None:
+    """Flask gives the name to the function that it makes from a class."""
+    assert ask(app_of(views={"/": Listed.as_view("items")})).headers["RateLimit-Policy"].startswith('"items"')
+
+
 def test_a_view_needs_no_request_argument() -> None:
     """A view keeps its signature, its name and its parameters."""
 

@@ -1,8 +1,10 @@
 """Limits from functions: the arguments, the cache, and the errors."""
 
 import asyncio
+import gc
 from decimal import Decimal
 from typing import Any
+from weakref import ref
 
 import lookup_plans
 import pytest
@@ -203,6 +205,20 @@ def test_values_that_are_equal_have_limits_of_their_own() -> None:
     limiter = build(lambda user: "1/minute" if user is True else "5/minute")
     assert quotas(limiter, {"user": True}) == ["1/minute"]
     assert quotas(limiter, {"user": 1}) == ["5/minute"]
+
+
+def test_no_long_value_is_kept() -> None:
+    """A client chooses the values, so the cache would grow."""
+
+    class Text(str):
+        """A text whose end can be seen."""
+
+    limiter, user = build(lambda user: "5/minute"), Text("a" * 1000)
+    is_kept = ref(user)
+    limiter.hit({"user": user})
+    del user
+    gc.collect()
+    assert not is_kept()
 
 
 def test_the_function_is_called_only_for_requests_that_the_rule_counts() -> None:

@@ -180,6 +180,8 @@ def test_clients_see_no_modules_of_rules_without_a_name() -> None:
         verdict = limiter.decide(limiter.rules.plan("GET", "/", to=Destination(marks=views[2])), {"ip": "a"}, cost=6)
         assert verdict.rules[-1] == "shop.admin.login"
         assert f"{shown[2]} (5/minute)" in str(RateLimitExceeded(verdict))
+    limiter.reloads.adopt([make_mark(lambda ip: "5/minute", {}, "shop.home")])  # whose limits are not known yet
+    assert limiter.rules.named("shop.home").shown_limits[0].policy == "home"
 
 
 class Größe:

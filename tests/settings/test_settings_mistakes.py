@@ -110,6 +110,7 @@ def test_every_other_mistake_names_its_place() -> None:
             {"forwarded_header": ""},
             "forwarded_header: expected the name of a header, such as 'x-forwarded-for'; got ''",
         ),
+        ({"defaults": {"key": [], "ban": {"after": 1, "within": 1, "for": 1}}}, "defaults.ban: key = [] is the same"),
         ({"ipv6_prefix": 0}, "ipv6_prefix: expected a whole number from 1 to 128; got 0"),
         ({"ipv6_prefix": 129}, "ipv6_prefix: expected a whole number from 1 to 128; got 129"),
         ({"ipv6_prefix": "64"}, "ipv6_prefix: expected a whole number from 1 to 128; got '64'"),
