@@ -41,7 +41,7 @@ end
 function Ban:length(bans)
   local length = self.first
   for _ = 1, bans do
-    if length == self.longest or self.growth == 1 then break end
+    if length == self.longest then break end
     length = min(self.longest, length * self.growth)
   end
   return length

@@ -85,7 +85,7 @@ class Ban(Algorithm):
     def _length(self, bans: int) -> int:
         length = self.first
         for _ in range(bans):
-            if length == self.longest or self.growth == 1:
+            if length == self.longest:
                 break
             length = min(self.longest, length * self.growth)
         return length

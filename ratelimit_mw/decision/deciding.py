@@ -52,7 +52,7 @@ def withdraw(
         return writes
     allowed = all(limit.shadow for limit in rejecting)
     has_ban = any(limit.ban is not None or limit.is_ban for limit in rejecting)
-    banned = banned_rules(decisions) if has_ban and allowed else ()  # all of a rejected request look only
+    banned = banned_rules(decisions) if has_ban else ()
     looking = set()
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
         if decisions[i].allowed and (not allowed or hit[0].rule in banned):
