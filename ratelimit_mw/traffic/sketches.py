@@ -99,8 +99,6 @@ def _estimate(registers: Collection[int]) -> float:
 
 def _sigma(x: float) -> float:
     """Return x + x**2 + 2 x**4 + 4 x**8 + ..., for the share of registers without a name."""
-    if x == 1:
-        return math.inf
     total, weight, before = x, 1, -1.0
     while total != before:
         x, before = x * x, total
