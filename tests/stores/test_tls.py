@@ -14,6 +14,7 @@ from tables import expect_error
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.traffic import TrafficLog
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +95,15 @@ def test_a_client_may_show_a_certificate(folder: Path, kind: str, options: list[
         url = f"{kind}s://{HOST}:{server.port}?ssl_ca_certs={folder}/cert.pem"
         assert remaining(f"{url}&ssl_certfile={folder}/cert.pem&ssl_keyfile={folder}/key.pem") == [4, 4]
         fails(url, "^(Redis|Memcached): ")
+
+
+def test_a_traffic_log_has_the_same_options(folder: Path) -> None:
+    """It has a client of its own, which checks the certificate, too."""
+    with encrypted_redis(folder) as server:
+        url = f"rediss://{HOST}:{server.port}"
+        assert TrafficLog(f"{url}?ssl_ca_certs={folder}/cert.pem").events(0, 1) == {}
+        with pytest.raises(StoreError, match="certificate verify failed"):
+            TrafficLog(url).events(0, 1)
 
 
 def test_the_wrong_scheme_is_an_error_that_names_the_right_one(

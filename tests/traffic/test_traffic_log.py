@@ -132,7 +132,7 @@ WRONG: list[tuple[Ask, tuple[Any, ...], str]] = [
     # An empty list would look like a log without clients.
     (lambda log, k: log.top("a", 0, 60, k), (0, -1, "a", 1.5, True), "^k: expected a whole number of at least 1; got"),
     # An empty retention does not mean the default.
-    (lambda _, retention: TrafficLog("memory://", retention), ("",), "STEP:TIME"),
+    (lambda _, retention: TrafficLog("memory://", retention), ("", 5), "STEP:TIME"),
     (lambda _, url: TrafficLog(url), ("memory://?retention=",), "STEP:TIME"),
 ]
 
