@@ -218,6 +218,8 @@ def with_options(source: SettingsSource, options: HttpOptions) -> Settings:
     """Load settings with the arguments of a middleware that its limiter needs: limits, store, enabled."""
     settings = source if isinstance(source, Settings) else load_settings(source)
     given = {name: value for name, value in options.items() if name in LIMITER_OPTIONS}
+    if not given:
+        return settings
     loaded = load_settings(cast(SettingsDict, given))
     changed = {name: getattr(loaded, name) for name in given if name != "limits"}
     for argument in loaded.rules:
