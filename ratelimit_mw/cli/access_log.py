@@ -96,8 +96,7 @@ def parse_client(text: str | None) -> str | None:
     """Return an IP address without its port, or a host name; ``InvalidLineError`` for any other text."""
     if text is None or text.startswith("unix:"):
         return text
-    address = parse_address(text) if len(text) <= _MAX_CLIENT else None
-    if address is not None:
+    if (address := parse_address(text)) is not None:
         return str(address)
     if len(text) > _MAX_CLIENT or not is_host_name(text):
         raise InvalidLineError(f"the client {printable(text, 40)!r} is neither an IP address nor a host name")
@@ -107,7 +106,7 @@ def parse_client(text: str | None) -> str | None:
 @lru_cache(10_000)
 def is_address(text: str) -> bool:
     """Return whether a text is an IP address, with or without a port."""
-    return len(text) <= _MAX_CLIENT and parse_address(text) is not None
+    return parse_address(text) is not None
 
 
 def is_host_name(text: str) -> bool:

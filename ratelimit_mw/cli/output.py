@@ -66,8 +66,7 @@ class Failure(click.ClickException):
 
 def printable(text: str, longest: int = 200) -> str:
     """Return the text on one line, without control or direction characters, and of limited length."""
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: longest + 1])
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: longest + 1])
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 

@@ -151,9 +151,8 @@ def _source_of_asgi(title: str, middleware: asgi.RateLimitMiddleware, scope: dic
 def open_application(name: str) -> Source:
     """Import an application. Return its rules: of the first middleware that knows the user, or of its framework."""
     scope: dict[str, Any] = {}
-    app = _import(name)
-    with contextlib.redirect_stdout(sys.stderr):
-        for layer in _layers_of(app):
+    with contextlib.redirect_stdout(sys.stderr):  # which may print
+        for layer in _layers_of(_import(name)):
             if source := _source_of(layer, name, scope):
                 return source
             if hasattr(layer, "build_middleware_stack"):
@@ -196,23 +195,22 @@ def _source_of(layer: Any, name: str, scope: dict[str, Any]) -> Source | None:
 
 
 def _import(name: str) -> Any:
-    """Import "shop:app" or "shop:create()", as a server does. Text printed by the module goes to stderr."""
+    """Import "shop:app" or "shop:create()", as a server does."""
     module, _, attributes = name.partition(":")
     if not (module and attributes) or module.startswith("."):
         raise click.UsageError(f"--app: expected MODULE:APP, for example shop:app; got {name!r}")
     sys.path.insert(0, str(Path.cwd()))
-    with contextlib.redirect_stdout(sys.stderr):
-        try:
-            value: Any = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):
-                raise
-            raise click.UsageError(f"--app: no module {error.name!r} in the current folder or installed") from None
-        for attribute in attributes.removesuffix("()").split("."):
-            if not hasattr(value, attribute):
-                raise click.UsageError(f"--app: module {module!r} has no {attributes!r}")
-            value = getattr(value, attribute)
-        return value() if attributes.endswith("()") else value
+    try:
+        value: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise click.UsageError(f"--app: no module {error.name!r} in the current folder or installed") from None
+    for attribute in attributes.removesuffix("()").split("."):
+        if not hasattr(value, attribute):
+            raise click.UsageError(f"--app: module {module!r} has no {attributes!r}")
+        value = getattr(value, attribute)
+    return value() if attributes.endswith("()") else value
 
 
 class SourceCommand(click.Command):

@@ -177,16 +177,17 @@ def test_a_mistake_has_a_message_and_an_exit_code(tmp_path: Path) -> None:
 def test_a_store_that_is_out_of_reach_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command creates no files that the application then cannot open."""
     (tmp_path / "data.mdb").touch()
+    nowhere = tmp_path / "nowhere"
     owner = tmp_path.stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     for store, message in (
         ("memory://", "the store memory:// is in each process of your application"),
-        ("lmdb:///nowhere/limits", "lmdb:///nowhere/limits does not exist. Check the path"),
+        (f"lmdb://{nowhere}", f"lmdb://{nowhere} does not exist. Check the path"),
         (f"lmdb://{tmp_path}", f"belongs to the user {owner}. Run the command as this user: sudo -u '#{owner}'"),
     ):
         result = run("inspect", Files(tmp_path).rules(PAGES, store=store))
         assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
-    assert not Path("/nowhere").exists()
+    assert not nowhere.exists()
     assert not (tmp_path / "lock.mdb").exists()
 
 
