@@ -296,8 +296,10 @@ class CompiledRule:
     def check_cost(self, limits: Iterable[Limit] | None = None) -> None:
         """Raise ``ConfigError`` for a limit that rejects every request. Default: all limits that are known."""
         for limit in self.all_limits() if limits is None else limits:
+            if limit.sheds:  # it counts requests, whatever their cost
+                continue
             lowest = [limit, *limit.by_class.values()][-1]
-            if lowest.tuning is not None and not lowest.sheds:
+            if lowest.tuning is not None:
                 lowest = lowest.at(lowest.tuning.floor, "")
             if (self.fixed_cost or 0) > lowest.limit:
                 which, effect = f"the limit {limit.text}", "every request is rejected"

@@ -210,11 +210,12 @@ def test_limits_from_a_function_are_adaptive_too() -> None:
 
 
 def test_a_cost_fits_the_smallest_amount() -> None:
-    """Otherwise the amount could never rise again. An estimate is capped."""
+    """Otherwise the amount could never rise again. An estimate is capped, and a slot is one request."""
     expect_error("the cost 11 is above 10, the smallest part of the limit adaptive 10..100/second", limiter, cost=11)
     limits = limiter(cost="json:tokens", unit="tokens")
     assert limits.hit({**WHO, "json:tokens": 99}).decisions[0].remaining == 40
     assert limits.rules.rules[0].limits[0].text == RATE
+    assert limiter(limits=["adaptive 1..2 concurrent", "9/minute"], tune=None, target=1, cost=3).hit(WHO)
 
 
 def test_an_adaptive_quota_is_text_again() -> None:
