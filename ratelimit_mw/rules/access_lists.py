@@ -95,7 +95,7 @@ class AccessLists:
 
     def at(self, path: str, to: Destination) -> "AccessLists":
         """Return the lists for requests with this path and route, where exempt paths decide."""
-        if not path or not self.exempt:
+        if not self.exempt:
             return self
         lists = copy(self)
         lists.is_exempt = bool(self._patterns.match_as_written(path, to))

@@ -225,7 +225,7 @@ class CompiledRule:
     @property
     def only_limit(self) -> Limit | None:
         """The one limit that all clients and classes have; None where there are several."""
-        is_only = len(self.limits) == len(self.choosers) == 1 and not (self.lookup or self.source.reserve)
+        is_only = len(self.limits) == len(self.choosers) == 1 and not self.source.reserve
         return self.limits[0] if is_only else None
 
     def _choosers(self) -> Iterator[Chooser]:
@@ -258,7 +258,7 @@ class CompiledRule:
     def _limits_of_class(self, features: Features, key: str, lookups: Lookups | None) -> Limits | LimitsCall | None:
         """Return what ``limits_of`` returns, for the class of the request."""
         limits = self.limits_of(features, key, lookups)
-        if limits and not isinstance(limits, LimitsCall):
+        if isinstance(limits, tuple):
             name = self.priorities.class_of(features)
             return tuple(limit.by_class.get(name, limit) for limit in limits)
         return limits

@@ -179,7 +179,7 @@ def check_type(value: Any, hint: Any, is_secret: bool = False) -> None:
         expected = type_text(hint)
         article = "a " if expected.startswith(("whole", "list", "table", "duration")) else ""
         words = [word for kind in kinds_of(hint) if get_origin(kind) is Literal for word in map(str, get_args(kind))]
-        close = suggestion(value, words) if isinstance(value, str) and not is_secret else ""
+        close = suggestion(value, words)
         hint_text = close if "Did you mean" in close else ""
         raise ConfigError(f"expected {article}{expected}{got}{hint_text}", path) from None
 

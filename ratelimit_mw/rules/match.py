@@ -156,7 +156,7 @@ class Match:
         return method in self.methods if self.methods else not is_automatic
 
     def takes(self, method: str, host: Any, is_automatic: bool = False) -> bool:
-        return self.takes_method(method, is_automatic) and (not self.hosts or self.takes_host(host))
+        return self.takes_method(method, is_automatic) and self.takes_host(host)
 
     def takes_host(self, host: Any) -> bool:
         """Return whether a host matches, in its normalized form. An invalid host matches."""
