@@ -324,3 +324,4 @@ def test_the_captures_of_a_path_are_values_of_a_key() -> None:
     assert not rule.key.has_values(key, {"path:user": "bob"})
     assert rule.key.parse(key) == {"path:user": "ann"}
     assert rule.key_of({}) is None
+    assert rule.client_key({"path": "/users/Ann"}, is_exact=True) == key

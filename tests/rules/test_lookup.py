@@ -286,7 +286,7 @@ def test_a_decorator_takes_a_function_with_a_key() -> None:
 def test_messages_take_no_slots_from_a_function(caplog: pytest.LogCaptureFixture) -> None:
     """The end of a message is not known."""
 
-    @messages(lambda user: "1 concurrent", key=["user"])
+    @messages(lambda user: "1 concurrent" if user == "alice" else "5/minute", key=["user"])
     async def chat(websocket: Any) -> None: ...
 
     limiter = Limiter()
@@ -295,6 +295,7 @@ def test_messages_take_no_slots_from_a_function(caplog: pytest.LogCaptureFixture
     plan = limiter.rules.plan_for_marks([mark], "GET", "", None, None)
     assert limiter.decide(plan, ALICE).unavailable
     assert "'1 concurrent' cannot be used for messages" in caplog.text
+    assert limiter.decide(plan, {"user": "bob"}).allowed
 
 
 ERRORS = [KeyError("alice@example.com"), "5/minit", None, 7, []]
