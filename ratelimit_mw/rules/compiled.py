@@ -296,7 +296,7 @@ class CompiledRule:
     def check_cost(self, limits: Iterable[Limit] | None = None) -> None:
         """Raise ``ConfigError`` for a limit that rejects every request. Default: all limits that are known."""
         for limit in self.all_limits() if limits is None else limits:
-            if limit.sheds:  # it counts requests, whatever their cost
+            if limit.sheds:  # it counts requests, not their cost
                 continue
             lowest = [limit, *limit.by_class.values()][-1]
             if lowest.tuning is not None:
