@@ -188,7 +188,7 @@ class Captures:
     def add(self, features: Features) -> Features:
         """Return the features with the captures. A parameter of the route takes precedence."""
         path = features.get("path")
-        if not self.names or path is None:
+        if path is None:
             return features
         return {**self.read(path), **{name: value for name, value in features.items() if value is not None}}
 

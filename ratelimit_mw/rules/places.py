@@ -19,7 +19,6 @@ _STRING_OR_COMMENT = re.compile(
     r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
 )
 _HEADER = re.compile(r"\s*(\[{1,2})([\w.\- ]+)\]")
-_KEY = re.compile(r"[\w.\- ]+")
 
 
 class Location(NamedTuple):
@@ -84,14 +83,13 @@ def places_in(source: str) -> Callable[[str], str]:
 
 @lru_cache(1)  # each rule of a file asks for its lines
 def _toml_lines(text: str) -> dict[Steps, int]:
-    """Return the line of every table and key. Strings and comments are blanked, and text in brackets is skipped."""
+    """Return the line of every table and key. Strings and comments are blanked. Other lines name no setting."""
     plain = _STRING_OR_COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     lines: dict[Steps, int] = {}
     table: Steps = ()
     sizes: Counter[Steps] = Counter()
-    depth = 0
     for number, line in enumerate(plain.split("\n"), 1):
-        if not depth and (header := _HEADER.match(line)):
+        if header := _HEADER.match(line):
             table = _split_key(header[2])
             if header[1] == "[[":
                 lines.setdefault(table, number)
@@ -103,10 +101,7 @@ def _toml_lines(text: str) -> dict[Steps, int]:
             )
             lines.setdefault(table, number)
             continue
-        key, equals, _ = line.partition("=")
-        if not depth and equals and _KEY.fullmatch(key := key.strip()):
-            lines.setdefault((*table, *_split_key(key)), number)
-        depth += sum(line.count(bracket) for bracket in "[{") - sum(line.count(bracket) for bracket in "]}")
+        lines.setdefault((*table, *_split_key(line.partition("=")[0])), number)
     return lines
 
 

@@ -259,7 +259,7 @@ def test_the_line_is_that_of_the_nearest_key(tmp_path: Path) -> None:
         ("r.toml", TOML, "rules", 5),
         ("r.yaml", YAML, "rules[0].limits[1]", 5),
         ("r.yaml", YAML, "rules[0].cost", 2),
-        ("r.yaml", '{\n"store":\n5}', "store", 2),
+        ("r.yaml", '{\n"a.b":\n5}', "['a.b']", 2),
         ("r.yaml", "", "store", None),
         ("r.yaml", "a: [", "a", None),
     ):
