@@ -132,6 +132,7 @@ def test_an_exempt_path_is_written_like_the_pattern() -> None:
         assert asked(EXEMPT, path) is True
     for path in (*OTHERS, "/static/../login", "/health%0a", "/health\n", ""):
         assert asked(EXEMPT, path) is asked(EXEMPT, path, Destination("/{rest}")) is None
+    assert asked({"exempt": ["/"]}, "/") is True
     assert asked(EXEMPT, "/health/", Destination("/health/")) is True
     assert asked(EXEMPT, "/static//a", Destination("/static/{path}")) is True
     assert asked(EXEMPT, "/health%0a", Destination("/health/")) is None
