@@ -118,8 +118,8 @@ def _parse_statuses(statuses: object) -> frozenset[int]:
 
 def _codes(item: object) -> Iterator[int]:
     """Yield the statuses of one item: 401, "401" or "4xx"."""
-    match = None if isinstance(item, bool) else _FORM.fullmatch(str(item))
-    if match is None or not isinstance(item, int | str):
+    match = _FORM.fullmatch(str(item))
+    if match is None:
         raise ConfigError(f"{_EXPECTED_STATUS}; got {item!r}")
     first = 100 * int(match[1])
     yield from range(first, first + 100) if match[2] is None else (first + int(match[2]),)
@@ -159,7 +159,7 @@ def counted_statuses(counted: frozenset[int] | None, excluded: frozenset[int] | 
         return None
     statuses = _EVERY if counted is None else counted
     left = statuses - (excluded or frozenset())
-    if excluded and statuses and left.isdisjoint(_CODES):
+    if statuses and left.isdisjoint(_CODES):
         raise ConfigError("no status is left to count", "count_unless.status")
     return None if left == _EVERY else left
 
