@@ -93,7 +93,7 @@ lists.deny = {ip = "${PROXIES}", user = "${CODE}"}
 [[rules]]
 limits = "${LIMITS}"
 cost = "${AMOUNT}"
-match = {region = "${REGIONS}", methods = "${MISSING:-GET,POST}", code = "${CODE}"}
+match = {region = "${REGIONS}", methods = "${MISSING:-GET,POST}", code = "${CODE}", beta = "${MISSING:-true}"}
 [[rules]]
 limits = "9/day"
 algorithm = {name = "sliding-window-log", count_rejected = "${MISSING:-true}"}
@@ -116,8 +116,8 @@ per = {plan = {free = "${LIMITS}"}}
     assert ([str(quota) for quota in first.quotas], first.cost) == (["5/minute", "9/hour"], 7)
     assert first.entries == (("user",), ("ip",))
     assert first.matches.methods == {"GET", "HEAD", "POST"}
-    assert first.matches.takes_features({"region": "at", "code": "007"})
-    assert not first.matches.takes_features({"region": "at", "code": "7"})
+    assert first.matches.takes_features({"region": "at", "code": "007", "beta": "true"})
+    assert not first.matches.takes_features({"region": "at", "code": "7", "beta": "true"})
     assert second.algorithm == {"name": "sliding-window-log", "count_rejected": True}
     assert second.ban is not None
     assert (second.ban.after, second.ban.within) == (7, 1_500_000)

@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("r.yaml", "rules:\n  - name: a\n    limits: 5/m\n    name: b\n", ":4: cannot parse the file: .*twice"),
         ("r.yaml", 'a = "\udcff"', "(:1)?: cannot parse the file: "),
         ("r.ini", "", ": unknown file type '.ini'. Expected .toml, .json, .yaml, .yml"),
-        ("pyproject.toml", "[project]\nname = 'x'", ": the file has no \\[tool.ratelimit_mw\\] table"),
+        ("pyproject.toml", "[tool.ruff]\nline-length = 120", ": the file has no \\[tool.ratelimit_mw\\] table"),
         ("pyproject.toml", "tool = 1", ": the file has no \\[tool.ratelimit_mw\\] table"),
         ("pyproject.toml", "[tool]\nratelimit_mw = 1", ":2: expected a table; got 1"),
         ("date.toml", "[lists.deny]\nuser = [2026-01-01]", r":2: lists\.deny\.user: expected text or a whole"),
