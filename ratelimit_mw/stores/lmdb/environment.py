@@ -117,7 +117,9 @@ class Environment:
         boot = Path(BOOT_ID).read_bytes().strip()
         if self._read_mark() not in (b"", boot):
             self._set_aside()
-        self._map(sync=True).close()
+        with closing(self._map(sync=True)) as env, env.begin() as txn:
+            if _has_other_data(txn):
+                raise StoreError(f"{self._name} holds data of another application. Use a directory of its own")
         if self._read_mark() != boot:
             self._write_mark(boot, self._folder)
         self._env = self._map(sync=False)
@@ -137,8 +139,6 @@ class Environment:
     def _read_clock(self, env: lmdb.Environment, boot: bytes) -> int:
         """Return the wall clock at zero, in nanoseconds. The first process after a start of the machine sets it."""
         with env.begin(write=True) as txn:
-            if _has_other_data(txn):
-                raise StoreError(f"{self._name} holds data of another application. Use a directory of its own")
             match = _CLOCK_FORM.fullmatch(txn.get(_CLOCK) or b"")
             if match and match[1] == boot:
                 return int(match[2])
@@ -150,7 +150,6 @@ class Environment:
         """Rename a file that may be damaged, unless another process uses it."""
         if self._is_in_use():
             raise StoreError(f"{self._name} may be damaged since the machine stopped, and a process has it open")
-        (self._folder / "lock.mdb").unlink(missing_ok=True)
         data = self._folder / "data.mdb"
         with suppress(FileNotFoundError):
             data.replace(data.with_suffix(".mdb.unclean"))
@@ -160,7 +159,6 @@ class Environment:
                 self._name,
                 url_of("how-to/operate/log-messages#lmdb-unclean"),
             )
-        self._write_mark(b"", self._folder)
 
     def _read_mark(self) -> bytes:
         return os.pread(self.lock.fd, 200, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from lmdb_kit import NOW, SIZE, hit, limit_of, names, open_at, states
+from lmdb_kit import NOW, SIZE, hit, limit_of, mark_of, names, open_at, states
 
 from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.errors import StoreError
@@ -50,7 +50,7 @@ def test_rejections_and_looks_write_nothing(store: LmdbStore, path: Path) -> Non
 
 @pytest.mark.parametrize("name", [b"a", b"\xffz"], ids=["before", "after"])
 def test_the_environment_of_another_application_is_a_store_error(path: Path, name: bytes) -> None:
-    """Its data stay as they are."""
+    """Its data stay as they are. Without a mark, no start of the machine sets them aside."""
     path.mkdir()
     with lmdb.open(str(path), map_size=SIZE) as env, env.begin(write=True) as txn:
         txn.put(name, b"1")
@@ -58,6 +58,7 @@ def test_the_environment_of_another_application_is_a_store_error(path: Path, nam
         for _ in range(2):
             with pytest.raises(StoreError, match="holds data of another application"):
                 hit(store, limit_of())
+        assert mark_of(path) == ""
     assert names(path) == [name]
 
 
