@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import SECOND, monotonic
 from ..decision import Correction
-from ..errors import ConfigError, RateLimitError, StoreError
+from ..errors import ConfigError, StoreError
 from ..runtime.blocking import PerLoop, forms, run_blocking
 from ..runtime.forksafe import check_process, run_in_child
 from ..runtime.heartbeat import Heartbeat
@@ -122,13 +122,10 @@ class CallStore(Store):
         return StoreError(f"{self._title}{verb}: {kind}{error}")
 
     def _correct_again(self, changes: Sequence[Correction], now: int | None) -> Sequence[Correction]:
-        """Make corrections that are left. Return those that are still left."""
+        """Make corrections that are left. Return those that are still left, not those that the store may have made."""
         call = self._begin(self._thread_driver, self._seconds)
-        try:
+        with suppress(Exception):
             run_blocking(call.correct(changes, now))
-        except Exception as error:
-            if not call.unmade:
-                raise self._as_error(error) from error
         unmade: Sequence[Correction] = call.unmade
         return unmade
 
@@ -178,11 +175,7 @@ class UnmadeCorrections:
             self._heartbeat.hold(self)
 
     def _try(self, changes: Sequence[Correction], now: int | None, until: float) -> None:
-        try:
-            changes = self._correct(changes, now)
-        except RateLimitError:  # without its event loop, the client of an application raises ConfigError
-            # The server may have made them, so only slots, which have an id, are tried again.
-            changes = [change for change in changes if change.limit.quota.concurrent]
+        changes = self._correct(changes, now)
         if changes and monotonic() < until:
             self._waiting.append((changes, now, until))
         else:
