@@ -100,7 +100,6 @@ def _in_parent() -> None:
 def _in_child() -> None:
     global process
     held = _held.pop(threading.get_ident(), [])
-    _held.clear()
     for owner, entry, lock in _live():
         intact = lock is None or lock in held or lock.acquire(blocking=False)
         if lock and intact:

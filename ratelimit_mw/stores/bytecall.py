@@ -122,9 +122,9 @@ class ByteCall:
             await self.run()
         return [self.times[change.key] for change in changes]
 
+    @abstractmethod
     async def run(self) -> None:
         """Make the corrections and decide the hits of this call."""
-        await self.run_all([self])
 
     async def run_all(self, calls: Sequence[ByteCall]) -> None:
         """Run calls on states that are read and written once, one call after another, until no write is lost.
@@ -148,17 +148,15 @@ class ByteCall:
             is_over = self.time() + longest >= self.retry_until
             ended = zip(calls, made, strict=True)
             calls = [each for each, changes in ended if each.end_attempt(changes, lost, is_over or each.is_late)]
-            if not self.is_over:
-                await self.pause(CHANCE.uniform(0, _MAX_PAUSE))
+            await self.pause(CHANCE.uniform(0, _MAX_PAUSE))
 
     async def _attempt(self, calls: Sequence[ByteCall]) -> tuple[list[Sequence[Correction]], Collection[str]]:
         """Run calls once. Return the corrections that each has made, and the keys whose writes were lost."""
         writes = await self._step_all(calls)
         made = [each.left for each in calls]
         for each in calls:
-            if each.left:
-                # Without a reply the store may have made them. Slots have an id, so they alone can be returned twice.
-                each.left = [change for change in each.left if change.limit.quota.concurrent]
+            # Without a reply the store may have made them. Slots have an id, so they alone can be returned twice.
+            each.left = [change for change in each.left if change.limit.quota.concurrent]
         if not (lost := await self._swap(calls, writes) if writes else ()):
             for each in calls:
                 each.left = ()

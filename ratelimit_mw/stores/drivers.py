@@ -102,7 +102,7 @@ class LoopDriver(_Driver):
         return await self.clock.within(asyncio.to_thread(method, *arguments), deadline)
 
     async def result(self, future: Future[_Result], deadline: float) -> _Result:
-        if future.done():
+        if future.done():  # at once, even for a caller that is cancelled again and again
             return future.result()
         wrapped = asyncio.wrap_future(future)
         wrapped.add_done_callback(take_error)

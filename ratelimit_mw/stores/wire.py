@@ -319,9 +319,6 @@ class LoopChannel:
 
     async def _open(self, deadline: float) -> Any:
         """Wait until one task has connected for all calls, at most until the deadline."""
-        if self._connection is not None:
-            self._connection.retire()
-            self._connection = None
         if self._opening is None or self._opening.done():
             self._opening = asyncio.get_running_loop().create_task(self._reconnect(deadline))
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -27,8 +27,8 @@ def read_servers(text: str) -> tuple[Server, ...]:
     return parse_servers(text.lower(), _PORT)
 
 
-def login_command(username: str, password: str) -> bytes:
-    """Return the first command of a connection; empty without a login."""
+def _login_command(username: str, password: str) -> bytes:
+    """Return the command that logs in; empty without a login."""
     if bool(username) != bool(password):
         raise ConfigError("a login needs a user name and a password, as in memcached://user:password@h1:11211")
     if any(not character.isprintable() or character.isspace() for character in username + password):
@@ -40,12 +40,11 @@ def login_command(username: str, password: str) -> bytes:
 
 @dataclass(frozen=True)
 class MemcachedAddress:
-    """The parts of a store URL. ``tls`` has the options of ``memcacheds://``."""
+    """The parts of a store URL. ``login`` is the first command of a connection, ``tls`` has the options for TLS."""
 
     servers: tuple[Server, ...]
     prefix: str
-    username: str = field(repr=False)
-    password: str = field(repr=False)
+    login: bytes = field(repr=False)
     tls: Mapping[str, Any] | None
 
 
@@ -60,7 +59,7 @@ def parse_address(split: SplitResult, options: dict[str, str]) -> MemcachedAddre
             " Write / in a password as %2F"
         )
     username, password, hosts = split_login(split.netloc)
-    login_command(username, password)
+    login = _login_command(username, password)
     servers = read_servers(unquote(split.path) if is_local else hosts)
     tls = parse_tls(options) if split.scheme == "memcacheds" else None
-    return MemcachedAddress(servers, options.get("prefix", "rl:"), username, password, tls)
+    return MemcachedAddress(servers, options.get("prefix", "rl:"), login, tls)

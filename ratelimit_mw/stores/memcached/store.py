@@ -19,7 +19,7 @@ from ..drivers import Driver
 from ..servers import tls_context
 from ..url import parse_url_of, redacted_url
 from ..wire import ReplyError
-from .address import MemcachedAddress, login_command
+from .address import MemcachedAddress
 from .connections import KeyCommands, MemcachedConnections, Rendezvous
 from .protocol import EXPIRED, STORED, KeyNames, StoredValue, command, expiry, swap, write
 from .tiers import Window
@@ -119,9 +119,6 @@ class MemcachedCall(StoreCall):
         commands = await self._window_commands(tiered, at)
         self.left = others
         await self._exchange(commands)
-        for change in tiered:
-            if change.key in self._windows:
-                self._windows[change.key].is_counted = False
         times = iter(await super().correct(others, now) if others else ())
         return [at if change in tiered else next(times) for change in changes]
 
@@ -222,7 +219,7 @@ class MemcachedStore(ByteStore):
         self.rendezvous = Rendezvous(address.servers)
         self.names = KeyNames(address.prefix)
         tls = None if address.tls is None else tls_context(address.tls)
-        login = login_command(address.username, address.password)
+        login = address.login
         # A function, because no attribute shows the password.
         self._opens: Callable[[Driver], MemcachedConnections] = lambda driver: MemcachedConnections(tls, login, driver)
         self.given_time: int | None = None

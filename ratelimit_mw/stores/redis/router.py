@@ -17,7 +17,7 @@ from hiredis import pack_command
 from redis import ResponseError
 
 from ...clock import monotonic
-from ...errors import ConfigError, RateLimitError
+from ...errors import RateLimitError
 from ...runtime.blocking import run_blocking
 from ..base import Facts
 from ..drivers import Driver, LoopDriver
@@ -256,8 +256,6 @@ class Router:
             address = address.sentinels
         try:
             return await log_in(self.driver, address, location, deadline)
-        except ConfigError:
-            raise
         except TimeoutError as error:  # a silent server leaves no time for another one
             raise NotConnectedError from error
         except Exception as error:
