@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -14,11 +15,11 @@ from forked import become_child, exit_code
 from redis_handles import address
 from servers import Server, wait_for
 
-from ratelimit_mw import Limiter, Rule
+from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.runtime import forksafe
 from ratelimit_mw.runtime.heartbeat import Heartbeat
-from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.stores import MemoryStore, open_store
 
 CLIENT = {"ip": "192.0.2.7"}
 SCENES = ["refunds", "slots", "stuck", "ended", "without_hooks", "killed"]
@@ -115,6 +116,17 @@ def test_check_process_runs_callbacks_once_in_a_new_process(monkeypatch: pytest.
     forksafe.check_process()
     forksafe.check_process()
     assert calls == [owner]
+
+
+def test_the_first_call_of_a_child_drops_the_connections_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fork without Python's hooks, any operation is such a call."""
+    store: Any = open_store("memcached://127.0.0.1:1")
+    parents = store._thread_driver
+    monkeypatch.setattr(forksafe, "process", -1)
+    with pytest.raises(StoreError):
+        store.ping()
+    assert store._thread_driver is not parents
+    store.close()
 
 
 def test_a_thread_that_waited_does_not_repeat_the_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ def test_a_store_without_records_raises_an_error() -> None:
 def test_records_are_in_a_snapshot(tmp_path: Path) -> None:
     before = MemoryStore(snapshot=tmp_path / "limits")
     before.write_record("overrides", b"\xff", None)
+    before.write_record("deleted", b"1", None)
+    before.write_record("deleted", None, b"1")
     before.close()
     assert MemoryStore(snapshot=tmp_path / "limits").read_record("overrides") == b"\xff"
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +132,21 @@ def test_a_request_that_is_cancelled_ends_its_turn(store: DictStore, cancelled: 
     assert asyncio.run(scenario()) == [list, *others]
 
 
+def test_a_request_that_is_cancelled_as_its_turn_comes_leads_it(store: DictStore) -> None:
+    """Otherwise no request could ever use the key again."""
+
+    async def scenario() -> int:
+        first, last = (asyncio.ensure_future(store.aapply([hit("all")], NOW)) for _ in range(2))
+        store.may_read.release(3)
+        await first
+        while not last.done():  # as often as a task group of anyio
+            last.cancel()
+            await asyncio.sleep(0)
+        return (await store.aapply([hit("all")], NOW))[0].remaining
+
+    assert asyncio.run(scenario()) == 997
+
+
 def test_a_correction_is_made_once_when_its_caller_leaves(store: DictStore) -> None:
     """The request that leads the turn makes it, so no thread may make it again later."""
 
@@ -173,7 +188,7 @@ def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
 def test_a_request_without_its_turn_in_time_is_rejected(
     store: DictStore, monkeypatch: pytest.MonkeyPatch, replies: bool
 ) -> None:
-    """The store has not failed if it replies to others meanwhile. A correction is made without a turn."""
+    """The store has not failed if it replies to others meanwhile. A correction is made without a turn, or later."""
 
     async def wait(*_: Any) -> Any:
         if replies:
@@ -182,20 +197,66 @@ def test_a_request_without_its_turn_in_time_is_rejected(
 
     monkeypatch.setattr(store._thread_driver, "result", wait)
     store.may_read.release()
-    assert store._thread_driver.turns.take(SimpleNamespace(keys={hit("all").key}, joins=True))
+    turns, busy = store._thread_driver.turns, SimpleNamespace(keys={hit("all").key}, joins=True)
+    assert turns.take(busy)
     with nullcontext() if replies else pytest.raises(StoreError):
         assert [each.retry_us for each in store.apply([hit("all")], NOW)] == [100_000]
-        store.may_read.release(2)
+    store.may_read.release(2)
+    with nullcontext() if replies else pytest.raises(StoreError):
         assert store.correct([Correction(LIMIT, hit("all").key, 1, None)], NOW) == [NOW]
+    assert len(store._unmade) == (not replies)
+    turns.end([busy])
 
 
 def test_a_late_request_does_not_race_again(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader of its turn may have time left. The store has replied, so the late one is rejected, not failed."""
+    """The leader of its turn may have time left. The store has replied, so the late one is rejected now, not failed."""
     late, leader = calls = [store._begin(store._thread_driver, 30.0) for _ in range(2)]
     for each in calls:
         each.hits = [hit("all")]
-    late.is_late, lost = True, [[hit("all").key], []]
+    late.is_late, late.turn, lost = True, Future(), [[hit("all").key], []]
     monkeypatch.setattr(store, "swap", lambda _: lost.pop(0))
     store.may_read.release(2)
     run_blocking(leader.run_all(calls))
     assert [each.decisions[0].allowed for each in calls] == [False, True]
+    assert late.turn.done()
+
+
+def test_a_late_request_has_the_decision_of_its_turn(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time for another attempt has ended, and not that for a reply, whether it leads the turn or another one."""
+    real, seen = store._thread_driver.result, set[Any]()
+
+    async def late_once(turn: Any, deadline: float) -> Any:
+        found = await real(turn, deadline)
+        if turn not in seen:
+            seen.add(turn)
+            raise TimeoutError
+        return found
+
+    monkeypatch.setattr(store._thread_driver, "result", late_once)
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(store.apply, [hit("all")], NOW)]
+        wait_for(lambda: store.loads, "the first read")
+        found += [pool.submit(store.apply, [hit("all")], NOW) for _ in range(2)]
+        wait_for(lambda: len(store._thread_driver.turns._waiting) == 2, "the others")
+        store.may_read.release(2)
+        assert sorted(each.result()[0].remaining for each in found) == [997, 998, 999]
+    assert len(seen) == 2
+
+
+def test_a_request_that_loses_one_race_has_consumed_nothing(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store writes all or none, so the state of no other key is refunded."""
+    store.may_read.release(3)
+    both = [hit("a"), hit("b")]
+    store.apply(both, NOW)
+    swap, lost = store.swap, [both[1].key]
+    monkeypatch.setattr(store, "swap", lambda writes: [lost.pop()] if lost else swap(writes))
+    assert [each.remaining for each in store.apply(both, NOW)] == [998, 998]
+
+
+def test_a_probe_of_a_store_of_your_own_reads(store: DictStore) -> None:
+    """At the start, too: only a reply shows that the store is there."""
+    store.may_read.release(3)
+    store.start()
+    asyncio.run(store.astart())
+    store.ping()
+    assert store.loads == [[""]] * 3

@@ -61,12 +61,13 @@ def test_unused_counts_stay_in_the_file(tmp_path: Path) -> None:
     assert not limiter(MemoryStore(snapshot=path)).hit({"ip": "192.0.2.7"})
 
 
-def test_a_snapshot_without_counts_is_read(tmp_path: Path) -> None:
-    """A process that had no request does not write one itself: a newer one may be there."""
+def test_a_snapshot_without_counts_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that had no request does not write one itself: a newer one may be there. A first start logs nothing."""
     MemoryStore(snapshot=tmp_path / "limits").close()
     assert not any(tmp_path.iterdir())
     MemoryStore(snapshot=tmp_path / "limits").save()
     assert limiter(MemoryStore(snapshot=tmp_path / "limits")).hit({"ip": "192.0.2.7"}, cost=3)
+    assert not caplog.messages
 
 
 def test_a_reset_without_a_request_survives_a_restart(tmp_path: Path) -> None:
