@@ -108,15 +108,6 @@ def test_a_defect_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_requests_never_wait_for_the_record(recording: Recording) -> None:
-    """A request only compares times. Between two intervals the store is not asked at all."""
-    limiter = limiter_of(store=recording, reload_interval="1h")
-    for _ in range(100):
-        limiter.hit(ACME)
-    assert recording.reads == 1
-    assert limiter_of().reloads.watch is None
-
-
 def test_closing_waits_for_a_thread_that_reads(way: Any, later: Later) -> None:
     """The thread has taken a connection, which no later call would close."""
     store, is_reading, may_end = Recording(), threading.Event(), threading.Event()
@@ -146,11 +137,14 @@ def hit_and_block_a_loop(limiter: Limiter) -> list[Any]:
     return asyncio.run(hit())
 
 
+@pytest.mark.parametrize("interval", ["1ms", 0])
 @pytest.mark.parametrize("requests", [hits_of_threads, hits_of_a_loop, hit_and_block_a_loop])
-def test_the_first_parallel_requests_of_a_worker_know_the_overrides(requests: Callable[[Limiter], list[Any]]) -> None:
+def test_the_first_parallel_requests_of_a_worker_know_the_overrides(
+    requests: Callable[[Limiter], list[Any]], interval: Any
+) -> None:
     """A forked worker does, too. Its parent knows older ones."""
     recording = Recording()
-    worker = limiter_of(store=recording)
+    worker = limiter_of(store=recording, reload_interval=interval)
     for expected in ("70/minute", "80/minute"):
         set_elsewhere(recording, expected)
         assert [limits_of(verdict) for verdict in requests(worker)] == [[expected]] * 8

@@ -34,12 +34,12 @@ class RecordFollower(Follower):
 
     def __init__(self, overrides: Overrides, remote: RemoteStore, reloads: Reloads, tasks: Tasks) -> None:
         self._overrides, self._remote, self._reloads, self._tasks = overrides, remote, reloads, tasks
-        self._has_read = False
         self._start_over()
         run_in_child(self, RecordFollower._start_over)
 
     def _start_over(self) -> None:
         """A forked child starts over: it opens the store itself."""
+        self._has_read = False
         self._problem: type[Exception] | None = None
         self._thread: Future[None] | None = None
         self._task: asyncio.Future[None] | None = None
