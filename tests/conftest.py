@@ -146,9 +146,9 @@ def responses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
     found: list[tuple[int, int | None]] = []
     note_response = Aimd.note_response
 
-    def noting(limit: Aimd, now: int, took: int, status: int | None = 200) -> None:
+    def noting(limit: Aimd, took: int, status: int | None = 200) -> None:
         found.append((took, status))
-        note_response(limit, now, took, status)
+        note_response(limit, took, status)
 
     monkeypatch.setattr(Aimd, "note_response", noting)
     return found

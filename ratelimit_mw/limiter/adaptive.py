@@ -101,13 +101,12 @@ class Aimd:
         """Note a decision, and whether it has shown that the amount is in use."""
         self._is_used |= is_used
 
-    def note_response(self, now: int, took: int, status: int | None = 200) -> None:
+    def note_response(self, took: int, status: int | None = 200) -> None:
         """Note the response to a request; None is a request that timed out, or that the service has cancelled."""
         is_dropped = status in self._drops
         self._ended += 1
         self._slow += is_dropped or took > self._tuning.target
         self._dropped += is_dropped
-        self.amount(now)
 
 
 class Demand:
@@ -149,7 +148,6 @@ class Demand:
 
     def note_decision(self, now: int, is_used: bool) -> None:
         """Note a decision, and whether it has shown that the window is drained."""
-        self.amount(now)
         window = now // self._tuning.period
         if is_used and window > self._last:
             self._last = window

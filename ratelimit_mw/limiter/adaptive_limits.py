@@ -176,20 +176,18 @@ class AdaptiveLimits:
                     continue
                 rate = self._find(key, limit.tuning, now)
                 rate.note_decision(now, not (decision.allowed and decision.remaining))
-                if verdict.allowed and type(rate) is Aimd:
+                if type(rate) is Aimd:
                     running.enter(rate)
         if verdict.allowed:
             verdict.running = running
             running.began += round(verdict.delay * SECOND)
-        else:
-            running.leave()
 
     def note_response(self, states: Iterable[Aimd], began: int, status: int | None) -> None:
         """Give limits the time of a request and its status."""
         with self._lock:
-            now = self._clock()
+            took = self._clock() - began
             for state in states:
-                state.note_response(now, now - began, status)
+                state.note_response(took, status)
 
     def look(self, hits: Iterable[Hit], is_here: bool) -> tuple[Verdict, list[Hit]]:
         """Return the verdict on limits of requests in flight, and the other hits as ``enter`` does. Consume nothing.

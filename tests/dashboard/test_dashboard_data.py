@@ -55,6 +55,7 @@ def test_the_curve_of_an_adaptive_limit_has_the_last_hour() -> None:
         clock.advance(10)
         limiter.conclude(limiter.hit({}), 200)
     (row,) = data(limiter)["load"]["curves"]
+    assert len(limiter.adaptive._history) == 360
     assert (len(row["lines"]["limit"]), len(row["lines"]["in_flight"])) == (360, 360)
     assert row["start"] == "2026-01-01T12:07:20+00:00"
 

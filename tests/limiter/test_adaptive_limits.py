@@ -202,7 +202,10 @@ def test_a_slot_tells_whether_its_block_was_dropped(responses: list[tuple[int, i
 
 
 def test_shadow_mode_counts_what_would_be_shed() -> None:
-    """The requests run, and those in flight are counted. Events name what is shed, apart from other rejections."""
+    """The requests run, and those in flight are counted. Events name what is shed, apart from other rejections.
+
+    A rule in shadow mode allows nothing that another one sheds.
+    """
     seen: list[Event] = []
     limits = limiter(observers=[seen.append], mode="shadow")
     verdicts = [limits.hit(WHO) for _ in range(25)]
@@ -215,6 +218,8 @@ def test_shadow_mode_counts_what_would_be_shed() -> None:
     for verdict in verdicts:
         limits.conclude(verdict, 200)
     assert len(state(limits).requests) == 0
+    rules = [Rule(name=mode, limits=LIMIT, target=1, mode=mode) for mode in ("enforce", "shadow")]
+    assert len(fill(Limiter(rules))) == 18
 
 
 def test_each_decision_of_a_rule_follows_the_others() -> None:

@@ -41,7 +41,7 @@ class Load:
             group = min(left, int(limit.limit) if at_once is None else at_once)
             running = [enter(limit, self.now) for _ in range(group)]
             while running:
-                limit.note_response(self.now, int(took * SECOND), 503 if dropped > 0 else 200)
+                limit.note_response(int(took * SECOND), 503 if dropped > 0 else 200)
                 dropped -= 1
                 running.pop()
             left -= group
@@ -78,7 +78,7 @@ def test_a_tenth_of_the_requests_may_be_slow(slow: int, limit: float) -> None:
     load, running = Load(), list[Running]()
     for i in range(120):
         running.append(enter(load.limit, load.now))
-        load.limit.note_response(load.now, TARGET + (i < slow))
+        load.limit.note_response(TARGET + (i < slow))
         if i < 100:
             running.pop()
     allows(load.limit, SECOND)
@@ -114,7 +114,7 @@ def test_a_service_that_always_times_out_has_the_floor_within_60_s() -> None:
         now += SECOND // 100
         while running and running[0][0] <= now - 2 * SECOND:
             running.pop(0)
-            limit.note_response(now, 2 * SECOND, None)
+            limit.note_response(2 * SECOND, None)
         while allows(limit, now):
             request = Running()
             limit.requests.add(request)

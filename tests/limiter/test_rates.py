@@ -71,7 +71,7 @@ def test_health_grows_by_a_hundredth_and_falls_by_a_fifth() -> None:
     for took, drained in ((1, True), (9, True), (1, True), (1, False), (1, True)):
         for _ in range(100):
             rate.note_decision(now, drained)
-            rate.note_response(now, took * SECOND // 5)
+            rate.note_response(took * SECOND // 5)
         now += SECOND
         seen.append(rate.amount(now))
     assert seen == [200, 160, 170, 170, 180]
@@ -85,7 +85,7 @@ def test_health_does_not_grow_by_requests_that_still_run() -> None:
             running.append(flight := Running())
             rate.requests.add(flight)
             rate.note_decision(window * SECOND, False)
-            rate.note_response(window * SECOND, 1)
+            rate.note_response(1)
     assert (rate.amount(6 * SECOND), len(rate.requests)) == (20, 500)
 
 
@@ -123,6 +123,16 @@ def test_the_amount_follows_the_demand_in_memory() -> None:
     limits.hit(WHO)
     clock.advance(101)
     assert [*amounts, len(burst(limits)) - 1] == [52, 55, 50]
+
+
+@each(("costs", "amount"), [([50], 52), ([30, 30], 52), ([30], 47)])
+def test_a_second_is_drained_without_a_rest_or_by_a_rejection(costs: list[int], amount: int) -> None:
+    limits = limiter(algorithm="fixed-window")
+    for _ in range(100):
+        for cost in costs:
+            limits.hit(WHO, cost)
+        limits.clocks.own.advance(1)  # type: ignore[union-attr]
+    assert limits.peek(WHO).decisions[0].limit == amount
 
 
 def test_the_amount_follows_the_demand_on_a_store(url: str) -> None:
@@ -205,8 +215,6 @@ def test_a_reserve_is_a_share_of_the_amount() -> None:
 def test_limits_from_a_function_are_adaptive_too() -> None:
     """A function may return one where the rule has the option."""
     assert limiter(limits=lambda ip: RATE, key=["ip"]).hit(WHO).decisions[0].limit == 50
-    verdict = Limiter([Rule(name="api", limits=lambda ip: RATE)]).hit(WHO)
-    assert (verdict.allowed, verdict.unavailable) == (False, True)
 
 
 def test_a_cost_fits_the_smallest_amount() -> None:
