@@ -11,7 +11,6 @@ from shared_store import SharedStore
 from tables import each
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.decision import Hit
 from ratelimit_mw.limiter.remote import leases
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
@@ -233,19 +232,6 @@ def test_a_share_that_arrives_after_its_life_is_returned(is_removed: bool) -> No
     limiter.hit(THIRD)
     assert store.calls == before + 2
     assert left(limiter) == 98
-
-
-def test_a_share_that_arrives_after_the_next_one_is_returned() -> None:
-    """The store has decided on it after its lease would have ended, when the key has another lease."""
-    (limiter,), _, clock = setup(lease="20%")
-    limiter.hit(WHO)
-    remote: Any = limiter.remote
-    late = remote.leases.begin([Hit(*hit) for hit in limiter.match(WHO).hits(WHO, 1)], False)  # type: ignore[union-attr]
-    clock.advance(3)
-    assert limiter.hit(WHO)
-    remote.leases.learn(late, remote.store.apply(late.asked, clock()))
-    limiter.close()
-    assert left(limiter) == 97
 
 
 @pytest.mark.slow

@@ -228,14 +228,3 @@ def test_every_limit_counts_what_was_allowed(way: Any, seed: int) -> None:
         for decision in limiter.peek(features, cost=0).decisions:
             assert used[decision.key] <= decision.limit
             assert decision.remaining == decision.limit - used[decision.key]
-
-
-def test_a_request_with_one_exact_limit_asks_the_store() -> None:
-    """Even where other rules have leases."""
-    limiter, store = setup(
-        Rule(name="a", limits="9/minute", match={"path": "/"}),
-        Rule(name="b", limits="100/minute", lease="5%", match={"path": "/b"}),
-    )
-    for count in range(1, 4):
-        assert limiter.hit(WHO)
-        assert store.calls == count

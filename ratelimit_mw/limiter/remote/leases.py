@@ -132,10 +132,9 @@ class Leases:
                 self._pop(key)
 
     def return_all(self) -> list[list[Correction]]:
-        """End all leases. Build the corrections that return them, in groups for one call each."""
+        """Build the corrections that return all unused shares, in groups for one call each."""
         with self._lock:
             returns = _corrections([*self._ended, *self._by_key.values()])
-            self._start_over()
         return [returns[i : i + _RETURNS_PER_CALL] for i in range(0, len(returns), _RETURNS_PER_CALL)]
 
     def _take_share(self, hit: Hit, now: int) -> Lease | None:
@@ -167,10 +166,7 @@ class Leases:
         for i, lease in request.shares.items() if are_taken else ():
             if is_allowed:
                 lease.unused, lease.decision = lease.hit.cost, replies[i]
-                current = self._by_key.get(lease.hit.key)
-                if current is None:  # the call took longer than the lease's life
-                    self._put(lease)
-                elif current is not lease:
+                if self._by_key.get(lease.hit.key) is not lease:  # the call took longer than the lease's life
                     self._ended.append(lease)
                 replies[i] = lease.serve(request.hits[i], now)
             replies[i].hit = request.hits[i]

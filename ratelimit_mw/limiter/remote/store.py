@@ -72,7 +72,6 @@ class RemoteStore:
 
     def _start_over(self) -> None:
         self.is_open = False
-        self._turns.values.clear()
 
     def start(self) -> None:
         """Open the store. If it is open, read the overrides again when that is due."""
@@ -248,10 +247,7 @@ class RemoteStore:
             self._logs_state_at = now + _LOG_EVERY
             rules = ", ".join(sorted({hit.limit.rule for hit in hits if hit.key in error.keys}))
             _log.warning("store %s: %s (rule %s); such keys start anew", self.breaker.name, error, rules)
-        try:
-            await call(self.store, "forget", error.keys)
-        finally:
-            self.leases.forget(error.keys)
+        await call(self.store, "forget", error.keys)
 
     def _reject_call(self) -> NoReturn:
         """Raise ``NotAskedError``. When a probe is due, probe the store in a thread: an event loop may end first."""
