@@ -242,7 +242,6 @@ class Clients:
         """
         if rule is None:
             return await self._overrides.change(call, "", self._ban_from_all(features, None).key)
-        await call(self._request_store, "start")
         hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
         (decision,) = await self._apply(call, [hit])
         await call(self._request_store, "forget", [hit.key])
@@ -460,8 +459,7 @@ class Clients:
             text = limits.strip().lower() if isinstance(limits, str) else ""
             if text != UNLIMITED:
                 text = "; ".join(map(str, parse_limits(rule.source, limits)))
-            for limit in rule.parse(text):
-                self._store.check(limit)
+            rule.parse(text)
         span = _span_of(duration, "an override without an end")
         return ClientOverride(rule.name, key, text, None if span is None else self._clocks.time() + span)
 

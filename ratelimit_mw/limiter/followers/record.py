@@ -64,8 +64,6 @@ class RecordFollower(Follower):
             self._remote.start()
         else:
             self._begun_at = monotonic()
-            if waits:
-                self._seen_at = self._begun_at
             if not self._tasks.must_not_wait:
                 self._read_in_thread()
             elif self._task is None or self._task.done():
