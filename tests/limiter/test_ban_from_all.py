@@ -53,6 +53,7 @@ def test_a_ban_from_all_rules_ends() -> None:
     assert [limiter.hit({**each, "path": "/other"}).banned for each in (WHO, OTHER, {"ip": "192.0.2.9"})] == [1, 1, 0]
     found = {each.client: (each.retry_after, each.reset_after) for each in bans_of(limiter)}
     assert found == {"ip=192.0.2.7": (600.0, 600.0), "ip=192.0.2.8": (None, 0.0)}
+    assert [limiter.clients.bans(*page).decisions for page in (("api",), (None, "0:1"))] == [[], []]
     assert limiter.clients.overrides() == []
     clock.advance(600)
     assert [limiter.hit(each).allowed for each in (WHO, OTHER)] == [True, False]

@@ -57,6 +57,16 @@ def test_counts_are_those_of_events(name: str, store: str) -> None:
     assert tally.totals() == counted(events)
 
 
+def test_requests_with_other_rules_are_counted_apart() -> None:
+    """Even if they have as many limits."""
+    paths = [Rule(name=name, limits="9/day", match={"path": f"/{name}"}) for name in ("a", "b")]
+    tally = OutcomeReader()
+    rate = Limiter([Rule(name="site", limits="9/day"), *paths], observers=[tally])
+    for name in "abb":
+        rate.hit({"ip": "192.0.2.7", "path": f"/{name}"})
+    assert tally.totals() == {(name, "allowed", "memory"): n for name, n in (("site", 3), ("a", 1), ("b", 2))}
+
+
 @each("cache", ["1s", 0])
 def test_a_rejection_from_the_cache_counts_only_the_rules_that_rejected(cache: Any) -> None:
     """The store is not asked, so other rules have no outcome. Without the cache, all of them have one."""
@@ -132,6 +142,7 @@ def test_all_endpoints_are_counted(names: list[str], most: int, monkeypatch: pyt
             rate.observers.report_one(verdicts[0], f"/{number}")
             rate.observers.report(verdicts[1:], None, f"/{number}", is_again=True)
         assert len(rate.observers._rows) == min(most, 6 if has_log else 1)
+        assert len(rate.observers._allowed) <= most
     assert table.totals() == {(name, "allowed", "memory"): 20 for name in names}
     assert rate.traffic_log is not None
     assert rate.traffic_log.events(1e6, 1e6) == {

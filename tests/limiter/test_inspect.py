@@ -122,10 +122,12 @@ def test_a_listed_key_has_the_lowest_limit_of_its_rule() -> None:
 
 
 def test_the_cost_of_a_rule_decides_who_is_rejected() -> None:
-    """With 2 left and a cost of 3, the next request is rejected."""
-    rate, _ = opened(rule("5/minute", "api", cost=3), rule("5/minute", "free", cost=0))
+    """With 2 left and a cost of 3, the next request is rejected. One whose cost is not known yet costs 1."""
+    costs = {"api": 3, "free": 0, "called": lambda features: 5}
+    rate, _ = opened(*(rule("5/minute", name, cost=cost) for name, cost in costs.items()))
     rate.hit({"ip": "192.0.2.1"})
-    assert shown(rate.clients.inspect(rejected=True).decisions) == [("api", "ip=192.0.2.1", 2, False)]
+    rejected = [("api", "ip=192.0.2.1", 2, False), ("called", "ip=192.0.2.1", 0, False)]
+    assert shown(rate.clients.inspect(rejected=True).decisions) == rejected
 
 
 def test_expired_keys_and_keys_of_other_rules_are_not_shown() -> None:
@@ -214,6 +216,7 @@ def test_errors_name_what_was_given(way: Any) -> None:
     for message, call in {
         r"unknown rule 'apy'\. Did you mean 'api'": lambda: clients.inspect("apy"),
         r"unknown rule 'apy'": lambda: clients.reset_key("1|apy|fixed-window|1m|ip=1"),
+        r"unknown rule 'ban'": lambda: clients.bans("ban"),
         r"key: expected a key as inspect\(\).*got 'any text'": lambda: clients.reset_key("any text"),
         r"key: expected a key": lambda: clients.inspect_key("any text"),
         r"the key of rule 'api' needs user": lambda: clients.inspect("api", {}),

@@ -57,6 +57,8 @@ def test_an_event_has_the_outcome_of_a_hit() -> None:
         60.0,
     )
     assert (second.cost, second.costs, second.is_rejected) == (0, {"api": 0, "site": 0}, True)
+    rate.observers.report([rate.hit(ANN), rate.hit(ANN, 10)])
+    assert events[-1].wait is None
     of_rules = "outcome='rejected', rules=('api', 'site')"
     assert repr(second) == f"Event({of_rules}, endpoint=None, method=None, store='memory', cost=0)"
 

@@ -23,7 +23,7 @@ def test_an_override_changes_the_limits_of_one_client(way: Any) -> None:
     limiter = limiter_of()
     for _ in range(3):
         limiter.hit(ACME)
-    override = way(limiter.clients).override("api", ACME, "1000/minute; 20000/day")
+    override = way(limiter.clients).override("api", ACME, ["1000/minute", "20000/day"])
     assert override == ClientOverride("api", "{user=acme}", "1000/minute; 20000/day")
     assert way(limiter.clients).overrides() == [override]
     assert (override.client, override.until) == ("user=acme", None)

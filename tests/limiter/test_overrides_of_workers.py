@@ -11,13 +11,14 @@ from uuid import uuid4
 
 import pytest
 import redis
-from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits
+from ban_kit import BAN
+from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits, set_elsewhere
 from own_time import hurried
 from servers import HOST, Server, redis_running
 from shared_store import SharedStore
-from tables import each
+from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Limiter, StateError, StoreError
+from ratelimit_mw import ConfigError, Limiter, Rule, StateError, StoreError
 from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.stores.bytecall import Write
@@ -55,6 +56,18 @@ def test_a_worker_that_starts_knows_the_overrides(url: str, way: Any) -> None:
     assert limits(second) == ["7/minute"]  # it never looks again
     first.close()
     way(second).close()
+
+
+def test_the_first_operation_of_a_process_knows_the_overrides(way: Any) -> None:
+    """A script of an operator has no requests."""
+    rule, store = Rule(name="api", key=["user"], limits="100/minute", ban=BAN), Recording()
+    (counted,) = limiter_of(rule, store=store).hit(ACME).decisions
+    set_elsewhere(store, "70/minute")
+    for operation, client in ("inspect_key", [counted.key]), ("inspect", ["api", ACME]):
+        found = getattr(way(limiter_of(rule, store=store).clients), operation)(*client)
+        assert [each.limit for each in getattr(found, "decisions", found)] == [70]
+    set_elsewhere(store, "unlimited")
+    expect_error("has the override 'unlimited'", way(limiter_of(rule, store=store).clients).ban, "api", ACME)
 
 
 def test_two_workers_change_the_overrides_at_once(workers: tuple[Limiter, Limiter]) -> None:

@@ -20,7 +20,6 @@ from override_stores import (
     set_elsewhere,
 )
 from servers import wait_for
-from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.limiter.followers import files
@@ -175,22 +174,15 @@ def test_a_blocking_call_on_an_event_loop_does_not_wait(file: Path, later: Later
 def test_a_look_at_an_unchanged_file_starts_no_thread(
     file: Path, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request compares the identity of the file only."""
+    """A request compares the identity of the file only, once per interval."""
     worker = Limiter.from_settings(str(file))
-    started: list[Any] = []
+    started, looks, identity_of = list[Any](), list[Path](), files.identity_of
     monkeypatch.setattr(files, "run_once", lambda *work: started.append(work))
+    monkeypatch.setattr(files, "identity_of", lambda path: looks.append(path) or identity_of(path))
     for intervals in (0.8, 2):
         later.passed = intervals * SECONDS
-        assert limits(worker) == ["100/minute"]
-    assert not started
-
-
-def test_a_store_without_records_is_opened_by_the_first_request() -> None:
-    """Nothing looks for changes there."""
-    limiter = limiter_of(store=SharedStore())
-    assert not limiter.remote.is_open
-    asyncio.run(limiter.ahit(ACME))
-    assert limiter.remote.is_open
+        assert limits(worker) == limits(worker) == ["100/minute"]
+    assert (started, looks) == ([], [file, file])
 
 
 def test_what_never_changes_is_not_watched(recording: Recording) -> None:
