@@ -185,18 +185,13 @@ def normalize_path(path: str) -> str:
     return path[:-1] if len(path) > 1 and path[-1] == "/" else path
 
 
-def is_ambiguous(path: Any) -> bool:
-    r"""Return whether readers may disagree about a path that was decoded once.
+def path_feature(path: Any) -> Any:
+    r"""Return a path as the feature ``path``: normalized, or ``INVALID`` where readers may disagree.
 
-    >>> [is_ambiguous(path) for path in ("/caf\xe9/a.b/100%", "/login\n", "/a/../b", "/a%2Fb", "/a\\b")]
-    [False, True, True, True, True]
+    >>> path_feature("/caf\xe9//100%"), path_feature("/a%2Fb")
+    ('/café/100%', <Invalid.INVALID: 'invalid'>)
     """
-    return path is INVALID or _AMBIGUOUS.search(path) is not None
-
-
-def path_feature(path: str) -> Any:
-    """Return a path as the feature ``path``: normalized, or ``INVALID`` where readers may disagree."""
-    return INVALID if is_ambiguous(path) else normalize_path(path)
+    return INVALID if path is INVALID or _AMBIGUOUS.search(path) else normalize_path(path)
 
 
 def read_path(path: Any) -> set[str] | None:
@@ -225,7 +220,7 @@ def read_path(path: Any) -> set[str] | None:
 
 def _resolve(path: str) -> str:
     """Resolve the dot segments, as RFC 3986 does."""
-    if "/." not in path and path[:1] != ".":
+    if "/." not in path:
         return path
     resolved: list[str] = []
     for segment in path.split("/"):

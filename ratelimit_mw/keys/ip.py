@@ -115,7 +115,7 @@ def embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
 def _embedded(address: IPv6Address, length: int) -> IPv4Network | None:
     """Return the IPv4 network in an IPv6 network, whose ``length`` is its bits; None where there is none."""
     for network, start, mask, has_private in _EMBEDDINGS:
-        if length >= network.prefixlen and address in network:
+        if address in network:
             bits = min(max(length - start, 0), 32)
             ipv4 = IPv4Network((int(address) >> 96 - start & 0xFFFFFFFF ^ mask, bits), strict=False)
             return ipv4 if has_private or (bits and str(ipv4) not in _PRIVATE) else None
