@@ -210,7 +210,7 @@ def _converted(text: str, hint: Any) -> Any:
         if kind is bool and text.lower() in _TRUTHS:
             return _TRUTHS[text.lower()]
         with suppress(ValueError):
-            if (kind is int and text == str(int(text))) or (kind is float and text.replace(".", "", 1).isdecimal()):
+            if kind is float or (kind is int and text == str(int(text))):
                 return kind(text)
     if any(get_origin(kind) is Sequence for kind in kinds) and ("," in text or str not in kinds):
         return [item.strip() for item in text.split(",") if item.strip()]

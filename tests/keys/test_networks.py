@@ -192,12 +192,9 @@ def test_limits_of_single_networks() -> None:
 
 def test_a_width_beyond_the_setting_is_an_error() -> None:
     """``ipv6_prefix`` has cut the address before."""
-    expect_error(
-        r"key: 'ip/80' cannot be counted: IPv6 clients are counted per /64",
-        load_settings,
-        {"rules": [{"key": "ip/80", "limits": "1/minute"}]},
-    )
-    assert load_settings({"rules": [{"key": "ip/80", "limits": "1/minute"}], "ipv6_prefix": 128})
+    settings: Any = {"rules": [{"key": "ip/80", "limits": "1/minute"}]}
+    expect_error(r"key: 'ip/80' cannot be counted: IPv6 clients are counted per /64", load_settings, settings)
+    assert load_settings({**settings, "ipv6_prefix": 128})
     assert load_settings({"rules": [{"key": "ip/64", "limits": "1/minute"}]})
 
 
@@ -285,6 +282,7 @@ def test_the_check_uses_the_prefix_of_the_settings_and_of_the_middleware() -> No
     """With prefix 128 each IPv6 address is its own client. A list or rule that an argument disables stops the start."""
     rule = rule_options({"match": {"ip": "2001:db8::1"}, "per_key": {"2001:db8::1": "9/s"}})
     assert load_settings({"ipv6_prefix": 128, "rules": [rule]}).rules
+    assert load_settings({"ipv6_prefix": 24, "lists": {"deny": {"ip": ["192.0.2.7"]}}}).lists.entries  # of IPv6 alone
     for settings, message in (
         ({"lists": {"deny": {"ip": ["2001:db8::/64"]}}}, r"lists\.deny\.ip: .* per /48 .*. Write '2001:db8::/48'"),
         ({"lists": {"allow": {"ip": ["2001:db8::/64"]}}}, r"lists\.allow\.ip: .* per /48 "),

@@ -73,6 +73,7 @@ def test_text_that_is_no_email_address_has_a_spelling_too() -> None:
         ("a@xn--a-", "a@xn--a-"),
         ("a@xn--\ud800", "a@xn--\ud800"),
         ("a@xn--99999999", "a@xn--99999999"),
+        ("a@xn--x-dha0426q", "a@xn--x-dha0426q"),  # a letter, a dot of full width and x
         ("a@\U0001f600.example", "a@xn--e28h.example"),
     ):
         assert normalized_email(text) == spelling
