@@ -105,27 +105,16 @@ def test_fork_leaves_the_parent_unchanged() -> None:
     assert not calls
 
 
-def test_check_process_runs_callbacks_once_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first check after a fork without Python's hooks runs the callbacks, and no other check does."""
-    owner = Owner()
-    calls: list[object] = []
-    forksafe.run_in_child(owner, calls.append)
-    forksafe.check_process()
-    assert calls == []
-    monkeypatch.setattr(forksafe, "process", -1)
-    forksafe.check_process()
-    forksafe.check_process()
-    assert calls == [owner]
-
-
 def test_the_first_call_of_a_child_drops_the_connections_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a fork without Python's hooks, any operation is such a call."""
+    """After a fork without Python's hooks, the first call of a store runs the callbacks, and no other call does."""
     store: Any = open_store("memcached://127.0.0.1:1")
-    parents = store._thread_driver
-    monkeypatch.setattr(forksafe, "process", -1)
-    with pytest.raises(StoreError):
-        store.ping()
-    assert store._thread_driver is not parents
+    drivers = [store._thread_driver]
+    for process in (forksafe.process, -1, forksafe.process):
+        monkeypatch.setattr(forksafe, "process", process)
+        with pytest.raises(StoreError):
+            store.ping()
+        drivers.append(store._thread_driver)
+    assert [drivers.index(each) for each in drivers] == [0, 0, 2, 2]
     store.close()
 
 

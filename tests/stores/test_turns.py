@@ -70,8 +70,24 @@ def test_calls_with_a_common_key_share_a_turn() -> None:
     assert not calls["alone"].turn.done()
 
 
-def test_requests_of_many_clients_share_a_turn_at_a_common_key(store: DictStore) -> None:
-    """The first request is decided alone, and all that wait for it with one read."""
+@pytest.mark.parametrize("is_late", [False, True])
+def test_requests_of_many_clients_share_a_turn_at_a_common_key(
+    store: DictStore, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """The first request is decided alone, and all that wait for it with one read.
+
+    A late one has its decision too: the time for another attempt has ended, and not that for a reply.
+    """
+    real, seen = store._thread_driver.result, set[Any]()
+
+    async def result(turn: Any, deadline: float) -> Any:
+        calls = await real(turn, deadline)
+        if is_late and turn not in seen:
+            seen.add(turn)
+            raise TimeoutError
+        return calls
+
+    monkeypatch.setattr(store._thread_driver, "result", result)
     with ThreadPoolExecutor(20) as pool:
         found = [pool.submit(store.apply, [hit("0"), hit("all")], NOW)]
         wait_for(lambda: store.loads, "the first read")
@@ -219,28 +235,6 @@ def test_a_late_request_does_not_race_again(store: DictStore, monkeypatch: pytes
     run_blocking(leader.run_all(calls))
     assert [each.decisions[0].allowed for each in calls] == [False, True]
     assert late.turn.done()
-
-
-def test_a_late_request_has_the_decision_of_its_turn(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time for another attempt has ended, and not that for a reply, whether it leads the turn or another one."""
-    real, seen = store._thread_driver.result, set[Any]()
-
-    async def late_once(turn: Any, deadline: float) -> Any:
-        found = await real(turn, deadline)
-        if turn not in seen:
-            seen.add(turn)
-            raise TimeoutError
-        return found
-
-    monkeypatch.setattr(store._thread_driver, "result", late_once)
-    with ThreadPoolExecutor(3) as pool:
-        found = [pool.submit(store.apply, [hit("all")], NOW)]
-        wait_for(lambda: store.loads, "the first read")
-        found += [pool.submit(store.apply, [hit("all")], NOW) for _ in range(2)]
-        wait_for(lambda: len(store._thread_driver.turns._waiting) == 2, "the others")
-        store.may_read.release(2)
-        assert sorted(each.result()[0].remaining for each in found) == [997, 998, 999]
-    assert len(seen) == 2
 
 
 def test_a_request_that_loses_one_race_has_consumed_nothing(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:

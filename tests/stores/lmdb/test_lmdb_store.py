@@ -71,6 +71,7 @@ def test_longer_logs_are_an_error(path: Path) -> None:
     """A hit writes the whole log. The error names another algorithm, or another precision."""
     precise = {"name": "tiered-window", "precision": "1s"}
     for quota, algorithm, advice in (
+        ("5001/hour", "sliding-window-log", "keeps at most 5,000 entries.*tiered-window"),
         ("10001/day", precise, "tiered-window keeps at most 10,000 entries.*larger precision"),
     ):
         with pytest.raises(ConfigError, match=advice):

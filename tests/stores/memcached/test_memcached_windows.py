@@ -4,10 +4,8 @@ import random
 import time
 from contextlib import closing
 
-import pytest
 from memcached_handles import (
     NOW,
-    address,
     check_rounded,
     commands,
     counted,
@@ -21,7 +19,6 @@ from memcached_handles import (
 from memcached_meddling import Meddling
 from servers import Server
 
-from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.reference_store import ReferenceStore
@@ -123,15 +120,3 @@ def test_a_tiered_window_of_five_tiers_decides_as_the_pure_function(store: Memca
         now += chance.choice((0, 1, 30 * SECOND, 10 * MINUTE, 50 * MINUTE, 7 * 60 * MINUTE, 3 * DAY, 11 * DAY))
         if chance.random() < 0.3 and (waits := [d.retry_us for d in expected if d.retry_us]):
             now += waits[0] - chance.choice((0, 1))
-
-
-# -- logs ------------------------------------------------------------------------------------------------------
-
-
-def test_a_log_that_is_too_large_is_an_error_at_the_start(memcached_server: Server, store: MemcachedStore) -> None:
-    """The error names the rule and the algorithm to use instead."""
-    message = "sliding-window-log keeps at most 1,000 entries per key on Memcached; got '1001/day'. Use .*tiered-window"
-    for spec in LOGS:
-        with pytest.raises(ConfigError, match=f"rule 'api': {message}"):
-            Limiter([Rule(name="api", limits="1001/day", algorithm=spec)], store=address(memcached_server))
-        store.check(limit_of("1000/day", spec))

@@ -86,16 +86,6 @@ def test_the_bound_holds_under_threads() -> None:
     assert not any(hit(rate, f"{i}") for i in range(1600))
 
 
-def test_no_thread_is_started() -> None:
-    """Construction, use and expiry of the store start no thread."""
-    before = set(threading.enumerate())
-    rate = limiter()
-    for i in range(100):
-        hit(rate, f"{i}")
-        clock_of(rate).advance(40)
-    assert set(threading.enumerate()) <= before, "a thread of an earlier test may end meanwhile"
-
-
 # -- the bound ---------------------------------------------------------------------------------------------
 
 
