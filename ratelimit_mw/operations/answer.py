@@ -91,8 +91,7 @@ def override_json(override: ClientOverride, rules: RuleSet) -> dict[str, Any]:
 def limits_function_name(decision: Decision, rules: RuleSet) -> str:
     """Return the name of the function that returns the limits of a banned client; "" for known limits."""
     rule = rules.by_name.get(decision.rule)
-    is_unknown = rule is not None and not rule.limits and decision.source in rule.shown_limits
-    return function_name(rule.source.function) if rule is not None and is_unknown else ""
+    return function_name(rule.source.function) if rule and decision.source in rule.shown_limits else ""
 
 
 def client_json(rule: str | None, features: Features, **result: object) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def seconds_of(text: str) -> float:
 
 
 def span_text(seconds: float) -> str:
-    """Return a duration in its two largest units, rounded up to whole seconds.
+    """Return a duration in its two largest units without zeros, rounded up to whole seconds.
 
     >>> span_text(0.2), span_text(61.0), span_text(90_000.0)
     ('1 s', '1 min 1 s', '1 d 1 h')
@@ -177,6 +176,6 @@ def span_text(seconds: float) -> str:
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         count, left = divmod(left, size)
-        if count or parts:
-            parts.append(f"{count} {unit}" * bool(count))
-    return " ".join(filter(None, parts[:2])) or "0 s"
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"

@@ -106,15 +106,14 @@ def counted(limiter: Limiter, features: Features) -> Features:
         return limiter.reloads.as_counted(features)
 
 
-async def named_client(call: Call, limiter: Limiter, name: str, given: Features) -> tuple[CompiledRule, Features]:
-    """Return the rule and the features of one client, and connect to the store.
+def named_client(limiter: Limiter, name: str, given: Features) -> tuple[CompiledRule, Features]:
+    """Return the rule and the features of one client.
 
     ``ConfigError`` for a missing feature, and for one without use.
     """
     rule, features = limiter.rules.named(name), counted(limiter, given)
     with error_path("features"):
         rule.client_key(features, is_exact=True)
-    await call(limiter, "start")
     return rule, features
 
 
@@ -132,7 +131,7 @@ async def reset(call: Call, limiter: Limiter, rule: RuleName, features: Client) 
     NAME=VALUE are the features of the key of the rule, such as ip=192.0.2.7. The command shows what it has reset. The
     exit code is 1 when nothing was counted for the client: then look for a mistake in a value.
     """
-    named, features = await named_client(call, limiter, rule, features)
+    named, features = named_client(limiter, rule, features)
     known, key = await states_of(call, limiter, named, features), _key_of(named, features)
     every = {each.key: each for each in (*await call(limiter.clients, "inspect_key", key), *known)}
     await call(limiter.clients, "reset_key", key)
@@ -189,19 +188,16 @@ async def ban(
     NAME=VALUE are the features of the key, such as ip=192.0.2.7. The rule must have the option ban. Without RULE, all
     requests of the client are rejected with 403 until the end of the ban.
     """
-    features = await _banned_client(call, limiter, rule, features)
+    features = _banned_client(limiter, rule, features)
     until = await call(limiter.clients, "ban", rule, features, for_)
     end = None if until == inf else time_json(until)
     text = f"{_of_ban(rule, features, 'is banned')} {f'until {time_text(end)}' if end else 'without an end'}"
     return Answer(client_json(rule, features, until=end), [text], [] if rule else notes_on_interval(limiter))
 
 
-async def _banned_client(call: Call, limiter: Limiter, rule: str | None, features: Features) -> Features:
+def _banned_client(limiter: Limiter, rule: str | None, features: Features) -> Features:
     """Return the features of a client as a ban of a rule counts them; those of a ban from all rules as they are."""
-    if rule is not None:
-        return (await named_client(call, limiter, rule, features))[1]
-    await call(limiter, "start")
-    return features
+    return features if rule is None else named_client(limiter, rule, features)[1]
 
 
 def _of_ban(rule: str | None, features: Features, words: str) -> str:
@@ -216,7 +212,7 @@ async def unban(call: Call, limiter: Limiter, rule: RuleOrAll, features: Client)
 
     The rejections of the client and its earlier bans are forgotten. The exit code is 1 when the client was not banned.
     """
-    features = await _banned_client(call, limiter, rule, features)
+    features = _banned_client(limiter, rule, features)
     was_banned = await call(limiter.clients, "unban", rule, features)
     json = client_json(rule, features, was_banned=was_banned)
     if not was_banned:
@@ -230,9 +226,6 @@ async def bans(
     call: Call, limiter: Limiter, *, rule: OnlyRule = None, limit: Most = 100, pages: float | None = None
 ) -> Answer:
     """List the clients that are banned now, with the end of each ban."""
-    if rule is not None:
-        limiter.rules.named(rule)  # raises for another name, before it connects
-    await call(limiter, "start")
     most = pages or pages_of(call)
     found, has_more = await read_pages(lambda cursor: call(limiter.clients, "bans", rule, cursor), limit, most)
     shown = sorted(found, key=lambda each: (each.rule, each.client))[:limit]

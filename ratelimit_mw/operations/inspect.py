@@ -34,7 +34,6 @@ _PREFIX: Final = Meta(
     title="TEXT", description="Show only clients with a value that starts with this text, such as ip=192.0.2."
 )
 _REJECTED: Final = Meta(description="Show only clients whose next request would be rejected.")
-_MAX_NAMES: Final = 10
 
 
 @operation(
@@ -66,7 +65,7 @@ async def inspect(
     depend on a feature such as plan, name that feature, too. Otherwise the lowest limits decide.
     """
     search = _KeySearch(limiter, rule, features or {}, prefix, rejected)
-    await call(limiter, "start")
+    await call(limiter, "start")  # for a note on a ban from all rules, even if no key is read
     found, has_more = await search.find(call, limit)
     shown, notes = sorted(found, key=_order)[:limit], list(search.notes())
     if has_more:
@@ -107,7 +106,7 @@ class _KeySearch:
     def _add(self, rule: CompiledRule) -> None:
         """Choose how the keys of a rule are found."""
         entries, missing = rule.source.entries, rule.missing_in_key(self._features)
-        if not missing and (self._features or not (entries or self._prefix)):
+        if not missing:
             rule.client_key(self._features)  # raises for an invalid value
             self._whole.append(rule)
         elif self._features and len(missing) == len(entries):
@@ -143,7 +142,7 @@ class _KeySearch:
     def _is_wanted(self, key: str) -> bool:
         name = rule_of(key)
         if (rule := self._listed.get(name)) is None:
-            if name and name not in self._limiter.rules.by_name and len(self._others) < _MAX_NAMES:
+            if name not in self._limiter.rules.by_name:
                 self._others[name] = None
             return False
         features, client = self._features, key[len(prefix_of(key)) :]
@@ -152,8 +151,10 @@ class _KeySearch:
 
     def _has_prefix(self, rule: CompiledRule, key: str) -> bool:
         """Return whether one of the values in a key begins with the prefix, in any case."""
-        words = words_of_client(rule, key[len(prefix_of(key)) :]) if self._prefix else None
-        return not self._prefix or any(word.casefold().startswith(self._prefix) for word in words or ())
+        if not self._prefix:
+            return True
+        words = words_of_client(rule, key[len(prefix_of(key)) :])
+        return any(word.casefold().startswith(self._prefix) for word in words)
 
     def _note_on_lists(self) -> str:
         lists = self._limiter.rules.lists
@@ -200,8 +201,7 @@ def check_used(rules: Collection[CompiledRule], features: Iterable[str], others:
 
 def _order(decision: Decision) -> tuple[object, ...]:
     """Put rejected clients first, and the limits of one client together."""
-    ends = decision.allowed or decision.shadow, decision.allowed
-    return *ends, decision.rule, decision.client, decision.quota.period_us
+    return decision.allowed, decision.shadow, decision.rule, decision.client, decision.quota.period_us
 
 
 def _key_row(key: Mapping[str, Any]) -> dict[str, Cell]:

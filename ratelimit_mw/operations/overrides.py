@@ -27,7 +27,7 @@ async def set_override(
     NAME=VALUE are the features of the key of the rule, such as user=acme. LIMITS is one argument, such as 1000/minute,
     "1000/minute; 20000/day", or unlimited. An earlier override of the client is replaced.
     """
-    _, features = await named_client(call, limiter, rule, features)
+    _, features = named_client(limiter, rule, features)
     override = await call(limiter.clients, "override", rule, features, limits, for_)
     notes = notes_on_interval(limiter)
     if "concurrent" in override.limits:
@@ -43,7 +43,6 @@ async def list_overrides(call: Call, limiter: Limiter) -> Answer:
 
     Overrides that have ended are not shown.
     """
-    await call(limiter, "start")
     overrides = [override_json(each, limiter.rules) for each in await call(limiter.clients, "overrides")]
     notes = [] if overrides else ["there are no overrides"]
     return Answer({"overrides": overrides}, [_override_table(limiter, overrides)], notes)
@@ -55,7 +54,7 @@ async def remove_override(call: Call, limiter: Limiter, rule: RuleName, features
 
     NAME=VALUE are the features of the key of the rule. The exit code is 1 when the client has no override.
     """
-    _, features = await named_client(call, limiter, rule, features)
+    _, features = named_client(limiter, rule, features)
     is_removed = await call(limiter.clients, "remove_override", rule, features)
     json, client = client_json(rule, features, removed=is_removed), " ".join(words_of(features)) or ALL_CLIENTS
     if not is_removed:
@@ -69,7 +68,6 @@ async def clear_overrides(call: Call, limiter: Limiter) -> Answer:
 
     It works even when their record in the store is damaged.
     """
-    await call(limiter, "start")
     await call(limiter.clients, "clear_overrides")
     return Answer({"cleared": True}, notes=["all overrides removed", *notes_on_interval(limiter)])
 

@@ -17,7 +17,7 @@ from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
 LOGIN = {"name": "login", "match": {"path": "/login"}, "key": ["email", "ip"], "limits": ["2/hour", "20/day"]}
-PAGES = {"name": "pages", "match": {"path": "/pages"}, "key": ["user|ip"], "limits": "3/hour"}
+PAGES = {"name": "pages", "match": {"path": "/pages"}, "key": ["user|ip"], "limits": "3/hour", "per_key": {"b": "9/h"}}
 PLANS = {**PAGES, "name": "plans", "match": {"path": "/plans"}, "per": {"plan": {"free": "1/hour", "pro": "9/hour"}}}
 EVERYBODY = {"name": "everybody", "match": {"path": "/all"}, "key": [], "limits": "5/hour"}
 BAN: Any = {"after": 2, "within": "10m", "for": "1h", "growth": 2}
@@ -67,6 +67,7 @@ def test_the_keys_of_one_client_are_shown_for_all_rules() -> None:
     """You know the IP address only. The keys of a rule that counts by more are listed. Rejected keys come first."""
     shop = Shop(LOGIN, PAGES, EVERYBODY)
     shop.hit("/login", 3, **ANN)
+    shop.hit("/login", 1, ip="192.0.2.8", email="bob@example.com")
     shop.hit("/pages", 1, ip="192.0.2.7")
     shop.hit("/pages", 1, ip="192.0.2.8")
     shop.hit("/all", 1, ip="192.0.2.8")
@@ -153,7 +154,7 @@ def test_limits_from_a_function_need_the_features_of_a_key() -> None:
 
     def inspected(**fields: Any) -> tuple[list[str], list[str]]:
         answer = run(limiter(), "inspect", {"limit": 9, **fields})
-        return [key["rule"] for key in answer.json["keys"]], list(answer.notes)
+        return [key["quota"] for key in answer.json["keys"]], list(answer.notes)
 
     application = limiter()
     for _ in range(2):
@@ -161,9 +162,9 @@ def test_limits_from_a_function_need_the_features_of_a_key() -> None:
     needs = "some rules have limits from a function, so their keys are not listed. Name all features: plan ({})"
     several, whole = needs.format("user and ip), table (user"), {"user": "ann", "ip": "127.0.0.1"}
     assert inspected(rejected=True) == ([], [several, "no other client is rejected now"])
-    assert inspected() == (["fixed"], [several])
-    assert inspected(features={"user": "ann"}) == (["table", "fixed"], [needs.format("ip")])
-    assert inspected(rejected=True, features=whole) == (["plan", "table"], [])
+    assert inspected() == (["9/hour"], [several])
+    assert inspected(features={"user": "ann"}) == (["1/hour", "9/hour"], [needs.format("ip")])
+    assert inspected(rejected=True, features=whole) == (["1/hour", "1/hour"], [])
     assert inspected(rejected=True, features={**whole, "user": "bob"}) == ([], ["no client is rejected now"])
 
 
