@@ -106,8 +106,6 @@ def toml(value: Any) -> str:
     if isinstance(value, dict):
         pairs = (f"{toml(name) if _QUOTED.search(name) else name} = {toml(item)}" for name, item in value.items())
         return "{ " + ", ".join(pairs) + " }" if value else "{}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml, value)) + "]"
     return json.dumps(value)
 
 

@@ -348,6 +348,7 @@ NO_CLIENTS = [
         ({"path": None, "request": ""}, "not an HTTP request"),
         ({"path": "", "method": ""}, "not an HTTP request"),
         ({"path": None, "request": None}, "no field for the path"),
+        (dict.fromkeys(SIMPLE), "no field for the path"),
     ],
 )
 def test_a_line_with_an_invalid_part_is_invalid(record: dict[str, Any], reason: str) -> None:

@@ -98,12 +98,15 @@ def test_file_that_may_not_be_read(settings: Write, monkeypatch: pytest.MonkeyPa
     assert result.stderr.startswith(message)
 
 
-def test_yaml_without_its_extra(settings: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_a_file_needs(settings: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing library is named with the command that installs it, and exit code 2."""
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    result = run("check", settings("rules: []", "a.yaml"))
-    assert result.exit_code == 2
-    assert 'pip install "ratelimit-mw[yaml]"' in result.stderr
+    for extra, module, file in (
+        ("yaml", "yaml", settings("rules: []", "a.yaml")),
+        ("lmdb", "ratelimit_mw.stores.lmdb.store", settings('store = "lmdb:///var/limits"')),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        result = run("check", file)
+        assert (result.exit_code, f'pip install "ratelimit-mw[{extra}]"' in result.stderr) == (2, True)
 
 
 @each(("command", "exit_code"), [("check", 1), ("explain", 2)])

@@ -241,6 +241,7 @@ def test_the_file_is_valid_and_never_replaced() -> None:
     first = run("init")
     assert first.stdout == "Wrote ratelimit.toml. Next: ratelimit-mw check ratelimit.toml\n"
     assert run("check", "ratelimit.toml").exit_code == 0
+    assert Path("ratelimit.toml").read_text() == TEXT
     Path("ratelimit.toml").write_text("changed")
     again = run("init")
     assert (again.exit_code, Path("ratelimit.toml").read_text()) == (2, "changed")

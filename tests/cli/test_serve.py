@@ -4,12 +4,12 @@ import json
 import socket
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 from command_line import run, start
 from decision_service import ADMIN, API, BANNING, CHECK, CLIENT, MAIL, TOKEN, Asked, token_options
-from tables import each
+from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.cli.serve.app import DecisionService
@@ -94,6 +94,8 @@ def test_lists_decide_a_check_first() -> None:
     assert asked.check(features={"ip": "203.0.113.9"})["status"] == 403
     assert [asked.check(features={"ip": "10.0.0.9"})["allowed"] for _ in range(5)] == [True] * 5
     assert asked.check(rule="api", features={"ip": "203.0.113.9"})["status"] == 403
+    named = Asked(API, lists={"deny": {"user": ["mallory"]}}).check(400, features={"ip": "10.0.0.9"})
+    assert named["error"].startswith("features: a list uses the feature 'user'")
     asked = Asked({**API, "match": {"path": "/**"}}, exempt=["/health"])
     assert asked.check(features={"ip": "192.0.2.7", "path": "/health"})["decisions"] == []
 
@@ -188,6 +190,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("GET", "/v1/keys?" + "&".join(["feature=a=b"] * 1001), None, "the query has too many fields"),
     ("GET", "/healthz?x=1", None, "x: unknown field. There is none"),
     ("GET", "/v1/keys?feature=ip", None, "feature: expected NAME=VALUE; got 'ip'"),
+    ("GET", "/v1/keys?rule=", None, "unknown rule ''"),
     ("GET", "/v1/keys?rejected=7", None, "rejected: expected true or false; got '7'"),
     ("GET", "/v1/keys?limit=x", None, "limit: expected a whole number from 1 to 100000; got 'x'"),
     ("POST", "/v1/ban", {"rule": "api", "features": []}, "features: expected a table; got []"),
@@ -335,17 +338,24 @@ def text_of(**changes: Any) -> str:
     return json.dumps({"rules": [rule], "trusted_proxies": ["127.0.0.1"]})
 
 
-def test_changed_settings_are_followed(tmp_path: Path) -> None:
-    """A request finds the changed file."""
+def test_rules_that_need_an_application_stop_the_start() -> None:
+    """The service has neither views nor decorators."""
+    expect_error("rule 'api': match.view: ", Asked, {**API, "match": {"view": "home"}})
+    expect_error("no decorator has a rule named 'login'", Asked, {"overrides": "login", "limits": "1/s"})
+
+
+def test_changed_settings_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request looks at the file when that is due, even one that names its rule."""
     settings, asked = tmp_path / "ratelimit.json", Asked()
     settings.write_text(text_of())
     asked.limiter = asked.limiter.from_settings(settings, clock=asked.clock)
     asked.service = DecisionService(asked.limiter, TOKEN, "nginx")
     assert asked.nginx().headers["x-ratelimit-limit"] == "3"
     settings.write_text(text_of(limits="5/minute"))
-    asked.limiter.reload()
+    watch = Mock(due_at=0.0, alook=AsyncMock(side_effect=asked.limiter.reload))
+    monkeypatch.setattr(asked.limiter.reloads, "watch", watch)
+    assert asked.check(**CLIENT)["decisions"][0]["remaining"] == 3
     assert asked.nginx().headers["x-ratelimit-limit"] == "5"
-    assert asked.check(features={"ip": "192.0.2.7"})["decisions"][0]["remaining"] == 2
 
 
 @each("wrong", [{"limits": "1 concurrent"}, {"key": "path:id"}, {"match": {"view": "home"}}])
