@@ -112,15 +112,6 @@ def test_explain_shows_the_first_reason(settings: Write) -> None:
         assert explained(path, "GET", "/", *words, found_wrong=reason is not None)["a"].get("reason") == reason, more
 
 
-def test_explain_shows_the_limits_of_this_client(settings: Write) -> None:
-    """A client with limits of its own sees these limits."""
-    request = ("GET", "https://www.example.com/v2/x", "--feature", "region=DE")
-    by_key = explained(settings(RULES), *request, "--feature", "user=alice")["api"]
-    by_plan = explained(settings(RULES), *request, "--feature", "user=bob", "--feature", "plan=pro")["api"]
-    assert [limit["limit"] for limit in by_key["limits"]] == ["1000/minute"]
-    assert [limit["limit"] for limit in by_plan["limits"]] == ["500/minute"]
-
-
 def test_explain_a_rule_that_rejects_missing_keys(settings: Write) -> None:
     """The rule applies, and the reason for the rejection is shown."""
     path = settings("[[rules]]\nname = 'a'\nkey = ['email', 'user']\nlimits = '5/s'\nwhen_missing = 'reject'")

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
-from ratelimit_mw import ConfigError
 from ratelimit_mw.cli.output import Failure
 from ratelimit_mw.cli.replay.report import ReplayReport, compare
 from ratelimit_mw.cli.replay.simulation import Simulation
@@ -255,14 +254,3 @@ def test_a_rule_that_needs_routes_is_refused(pair: Pair, files: Files) -> None:
     with pytest.raises(Failure, match=r"does not contain the endpoint, which site needs.* replay --app MODULE:APP"):
         answer_of("diff", old, new, files.log([line()]))
     assert len(changes(old, new)) == 1
-
-
-def test_files_and_logs_that_cannot_be_read_are_errors(pair: Pair, files: Files, tmp_path: Path) -> None:
-    """A file that is not there, or is invalid, and a log without a request."""
-    old, new = pair(toml("9/minute"), toml("9/minut"))
-    assert run("diff", old, tmp_path / "none.toml").exit_code == 2
-    assert run("diff", old).exit_code == 2
-    with pytest.raises(ConfigError, match=r"new\.toml:3"):
-        answer_of("diff", old, new)
-    with pytest.raises(Failure, match="contains no request"):
-        answer_of("diff", old, old, files.log([]))
