@@ -212,10 +212,14 @@ def parse_address(text: str) -> IPAddress | None:
 
 @lru_cache(_KEPT)
 def counted_ip(text: str, ipv6_prefix: int) -> str:
-    """Return the text that an IP address or the network of one client is counted under; ``ConfigError`` for others."""
+    """Return the text that an IP address or the network of one client is counted under; ``ConfigError`` for others.
+
+    >>> counted_ip("192.0.2.7/32", 64), counted_ip("2001:db8::7/128", 64)
+    ('192.0.2.7', '2001:db8::/64')
+    """
     if (client := ip_key(text, ipv6_prefix)) is not None:
         return client
     network = parse_network(text)
     if network.num_addresses > 1 and (network.version == 4 or network.prefixlen != ipv6_prefix):
         raise ConfigError(f"expected an IP address, because {network} has many clients. lists.deny takes networks")
-    return str(network)
+    return ip_key(str(network.network_address), ipv6_prefix) or str(network)

@@ -276,6 +276,8 @@ _TEXTS = st.text(max_size=80) | st.just(INVALID) | st.from_regex(r"[0-9]{1,2}:[a
 @example(entries=["tenant", "header:x"], values={"tenant": "1:a&b=", "header:x": "2:{}&c"}, has_secret=False)
 @example(entries=["header:x", "tenant"], values={"tenant": "%7B", "header:x": "a}&{b"}, has_secret=True)
 @example(entries=["tenant"], values={"tenant": INVALID}, has_secret=False)
+@example(entries=["user|ip"], values={}, has_secret=True)
+@example(entries=["tenant"], values={"tenant": "a" * 80}, has_secret=True)
 def test_a_key_is_parsed_into_its_values(entries: list[str], values: dict[str, Any], has_secret: bool) -> None:
     """No value of a client can look like another feature. Digests stay digests."""
     secret = SECRET if has_secret else NO_SECRET
