@@ -100,7 +100,7 @@ def _in_parent() -> None:
 def _in_child() -> None:
     global process
     held = _held.pop(threading.get_ident(), [])
-    _held.clear()  # what the other threads of the parent held for forks of theirs
+    _held.clear()  # locks that other threads of the parent held for forks of theirs
     for owner, entry, lock in _live():
         intact = lock is None or lock in held or lock.acquire(blocking=False)
         if lock and intact:
