@@ -264,7 +264,11 @@ def canonical(kind: str, text: str) -> Any:
 
 
 def parameter(value: Any) -> Any:
-    """Return the value of a route parameter. An object that a converter returns becomes its own text, if any."""
+    """Return the value of a route parameter. An object that a converter returns becomes its own text, if any.
+
+    >>> [parameter(type("Item", (), {name: lambda item: "a"})()) for name in ("__str__", "__repr__")]
+    ['a', 'a']
+    """
     kind: Any = type(value)
     has_text = kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
     return str(value) if value is not None and has_text and not _is_known(value) else value
