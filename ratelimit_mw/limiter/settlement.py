@@ -12,6 +12,7 @@ from contextlib import suppress
 from ..decision import REFUND, PendingCorrection, Receipt, Verdict, prefix_of, settle_now, state_cost
 from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
+from ..quota import checked_cost
 from ..rules.compiled import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..runtime.blocking import Call, async_call, blocking_call, run_blocking, twins
@@ -65,6 +66,7 @@ class Settlement:
         Raises:
             ConfigError: ``cost`` is out of range, there is no such rule, or several rules applied.
         """
+        checked_cost(cost)  # even if no rule applied
         names = self.rules.by_name
         if rule is None:
             rules = list(dict.fromkeys(d.rule for d in verdict.decisions if not d.quota.concurrent))

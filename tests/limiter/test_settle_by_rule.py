@@ -103,6 +103,7 @@ def test_a_rule_that_did_not_apply_is_not_settled(limiter: Limiter, way: Any) ->
     assert "tokens" not in verdict
     way(limiter).settle(verdict, 5, rule="tokens")
     way(limiter).settle(verdict, 5)
+    expect_error("expected a cost as a whole number", way(limiter).settle, verdict, -1)
     for change in (lambda part: part.settle(5), lambda part: part.refund(), lambda part: part.reset()):
         change(verdict["tokens"])
     Verdict()["anything"].settle(5)
