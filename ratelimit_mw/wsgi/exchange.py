@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WITHOUT_PREFIX: Final = ("CONTENT_TYPE", "CONTENT_LENGTH")
 _ERROR: Final = 500
-"""The status that servers send when an application raises."""
+"""The status that servers send when an application raises before its first bytes."""
 _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
 
 
@@ -136,8 +136,7 @@ class WSGIAdmission(Admission):
 
     def ends_with(self, body: object) -> bool:
         """Return whether the request lasts until its body is closed: code in it may decide or settle something."""
-        is_open = self.needs_settlement and (self.has_slots or self.status is None)
-        return is_open or not _is_complete(body, self.native)
+        return self.has_slots or self.status is None or not _is_complete(body, self.native)
 
 
 class Exchange:
@@ -200,7 +199,7 @@ class Exchange:
             admission.verdict = rejection.verdict
             return self.reject(admission)
         # Where the server stops, the outcome is not known.
-        admission.close((admission.status or _ERROR) if isinstance(error, Exception) else None)
+        admission.close(_ERROR if isinstance(error, Exception) else None)
         raise error
 
 
@@ -230,6 +229,8 @@ class ResponseBody:
                 self._body = self._admission.respond(self._start)
                 self._next, self._closed = iter(self._body).__next__, False
                 return next(self)
+            if not (self._has_begun or isinstance(error, StopIteration)):
+                self._admission.status = _ERROR
             self._end()  # not every server closes an iterable that it has read to its end
             raise
         if part and not self._has_begun:

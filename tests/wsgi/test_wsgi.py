@@ -14,7 +14,7 @@ from tables import each
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing, statuses
 
-from ratelimit_mw import ConfigError, FeatureTypeError, Limiter, Rule, Verdict
+from ratelimit_mw import ConfigError, FeatureTypeError, Limiter, RateLimitExceeded, Rule, Verdict
 from ratelimit_mw.http.admission import ADMISSION
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware, check
@@ -234,6 +234,15 @@ def test_an_error_of_close_reaches_the_server(rule: dict[str, Any]) -> None:
     with pytest.raises(OSError, match="stuck"):
         Served(RateLimitMiddleware(app, limiter=slots), chunks=0)  # the client has left
     assert slots.peek({}, cost=0).decisions[0].remaining == 1
+
+
+@each("step", [next, iter])
+def test_a_rejection_after_the_start_is_an_error(step: Any) -> None:
+    """It reaches the server, which responds with 500 as long as it has sent no byte."""
+    rate = limiter("2/minute", key=[], count_when={"status": 500})
+    with pytest.raises(RateLimitExceeded):
+        Served(limited(lambda _, start: start("200 OK", HEADERS) and step(Rejecting([])), rate))
+    assert rate.peek({}, cost=0).decisions[0].remaining == 1
 
 
 def test_an_error_after_the_first_bytes_cannot_replace_the_response() -> None:
