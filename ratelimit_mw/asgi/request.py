@@ -115,9 +115,9 @@ class ASGIRequest(Request):
 def asgi_user(request: Request, http_limiter: HttpLimiter) -> Any:
     """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
-    if "user" not in request.native and http_limiter.in_force.without_user:
+    if "user" not in request.native:
         warn_of_user(http_limiter, _NO_USER)
-    if user is None or not getattr(user, "is_authenticated", False):
+    if not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "display_name"):
         try:

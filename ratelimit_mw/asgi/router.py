@@ -143,8 +143,8 @@ class RouteTable:
 def path_below(root: str, path: str) -> str:
     """Return the path that a router at ``root`` sees, exactly as Starlette does.
 
-    >>> path_below("/api", "/api/items"), path_below("/api", "/apis"), path_below("/api", "/api")
-    ('/items', '/apis', '')
+    >>> [path_below("/api", path) for path in ("/api/items", "/apis", "/api", "/web/items")]
+    ['/items', '/apis', '', '/web/items']
     """
     if not root or not path.startswith(root):
         return path

@@ -32,7 +32,7 @@ class RouteIndex:
     def __init__(self, app: Any, is_outermost: bool, served: Any, start: object) -> None:
         self.app = app
         self._is_outermost = is_outermost
-        self.handler_app = served if served is not None and has_handlers(served) else None
+        self.handler_app = served if has_handlers(served) else None
         """The application that the middleware serves, where it has error handlers of its own."""
         self._start = start  # requests find this index by its id, which another object could get if it ended
         self._root: str = getattr(app, "root_path", "")
@@ -132,7 +132,7 @@ class Applications:
 
     def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
-        start = ("router" in scope and _outer_router(scope)) or scope.get("app") or self._app
+        start = ("router" in scope and _outer_router(scope)) or scope.get("app")
         index = self._by_start.get(id(start))
         if index is not None and index.is_current():
             return index

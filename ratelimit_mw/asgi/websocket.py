@@ -90,7 +90,7 @@ class WebSocketAdmission(ASGIAdmission):
         """Decide a message, which has its own event. A cost function receives its text or its bytes."""
         limits, text = self.limits, message.get("text")
         features = await limits.aread(self._plan, self.request)
-        content = (message.get("bytes") or b"") if text is None else text
+        content = message.get("bytes") if text is None else text
         verdict = await limits.limiter.adecide(self._plan, features, None, True, content)
         self.report_now(verdict)
         return verdict
@@ -98,8 +98,8 @@ class WebSocketAdmission(ASGIAdmission):
     async def _end_message(self, verdict: Verdict) -> None:
         """Close the connection for a rejected message, unless all limits that reject it only drop it."""
         dropping = {self.limits.rules.rule_of(mark).name for mark in self._message_marks if mark.over == "drop"}
-        rejecting = {decision.rule for decision in verdict.rejected_by}  # none for a client that is banned everywhere
-        if verdict.denied or not rejecting or rejecting - dropping:
+        rejecting = {decision.rule for decision in verdict.rejected_by}  # none for a list, or a ban from all
+        if not rejecting or rejecting - dropping:
             await self._close()
 
     @property

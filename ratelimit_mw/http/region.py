@@ -85,7 +85,7 @@ def _country(record: Any) -> str | None:
         return None
     for name in ("country", "registered_country"):
         country = record.get(name)
-        if isinstance(country, dict) and (code := _code(str(country.get("iso_code") or ""))):
+        if isinstance(country, dict) and (code := _code(str(country.get("iso_code")))):
             return code
     return None
 

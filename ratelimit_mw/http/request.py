@@ -188,7 +188,7 @@ def is_utf8(content_type: str) -> bool:
     (True, True, False)
     """
     text = content_type.lower()
-    return "charset" not in text or len(_UTF8_CHARSET.findall(text)) == text.count("charset")
+    return len(_UTF8_CHARSET.findall(text)) == text.count("charset")
 
 
 def parse_pairs(text: str) -> dict[str, list[str]] | None:

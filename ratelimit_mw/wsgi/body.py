@@ -23,7 +23,7 @@ def read_body(environ: MutableMapping[str, Any], limit: int, is_late: bool = Fal
         complete = error is None and len(content) <= limit and not is_lost
     else:
         length = int(header) if header.isascii() and header.isdigit() and len(header) < 20 else None
-        if not header or length == 0:
+        if not header:
             return None
         if length is None or length > limit:
             return INVALID
