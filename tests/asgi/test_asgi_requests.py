@@ -99,7 +99,7 @@ def test_rules_match_the_path_without_the_root_path(scope: dict[str, Any], path:
 # -- features ----------------------------------------------------------------------------------------------
 
 
-def user_with(**attributes: str) -> BaseUser:
+def user_with(**attributes: Any) -> BaseUser:
     """Return a user that is signed in. An attribute that is not given is one that ``BaseUser`` does not have."""
     user: BaseUser = type("User", (BaseUser,), {"is_authenticated": True, **attributes})()
     return user
@@ -112,6 +112,7 @@ USERS = {
     "guest": user_with(identity="", display_name="guest"),
     "nameless": user_with(),
     "anonymous": UnauthenticatedUser(),
+    "left": user_with(display_name="guest", is_authenticated=False),
 }
 
 
@@ -127,7 +128,7 @@ def test_the_user_is_the_authenticated_user_of_starlette() -> None:
     app = AuthenticationMiddleware(RateLimitMiddleware(OK, limiter=rate), backend=backend)
     codes = {user: statuses(app, 2, headers={"x-who": user}) for user in USERS}
     counted, unknown = [200, 429], [200, 200]
-    assert codes == dict(zip(USERS, [counted] * 4 + [unknown] * 2, strict=True))
+    assert codes == dict(zip(USERS, [counted] * 4 + [unknown] * 3, strict=True))
     assert statuses(app, 2) == unknown
     assert not rate.peek({"user": "1"}).allowed
 

@@ -55,6 +55,8 @@ def test_limited_operations_document_a_429() -> None:
     router.add_api_route("/exempt/{id}", exempt(limit("5/minute")(view)))
     router.add_api_route("/shadowed", limit("5/minute", mode="shadow")(view))
     router.add_api_route("/free", view)
+    router.add_api_websocket_route("/free", limit("5/minute")(view))
+    router.add_api_route("/hidden", limit("5/minute")(view), include_in_schema=False)
     app.include_router(router, prefix="/v1")
     limited(app, Rule(limits="9/minute", match={"path": ["/v1/r/ruled/*", "/v1/r/exempt/*"]}))
     assert limited_operations(schema_of(app)) == {
@@ -92,7 +94,7 @@ def test_mounted_applications_describe_their_own_limits() -> None:
     app, inner = FastAPI(), FastAPI()
     inner.get("/items/{id}")(limit("1/minute")(view))
     inner.get("/free")(view)
-    app.get("/free")(view)
+    app.get("/items/{id}")(view)
     app.mount("/inner", inner)
     limited(app)
     assert limited_operations(schema_of(app)) == set()

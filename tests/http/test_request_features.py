@@ -96,8 +96,8 @@ def test_the_length_of_a_chunked_body_is_invalid() -> None:
 
 def test_an_unescaped_query_is_invalid() -> None:
     """Some frameworks read its bytes as UTF-8, others as Latin-1."""
-    sent = asgi("q=\u00e9".encode()), wsgi("q=\u00e9".encode().decode("latin-1"))
-    assert [request.query_field("q") for request in sent] == [INVALID] * 2
+    sent = asgi("q=\u00e9".encode()), wsgi("q=\u00e9".encode().decode("latin-1")), asgi("q=\u00e9;p".encode())
+    assert [request.query_field("q") for request in sent] == [INVALID] * 3
 
 
 def test_headers_are_a_case_insensitive_mapping() -> None:
@@ -226,6 +226,7 @@ def test_a_path_that_other_middleware_has_changed_counts() -> None:
     """The path that the client sent says nothing then. Without it, invalid bytes are kept under WSGI."""
     assert asgi(path="/a/b", raw_path=b"/other%2Fb").sent_path == "/a/b"
     assert asgi(path="/other", raw_path=b"/x/a%2Fb", root_path="/x").sent_path == "/other"
+    assert asgi(path="/a/b", raw_path=b"/a%2Fb", root_path="/a/b").sent_path == "/"
     assert asgi(path="/a/b", raw_path=None).sent_path == "/a/b"
     assert wsgi(PATH_INFO="/a/b", RAW_URI="http://x/a%2Fb").sent_path == "/a/b"
     assert wsgi(PATH_INFO="/caf\xe9").sent_path == "/caf" + chr(0xDCE9)

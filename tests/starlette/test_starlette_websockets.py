@@ -1,6 +1,7 @@
 """A WebSocket handshake counts as a GET request, and a rejection comes before the connection is accepted."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -165,7 +166,7 @@ def test_a_slot_is_held_until_the_connection_ends() -> None:
     assert (results, left(limiter)) == ([0, 0], 1)
 
 
-@each(("outcome", "remaining"), [("accept", 1), ("close", 0), ("deny", 0)])
+@each(("outcome", "remaining"), [("accept", 1), ("accept close", 1), ("close", 0), ("deny", 0)])
 def test_only_named_outcomes_count(outcome: str, remaining: int) -> None:
     """A rule for failures counts only a handshake that the view rejects."""
 
@@ -174,7 +175,8 @@ def test_only_named_outcomes_count(outcome: str, remaining: int) -> None:
             await websocket.receive()
             await PlainTextResponse("no", status_code=403)(websocket.scope, websocket.receive, websocket._send)
         else:
-            await getattr(websocket, outcome)()
+            for step in outcome.split():
+                await getattr(websocket, step)()
 
     limiter = limiter_of("1/minute", count_when={"status": 403})
     connect(application(view, limiter=limiter), extensions=DENIAL)
@@ -229,6 +231,24 @@ def test_a_rejection_raised_by_a_view_closes_the_connection(steps: list[str], ex
 
     assert kinds(connect(noting)) == expected
     assert received == ["websocket.connect"]
+
+
+@each("opens", [True, False])
+@each("status", [429, 420, 404])
+def test_a_response_to_a_rejection_closes_the_connection(status: int, opens: bool) -> None:
+    """Not all servers can send it. A view may accept after a rejection. Other responses reach the server."""
+
+    async def view(websocket: Any) -> None:
+        with contextlib.suppress(RateLimitExceeded):
+            _ = status == 420 and await check(websocket, "named")
+        if opens:
+            await websocket.accept()
+        raise KeyError
+
+    app = application(view, Rule(name="named", limits="1/minute", cost=lambda _: 2, match={"view": ""}))
+    app.add_exception_handler(KeyError, lambda request, error: PlainTextResponse("no", status))
+    end = ["start", "body"] if status == 404 else [1013 if opens else 1008]
+    assert kinds(connect(app)) == ["accept"] * opens + end
 
 
 def test_any_asgi_websocket_application_is_limited() -> None:

@@ -82,7 +82,7 @@ class RouteReader:
     [
         lambda: post(ANN.ljust(LIMIT + 1)),
         lambda: post(ANN, len(ANN) + 1),
-        lambda: post(ANN, "9" * 30),
+        lambda: post(ANN, "9" * 5000),
         lambda: post(ANN, "fifteen"),
         lambda: post(ANN, "-1"),
         lambda: post(ANN, "\u0661\u0665"),
@@ -93,6 +93,13 @@ def test_invalid_bodies_share_one_count(invalid: Any) -> None:
     """Oversized and truncated bodies, and those with an invalid length, share one limit."""
     app = with_middleware(listing)
     assert [status(app, environ) for environ in (invalid(), post(b"{"), post(ANN))] == ["200", "429", "200"]
+
+
+@each("body", [lambda: post(b"", None), lambda: post(b"", ""), lambda: post(b"", 0), lambda: chunked(b"")])
+def test_a_request_without_a_body_has_no_field(body: Any) -> None:
+    """The rule does not apply, so such requests do not share the limit of invalid bodies."""
+    app = with_middleware(listing)
+    assert [status(app, environ) for environ in (post(b"{"), body(), body())] == ["200"] * 3
 
 
 def test_a_chunked_body_ignores_its_content_length() -> None:
@@ -118,6 +125,7 @@ def test_a_chunked_body_ignores_its_content_length() -> None:
         (lambda wire: post(wire, 5, **{"wsgi.input_terminated": True}), 5),
         (lambda wire: post(wire, LIMIT + 1, **{"wsgi.input_terminated": True}), 0),
         (lambda wire: post(wire, None, **{"wsgi.input_terminated": False}), 0),
+        (lambda wire: post(wire, None, **{"wsgi.input_terminated": True}), LIMIT + 1),
     ],
 )
 def test_no_byte_beyond_the_content_length_is_read(environ: Any, bytes_read: int) -> None:
@@ -213,3 +221,4 @@ def test_a_body_that_the_application_has_read_is_invalid(send: Any) -> None:
     rate = Limiter.from_settings({"rules": rules}, clock=ManualClock(1.0))
     guarded = RateLimitMiddleware(app, limiter=rate)
     assert [status(guarded, send(content)) for content in (ANN, BOB)] == ["200", "429"]
+    assert status(guarded, post(b"", None, **{"wsgi.input_terminated": True})) == "200"
