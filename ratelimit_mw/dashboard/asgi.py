@@ -43,7 +43,7 @@ class ASGIDashboard:
         answer = mount.ask(request)
         opens = is_open(await answer if isawaitable(answer) else answer, scope)
         limiter = mount.limiter or _limiter_of(scope)
-        if opens and mount.writes and request.method == "POST":
+        if opens and request.method == "POST":
             ahead = ReadAhead(receive, MAX_FORM, limiter.settings.body_timeout)
             request.native = {**scope, BODY: await ahead.read()}
             ahead.close()

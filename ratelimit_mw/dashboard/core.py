@@ -238,7 +238,7 @@ def _problem(status: int, path: str, title: str, problem: str) -> PageResponse:
 def _find_asset(path: str) -> PageResponse | None:
     """Return the file of a path below the mount; None for any other path."""
     name = path.removeprefix(STATIC)
-    if path == name or name not in ASSETS:
+    if name not in ASSETS:
         return None
     return _build(200, ASSETS[name], read_asset(name), "public, max-age=31536000, immutable")
 

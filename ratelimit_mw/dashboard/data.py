@@ -154,9 +154,9 @@ def _read_rules(limiter: Limiter) -> list[Json]:
 
 def _read_store(limiter: Limiter) -> Json:
     """Return the state of the store, the bans and the overrides, as they were a few seconds ago or are now."""
-    at, found = _kept.get(limiter, (0, {}))
+    at, found = _kept.get(limiter, (-_KEPT, {}))
     now = limiter.clocks.time()
-    if not found or not 0 <= now - at < _KEPT:
+    if not 0 <= now - at < _KEPT:
         store = _read_state(limiter)
         found = {"store": store, "bans": _UNREACHABLE, "overrides": _UNREACHABLE}
         if store["reachable"]:  # otherwise each call would wait for the store again

@@ -64,13 +64,12 @@ class View(NamedTuple):
 def parse_view(query: str) -> View:
     """Return the view of a query. Raises ``ConfigError`` for a value that no link of the page has."""
     fields = {name: values[-1] for name, values in (parse_pairs(query) or {}).items()}
-    start, end = fields.get("from", ""), fields.get("to", "")
     if len(fields.get("name", "")) > _MAX_NAME:
         raise ConfigError(f"expected at most {_MAX_NAME} characters", "name")
     return View(
-        "" if start or end else _one_of("range", fields.get("range", ""), ("", *RANGES)),
-        start,
-        end,
+        _one_of("range", fields.get("range", ""), ("", *RANGES)),
+        fields.get("from", ""),
+        fields.get("to", ""),
         _one_of("by", fields.get("by") or "rule", get_args(Kind)),  # type: ignore[arg-type]
         fields.get("name"),
         fields.get("clients") == "yes",

@@ -179,7 +179,7 @@ class LogOutcomes:
         totals = [(sum(each.counts.get(outcome, 0) for outcome in outcomes), each) for each in of_rules]
         rows, complete_from = list[tuple[int, str, str]](), 1
         for total, series in sorted(totals, key=lambda each: -each[0]):
-            if not total or (len(rows) == limit and total < -rows[-1][0]):
+            if len(rows) == limit and total < -rows[-1][0]:
                 break  # no client of the other rules has as many
             counts, missing = Counter[str](), 0
             for outcome in series.counts.keys() & outcomes:
@@ -209,4 +209,4 @@ def _parts(event: str) -> tuple[Kind, str, str] | None:
         return None
     if start == "request":
         return "rule", "", outcome
-    return (kind, name, outcome) if kind in ("rule", "endpoint") and name else None  # type: ignore[return-value]
+    return (kind, name, outcome) if kind in ("rule", "endpoint") else None  # type: ignore[return-value]

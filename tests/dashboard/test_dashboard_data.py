@@ -234,3 +234,4 @@ def test_hours_are_in_utc() -> None:
     limiter = limiter_of(traffic_log="memory://")
     traffic = data(limiter, "from=2026-01-01T10:00%2B02:00&to=2026-01-01")["traffic"]
     assert (traffic["from"], traffic["to"]) == ("2026-01-01T08:00:00+00:00", "2026-01-01T12:00:30+00:00")
+    assert data(limiter, "range=hour")["traffic"]["from"] == "2026-01-01T11:00:30+00:00"
