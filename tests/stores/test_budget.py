@@ -141,11 +141,13 @@ async def test_each_future_ends_at_its_own_deadline(clock: LoopClock, hands: Han
 
 @on_a_loop
 async def test_reply_that_was_read_in_the_last_turn_counts(clock: LoopClock, hands: Hands) -> None:
-    """The deadline has passed, but the loop has the reply."""
-    reply = clock.watch(waiting(), TURN)
+    """The deadline has passed, but the loop has the reply. Other calls still end at theirs."""
+    reply, other = clock.watch(waiting(), TURN), clock.watch(waiting(), 2 * TURN)
     asyncio.get_running_loop().call_at(hands.now + TURN, reply.set_result, "reply")
-    await passes(hands, TURN)
+    for _ in range(3):
+        await passes(hands, TURN)
     assert await reply == "reply"
+    assert isinstance(other.exception(), TimeoutError)
 
 
 @on_a_loop

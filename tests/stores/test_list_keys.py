@@ -79,7 +79,7 @@ def test_many_keys_have_several_pages(handle: StoreHandle) -> None:
 def test_a_cursor_that_no_page_has_named_is_an_error(redis_server: Server) -> None:
     """It comes from the URL of a page, for example."""
     for store in (MemoryStore(), open_store(address(redis_server), PATIENT)):
-        for cursor in ("x", "1", "1:x", "1:2:3", "-1:0", "1:" + "9" * 30):
+        for cursor in ("x", "1", "1:x", "²:0", "1:2:3", "-1:0", "1:" + "9" * 30):
             with pytest.raises(ConfigError, match=r"^cursor: "):
                 store.list_keys("1|", cursor)
         store.close()

@@ -200,27 +200,30 @@ def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
     assert [found[i].result()[0].remaining for i in (0, 2)] == [999, 998]
 
 
-@pytest.mark.parametrize("replies", [True, False])
+@pytest.mark.parametrize(
+    ("replies", "ends", "error"),
+    [(True, TimeoutError, None), (False, TimeoutError, StoreError), (True, KeyboardInterrupt, KeyboardInterrupt)],
+)
 def test_a_request_without_its_turn_in_time_is_rejected(
-    store: DictStore, monkeypatch: pytest.MonkeyPatch, replies: bool
+    store: DictStore, monkeypatch: pytest.MonkeyPatch, replies: bool, ends: type[BaseException], error: Any
 ) -> None:
     """The store has not failed if it replies to others meanwhile. A correction is made without a turn, or later."""
 
     async def wait(*_: Any) -> Any:
         if replies:
             store.apply([hit("other")], NOW)
-        raise TimeoutError
+        raise ends
 
     monkeypatch.setattr(store._thread_driver, "result", wait)
     store.may_read.release()
     turns, busy = store._thread_driver.turns, SimpleNamespace(keys={hit("all").key}, joins=True)
     assert turns.take(busy)
-    with nullcontext() if replies else pytest.raises(StoreError):
+    with pytest.raises(error) if error else nullcontext():
         assert [each.retry_us for each in store.apply([hit("all")], NOW)] == [100_000]
     store.may_read.release(2)
-    with nullcontext() if replies else pytest.raises(StoreError):
+    with pytest.raises(error) if error else nullcontext():
         assert store.correct([Correction(LIMIT, hit("all").key, 1, None)], NOW) == [NOW]
-    assert len(store._unmade) == (not replies)
+    assert len(store._unmade) == (error is not None)
     turns.end([busy])
 
 

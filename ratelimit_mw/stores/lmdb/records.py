@@ -69,7 +69,7 @@ class LmdbCall(ByteCall):
         self.now = now
         loaded = [self._read(hit[1]) for hit in hits]
         decisions, writes = self.decide(hits, loaded, self._clock if now is None else now)
-        if consume and writes:
+        if consume:
             self._keep(writes)
         return decisions
 

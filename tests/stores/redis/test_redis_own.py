@@ -97,6 +97,15 @@ def test_its_state_is_the_text_that_it_dumps_and_expires(own_server: Server, ser
         assert not server.exists(key)
 
 
+def test_a_correction_that_no_server_has_made_is_left_once(no_threads: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be made twice later."""
+    change = Correction(limit_of("5/hour", "whole-pause"), "a", 1, None)
+    with closing(open_store("redis://127.0.0.1:1")) as store:
+        with pytest.raises(StoreError):
+            store.correct([change])
+        assert [changes for changes, _, _ in store._unmade._waiting] == [[change]]  # type: ignore[attr-defined]
+
+
 def test_three_calls_a_request(own_server: Server, server: redis.Redis) -> None:
     """One to read, one to write, whatever the number of limits, and one for those with Lua."""
     limits = [limit_of("5/hour", "whole-pause"), limit_of("6/hour", "whole-pause"), limit_of("7/hour")]

@@ -76,6 +76,14 @@ def test_random_concurrent_requests_are_those_of_the_model(redis_server: Server)
     check_calls(redis_server, Search([slots, limit_of("50/10s", "gcra")], seed=11), slots)
 
 
+def test_requests_of_several_days_share_a_call(redis_server: Server) -> None:
+    """Each has the windows of a calendar around its own time."""
+    one = Hit(limit := limit_of("1 per calendar day"), f"{limit.prefix}days", 1)
+    requests = [Operation(HIT, [one], names([one]), 0, NOW + days * 86_400_000_000) for days in (0, 9, 9, 18)]
+    with opened(redis_server) as store:
+        assert [each[0].allowed for each in together(store, requests)] == [True, True, False, True]
+
+
 def check_calls(server: Server, search: Search, slots: Limit | None = None) -> None:
     with opened(server) as store:
         for _ in range(6):
