@@ -277,7 +277,7 @@ class ByteCall:
         (known,), _ = await self.load([key])
         if known != before:
             return False
-        return not await self.swap([Write(key, data, known, FOREVER)])
+        return data is None is known or not await self.swap([Write(key, data, known, FOREVER)])
 
     async def ping(self) -> None:
         """Raise an error unless the store replies."""
