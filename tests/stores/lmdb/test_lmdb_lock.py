@@ -96,17 +96,6 @@ def test_thread_does_not_wait_for_itself(lock: FileLock) -> None:
     lock.release()
 
 
-def test_failed_wait_leaves_the_lock_free(lock: FileLock, tmp_path: Path) -> None:
-    """An error, such as a folder that cannot be created, does not lock out the next caller."""
-    (tmp_path / "folder").write_text("in the way")
-    for _ in range(2):
-        with pytest.raises(StoreError, match="folder"):
-            acquire(lock, 0.001)
-    (tmp_path / "folder").unlink()
-    acquire(lock, 0)
-    lock.release()
-
-
 @pytest.mark.parametrize("file", ["data.mdb", "lock.mdb", "ratelimit_mw.lock"])
 def test_a_link_is_not_followed(tmp_path: Path, file: str) -> None:
     """The store and LMDB write into their files, so a link in a shared folder must not direct them to another file."""

@@ -169,17 +169,6 @@ def test_no_key_exceeds_its_limit_in_own_or_shared_states(max_keys: int, steps: 
         assert len(store_of(small)) <= max_keys
 
 
-def test_a_key_keeps_its_cost_when_it_moves_to_its_own_state() -> None:
-    """A key that is rejected in a shared state stays rejected."""
-    rate = limiter("3/hour", max_keys=1)
-    first = rate.hit({"user": "first"})
-    assert [hit(rate, "second") for _ in range(2)] == [True, True]
-    rate.refund(first)
-    assert len(store_of(rate)) == 0
-    assert [hit(rate, "second") for _ in range(2)] == [True, False]
-    assert len(store_of(rate)) == 1
-
-
 def test_reset_of_a_key_that_shares_a_state() -> None:
     rate = limiter("1/hour", max_keys=1)
     assert [hit(rate, user) for user in ("own", "shared", "own", "shared")] == [True, True, False, False]
