@@ -78,7 +78,7 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
     verdict = Verdict()
 
     def __init_subclass__(cls) -> None:
-        if unused := [name for name in _NEVER_CALLED if name in vars(cls)]:
+        if unused := [name for name in _NEVER_CALLED if hasattr(cls, name)]:
             problem = f"{', '.join(unused)} would have no effect. A rate is a rule: set rate, or {_RATES}"
             raise ConfigError(problem, of=name_of(cls) or "")
 
@@ -271,7 +271,7 @@ def rates_of(kind: type[Throttle], scope: str) -> list[RateMark]:
     key = _own_key(kind, scope)
     with error_of(name_of(kind) or ""):
         if rate is None and key and scope not in _rates():
-            raise ConfigError("get_cache_key is the key of a rate, and there is none. Write a rule with this key")
+            raise ConfigError("its own key is that of a rate, and there is none. Write a rule with this key")
         with error_path("rate"):
             return [] if rate is None else [_mark(scope, Quota.parse(rate), key)]
 
@@ -283,17 +283,17 @@ def _mark(scope: str, rate: Quota, key: str) -> RateMark:
 
 
 def own_keys(routes: Iterable[Route]) -> set[str]:
-    """Return the features with the keys of the throttles that have their own ``get_cache_key``."""
+    """Return the features with the keys of the throttles that make their own."""
     return {key for route in routes for kind, scope in throttles_of(route.target) if (key := _own_key(kind, scope))}
 
 
 def _own_key(kind: type[Throttle], scope: str) -> str:
-    """Return the feature with the result of the ``get_cache_key`` of a subclass; "" without one.
+    """Return the feature with the key of a subclass that has its own ``get_cache_key`` or ``get_ident``; else "".
 
-    Throttles of several scopes may inherit one ``get_cache_key``, which returns another key for each.
+    Throttles of several scopes may inherit one of these methods, which returns another key for each.
     """
-    method: Any = kind.get_cache_key
-    if method in _DEFAULT_KEYS:
+    method: Any = kind.get_ident if kind.get_cache_key in _DEFAULT_KEYS else kind.get_cache_key
+    if method is Throttle.get_ident:
         return ""
     name = f"throttle_{scope}_{method.__module__}_{method.__qualname__.removesuffix('.get_cache_key')}"
     return re.sub(r"\W", "_", name.lower(), flags=re.ASCII)

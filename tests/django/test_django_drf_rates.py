@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 from django.urls import include, path
-from django_calls import command, hello, project, run, still
+from django_calls import MIDDLEWARE, SESSIONS, command, hello, project, run, still
 from rest_framework.decorators import action, api_view, throttle_classes
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
@@ -39,8 +39,8 @@ def timed() -> tuple[Limiter, ManualClock]:
 
 def test_the_rates_of_the_settings_are_read() -> None:
     """Users count by their key, other clients by address; the headers show the rates with the names of their scopes."""
-    view = view_of(AnonRateThrottle, UserRateThrottle).as_view()
-    with project(still(), path("", view), **rates(anon="1/day", user="2/hour")) as served:
+    view = view_of(AnonRateThrottle, UserRateThrottle, ScopedRateThrottle).as_view()
+    with project(still(), path("", view), **rates(anon="1/day", user="2/hour", other="1 a day")) as served:
         ann = [served.ask(**ANN) for _ in range(3)]
         assert [response.status_code for response in ann] == [200, 200, 429]
         assert ann[0]["ratelimit-policy"] == '"user";q=2;w=3600'
@@ -52,6 +52,14 @@ def test_the_rates_of_the_settings_are_read() -> None:
         policies = anonymous[0]["ratelimit-policy"].split(", ")
         assert sorted(policies) == ['"anon";q=1;w=86400', '"user";q=2;w=3600']  # in the order of their first use
         assert served.ask(client="198.51.100.9").status_code == 200
+
+
+@each("is_async", [False, True])
+def test_the_user_is_that_of_rest_framework(is_async: bool) -> None:
+    """The session of the same request has none."""
+    given: Any = {"is_async": is_async, "middleware": [*SESSIONS, *MIDDLEWARE], **rates(user="1/min")}
+    with project(still(), path("", BY_USER.as_view()), **given) as served:
+        assert [served.ask(headers={"x-token": name}).status_code for name in "aba"] == [200, 200, 429]
 
 
 def test_views_of_one_scope_share_a_count() -> None:
@@ -96,12 +104,14 @@ def test_a_rate_of_the_class_precedes_the_settings() -> None:
     rate, clock = timed()
     routes = {
         "own": view_of(own(rate="1/min")),
+        "new": view_of(own(rate="1/min", scope="new", get_cache_key=lambda *_: "all")),
         "none": view_of(UserRateThrottle, AnonRateThrottle),
         "two": view_of(own(rate="2/min"), own(rate="3/day")),
     }
     paths = [path(name, view.as_view()) for name, view in routes.items()]
     with project(rate, *paths, **rates(user=None, anon=None)) as served:
-        assert [served.statuses(where, 2) for where in ("/own", "/none")] == [[200, 429], [200, 200]]
+        statuses = [served.statuses(where, 2) for where in ("/own", "/new", "/none")]
+        assert statuses == [[200, 429], [200, 429], [200, 200]]
         assert served.statuses("/two") == [200, 200, 429]
         clock.advance(60)
         assert served.statuses("/two", times=2) == [200, 429]
@@ -132,7 +142,13 @@ def test_an_own_key_may_extend_that_of_the_class() -> None:
         def get_cache_key(self, request: Any, view: Any) -> Any:
             return None if getattr(request.user, "pk", "") == "boss" else super().get_cache_key(request, view)
 
-    with project(still(), path("", view_of(ButBoss).as_view()), **rates(user="1/min")) as served:
+    class ByDevice(UserRateThrottle):
+        def get_ident(self, request: Any) -> str:
+            return str(request.headers.get("x-device"))
+
+    paths = [path(name, view_of(kind).as_view()) for name, kind in (("", ButBoss), ("device", ByDevice))]
+    with project(still(), *paths, **rates(user="1/min")) as served:
+        assert [served.ask("/device", headers={"x-device": name}).status_code for name in "aba"] == [200, 200, 429]
         assert served.statuses(times=2, headers={"x-token": "boss"}) == [200, 200]
         assert served.statuses(times=2, **ANN) == [200, 429]
         sent = [served.ask(headers={"x-forwarded-for": f"203.0.113.{number}"}).status_code for number in range(2)]
@@ -167,9 +183,10 @@ def test_throttles_may_inherit_one_get_cache_key(caplog: pytest.LogCaptureFixtur
 
 @each("name", ["get_rate", "parse_rate", "throttle_success", "throttle_failure", "THROTTLE_RATES"])
 def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
-    """A rate is a rule, so code of a subclass cannot compute it for each request."""
+    """A rate is a rule, so code of a subclass, or of its other bases, cannot compute it for each request."""
+    base = type("Base", (), {name: None})
     with pytest.raises(ConfigError, match=f"Own: {name} would have no effect"):
-        own(**{name: None})
+        type("Own", (base, UserRateThrottle), {})
 
 
 @each(
@@ -181,7 +198,7 @@ def test_a_member_that_is_never_used_is_an_error(name: str) -> None:
             r"no rule .* scope = 'uplods' .*Did you mean 'uploads'",
         ),
         (BY_USER, {}, r"no rule .* scope = 'user' "),
-        (view_of(own(get_cache_key=lambda *_: "")), {}, "Own: get_cache_key is the key of a rate"),
+        (view_of(own(get_cache_key=lambda *_: "")), {}, "Own: its own key is that of a rate"),
         (BY_USER, {"user": "5/minut"}, r"cannot parse quota '5/minut'"),
         (BY_USER, {"user": "0/min"}, r"expected the amount .* got 0"),
         (BY_USER, {"user": ["5/min"]}, r"UserRateThrottle: rate: expected .*5/minute.*got \['5/min'\]"),
