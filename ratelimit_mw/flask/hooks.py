@@ -215,7 +215,8 @@ class FlaskHooks:
     def _may_handle_errors(self) -> bool:
         """Return whether the application may respond to a rejection, by an error handler or by a method of its own."""
         app = self._app
-        if "handle_user_exception" in vars(app) or type(app).handle_user_exception is not Flask.handle_user_exception:
+        methods = app.handle_user_exception, app.handle_http_exception
+        if methods != (MethodType(Flask.handle_user_exception, app), MethodType(Flask.handle_http_exception, app)):
             return True
         by_status = [each for kinds in app.error_handler_spec.values() for each in kinds.values()]
         return [handler for handlers in by_status for handler in handlers.values()] != [self.respond]

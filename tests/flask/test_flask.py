@@ -145,6 +145,14 @@ def test_an_error_handler_of_a_blueprint_applies_there() -> None:
     assert [ask(app, path).text[:8] for path in ("/shop", "/")] == ["shop say", '{"type":']
 
 
+@each("method", ["handle_user_exception", "handle_http_exception"])
+def test_a_method_of_the_application_handles_the_rejection(method: str) -> None:
+    """Extensions such as Flask-RESTful replace it, without any error handler."""
+    app = app_of(one_rule("1/minute"))
+    setattr(app, method, lambda error: (f"shaped: {error.code}", error.code))
+    assert [ask(app).text for _ in range(2)] == ["hello", "shaped: 429"]
+
+
 @each(
     "result",
     [
