@@ -44,16 +44,16 @@ def check_project(**_: Any) -> list[Any]:
     """
     try:
         project = project_limits()
-        has_marks = project.routes().has_marks
+        has_limits = project.routes().has_limits
     except RateLimitError as error:
         text = " ".join((str(error), *getattr(error, "__notes__", ())))
         return [checks.Error(text, id="ratelimit_mw.E001")]
     by_language, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
-    position, locale = (max(positions_of(one), default=None) for one in (RateLimitMiddleware, _LOCALE))
+    position, locale = (max(positions_of(one), default=-1) for one in (RateLimitMiddleware, _LOCALE))
     found = {
-        "W001": has_marks and position is None,
+        "W001": has_limits and position < 0,
         "W003": is_before_user(project),
-        "W004": by_language and position is not None and locale is not None and position < locale,
+        "W004": by_language and 0 <= position < locale,
     }
     unused = _unused_rules()
     errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []

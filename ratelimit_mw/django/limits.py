@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import django.conf
-from django.conf import UserSettingsHolder
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.urls import get_resolver
@@ -139,9 +138,7 @@ def _passed_by_a_throttle(_: Any) -> None:
 def _root_urlconf() -> Any:
     """Return the URLconf that the rules are written for. Tests may override ``ROOT_URLCONF`` alone."""
     holder = django.conf.settings._wrapped
-    while isinstance(holder, UserSettingsHolder) and SETTING not in vars(holder):
-        if not hasattr(holder.default_settings, "ROOT_URLCONF"):
-            break
+    while SETTING not in vars(holder) and hasattr(getattr(holder, "default_settings", None), "ROOT_URLCONF"):
         holder = holder.default_settings
     return holder.ROOT_URLCONF
 

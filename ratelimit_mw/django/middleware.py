@@ -122,7 +122,7 @@ class RateLimitMiddleware:
         plan = self._plan(limits, request)
         verdict = Verdict() if plan.is_empty else await self._decide(limits, plan, request)
         admission = DjangoAdmission(limits, request, plan, verdict)
-        admission.delay = verdict.delay if plan.may_delay and verdict.allowed else 0.0
+        admission.delay = verdict.delay if plan.may_delay else 0.0
         set_admission(admission)
         return admission
 

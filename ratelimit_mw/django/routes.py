@@ -65,8 +65,7 @@ class URLRoutes:
             for chain in self._chains:
                 route = _read_route(chain, names)
                 self.all.append(_without_suffix(route, self.all[-1:], chain[-1].pattern))
-        views = [view for route in self.all for view in route.marked.values()]
-        self.has_marks = any(view.all_marks or view.exempt is not None or view.is_static for view in views)
+        self.has_limits = any(view.all_marks for route in self.all for view in route.marked.values())
         self.has_languages = any(_is_translated(part.pattern) for chain in self._chains for part in chain)
         self._by_language: dict[str | None, dict[tuple[str, int], Route]] = {}
         self.cached: dict[tuple[str | None, str, str], tuple[Destination, dict[str, Any]]] = {}
@@ -200,7 +199,6 @@ def _methods_of(callback: Any) -> tuple[str, ...]:
     return tuple(handled if {*handled} - {"OPTIONS"} else METHODS)
 
 
-@functools.lru_cache(10_000)
 def route_template(route: str) -> str:
     r"""Return ``ResolverMatch.route`` as a template, with a leading slash, without converters and patterns.
 
@@ -220,10 +218,10 @@ def _regex_template(pattern: str) -> str:
     """
     template = ""
     count = 0
-    shown = [True]  # for each open group, whether its text is kept
+    shown: list[bool] = []  # for each open group, whether its text is kept
     for part in _REGEX_PART.finditer(pattern):
         if part["end"]:
-            shown = shown[:-1] or [True]
+            shown = shown[:-1]
         elif part["start"]:
             if all(shown) and (part["name"] or part["start"] == "("):
                 template += f"{{{part['name'] or count}}}"

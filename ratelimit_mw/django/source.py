@@ -27,7 +27,7 @@ def open_source(title: str) -> Source | None:
     """
     project = project_limits()
     routes = project.routes()  # they add rules to the limiter
-    if not (routes.has_marks or getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)):
+    if not (getattr(settings, SETTING, None) or positions_of(RateLimitMiddleware)):
         return None
     # Without a user, a key such as "user|ip" counts by IP address: a note, for the limit applies in another way.
     needs_user = any(map(requires_user, project.http_limiter.in_force.rules.rules))

@@ -19,7 +19,7 @@ from django_calls import MIDDLEWARE, SESSIONS, command, hello, project, run, sti
 from tables import each
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.django import RateLimitMiddleware, check, exempt, limit, usage
+from ratelimit_mw.django import RateLimitMiddleware, check, dashboard, exempt, limit, usage
 from ratelimit_mw.django.apps import check_project
 from ratelimit_mw.http.warnings import warn
 from ratelimit_mw.testing import ManualClock
@@ -47,7 +47,7 @@ NOT_THERE = path("", exempt("missing")(hello))
         ("absent.toml", [], MIDDLEWARE, ["ratelimit_mw.E001"]),
         ({}, [NOT_THERE], MIDDLEWARE, ["ratelimit_mw.E001"]),
         ({}, [LIMITED], NO_MIDDLEWARE, ["ratelimit_mw.W001"]),
-        ({}, [], NO_MIDDLEWARE, []),
+        ({}, dashboard(), NO_MIDDLEWARE, []),
         (BY_USER, [], MIDDLEWARE, ["ratelimit_mw.W003"]),
         (BY_USER, [], [*MIDDLEWARE, *SESSIONS], ["ratelimit_mw.W003"]),
         (BY_USER, [], [*SESSIONS, *MIDDLEWARE], []),
@@ -61,6 +61,7 @@ NOT_THERE = path("", exempt("missing")(hello))
         ({}, TRANSLATED, [*MIDDLEWARE, LOCALE], ["ratelimit_mw.W004"]),
         ({}, TRANSLATED, [LOCALE, *MIDDLEWARE], []),
         ({}, TRANSLATED, MIDDLEWARE, []),
+        ({}, TRANSLATED, [LOCALE], []),
         ({}, [], [*MIDDLEWARE, LOCALE], []),
     ],
 )
