@@ -5,6 +5,7 @@ from decision_service import TOKEN
 from mounted_dashboards import FRAMEWORKS, SERVE, basic, is_staff, mounted, service
 from tables import case, each
 
+from ratelimit_mw import Limiter
 from ratelimit_mw.dashboard.core import _log_password
 from ratelimit_mw.http.token import start_token
 
@@ -62,6 +63,14 @@ def test_your_function_opens_the_dashboard(name: str) -> None:
         for path in FILES:
             allowed = site.ask(path, headers=STAFF, **ELSEWHERE)
             assert (allowed.status_code, site.ask(path).status_code) == (200, 403)
+
+
+@each("name", ["flask", "django"])
+def test_a_dashboard_may_show_another_limiter(name: str) -> None:
+    framework, other = FRAMEWORKS[name], Limiter([])
+    build = lambda limiter, *given: framework.build(other, *given, limiter)  # type: ignore[call-arg] # noqa: E731
+    with mounted(framework._replace(build=build), RULES) as site:
+        assert site.ask("/data.json").json()["rules"]["rules"][0]["name"] == "site"
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)

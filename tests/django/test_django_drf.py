@@ -13,7 +13,7 @@ from django_calls import command, hello, one_rule, project, run
 from rest_framework.authentication import BasicAuthentication
 from rest_framework.decorators import action, api_view, throttle_classes
 from rest_framework.exceptions import AuthenticationFailed, Throttled
-from rest_framework.parsers import BaseParser, FormParser
+from rest_framework.parsers import BaseParser, FormParser, MultiPartParser
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.test import APIRequestFactory
@@ -341,7 +341,8 @@ def test_a_throttle_reads_a_field_before_and_after_the_data() -> None:
         if "early" in request.query_params:
             assert request.data
 
-    view = view_of(base=Uploads, perform_authentication=perform_authentication).as_view()
+    parsers = (FastJSON, FormParser, MultiPartParser)
+    view = view_of(base=Uploads, perform_authentication=perform_authentication, parser_classes=parsers).as_view()
     for where in ("/", "/?early"):
         with project(ruled({**UPLOADS, "key": ["field:name"]}), path("", view)) as served:
             assert statuses_of(served, BODIES, where) == [200, 200, 429]

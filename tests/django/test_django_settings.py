@@ -1,6 +1,7 @@
 """The settings of a Django project, their overrides in tests, and the errors that stop the start."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.management import BaseCommand, call_command
-from django.test import override_settings
+from django.test import Client, override_settings
 from django.urls import path
 from django_calls import CLIENT, LOG, hello, one_rule, project, urls
 from tables import each
 
-from ratelimit_mw import ConfigError
+from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.django import limit, limiter
 
 TWICE = {"rules": [{"name": "api", "limits": "2/minute", **LOG}]}
@@ -99,15 +100,15 @@ def test_urls_that_a_test_overrides_are_served() -> None:
 
 def test_the_store_of_overridden_settings_is_closed(tmp_path: Path) -> None:
     """Tests that override settings leave no store open. A limiter that a test passes stays open."""
-    file = tmp_path / "counts"
-    with project({**TWICE, "store": f"memory://?snapshot={file}"}) as served:
-        served.ask()
-        limiter = one_rule()
+    closed, kept = ({**TWICE, "store": f"memory://?snapshot={tmp_path / name}"} for name in ("closed", "kept"))
+    client = Client()  # it builds the middleware once
+    with project(closed), closing(Limiter.from_settings(kept)) as limiter:
+        client.get("/")
         with override_settings(RATELIMIT_MW=limiter):
-            served.ask()
-            assert file.exists()
-        assert served.ask()["x-ratelimit-remaining"] == "0"
-        assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 0
+            assert client.get("/")["x-ratelimit-remaining"] == "1"
+            assert (tmp_path / "closed").exists()
+        assert client.get("/")["x-ratelimit-remaining"] == "0"
+        assert not (tmp_path / "kept").exists()
 
 
 REPLACED = {"rules": [{"overrides": "home", "limits": "3/minute"}, {"name": "all", "limits": "9/minute"}]}

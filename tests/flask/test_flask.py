@@ -16,7 +16,7 @@ from tables import each
 from werkzeug.exceptions import HTTPException
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import RateLimiter, check
 from ratelimit_mw.http.rejection import Rejection
 
 TWICE = {"rules": [{"name": "api", "limits": "2/minute"}]}
@@ -166,15 +166,19 @@ def test_a_custom_rejection_precedes_error_handlers(result: Any) -> None:
     """A return value of a view, a Rejection or a WSGI application takes precedence over error handlers."""
 
     async def busy(request: flask.Request, verdict: Any) -> Any:
-        assert (request.path, verdict.allowed) == ("/", False)
+        assert (request.path, verdict.allowed) == (path, False)
         return result
 
-    app = app_of(one_rule("1/minute"), rejection=busy)
+    matches = {"arriving": {"path": "/"}, "checked": {"view": ""}}
+    rules = [{"name": name, "limits": "1/minute", "match": match} for name, match in matches.items()]
+    views = {"/": hello, "/checked": lambda: str(check("checked"))}
+    app = app_of(still({"rules": rules}), views, rejection=busy)
     app.register_error_handler(429, lambda error: ("handled", 429))
-    ask(app)
-    rejected = ask(app)
-    assert (rejected.status_code, rejected.text) == (429, "busy")
-    assert rejected.headers["retry-after"] == "60"
+    for path in ("/", "/checked"):
+        ask(app, path)
+        rejected = ask(app, path)
+        assert (rejected.status_code, rejected.text) == (429, "busy")
+        assert rejected.headers["retry-after"] == "60"
 
 
 class User(UserMixin):

@@ -58,12 +58,12 @@ def fastapi_app(limiter: Limiter, allow: Allow = None, writes: bool = False) -> 
     return app
 
 
-def flask_app(limiter: Limiter, allow: Allow = None, writes: bool = False) -> Any:
+def flask_app(limiter: Limiter, allow: Allow = None, writes: bool = False, shown: Limiter | None = None) -> Any:
     app = Flask("app")
     app.url_map.strict_slashes = False
     app.add_url_rule("/", "home", lambda: "hello")
     ratelimit_mw.flask.RateLimiter(app, limiter=limiter)
-    app.register_blueprint(ratelimit_mw.flask.dashboard(allow=allow, writes=writes), url_prefix="/ratelimit")
+    app.register_blueprint(ratelimit_mw.flask.dashboard(shown, allow=allow, writes=writes), url_prefix="/ratelimit")
     return app
 
 
@@ -72,13 +72,15 @@ def django_project(
     limiter: Limiter,
     allow: Allow = None,
     writes: bool = False,
+    shown: Limiter | None = None,
     is_async: bool = False,
 ) -> Iterator[Any]:
     from django.core.asgi import get_asgi_application
     from django.core.wsgi import get_wsgi_application
     from django.urls import include, path
 
-    patterns = [path("", hello), path("ratelimit/", include(ratelimit_mw.django.dashboard(allow=allow, writes=writes)))]
+    pages = ratelimit_mw.django.dashboard(shown, allow=allow, writes=writes)
+    patterns = [path("", hello), path("ratelimit/", include(pages))]
     with project(limiter, *patterns, middleware=[COMMON, CSRF, *MIDDLEWARE]):
         yield get_asgi_application() if is_async else get_wsgi_application()
 
