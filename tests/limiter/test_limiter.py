@@ -139,13 +139,6 @@ def test_a_cost_of_zero_is_always_allowed(way: Any) -> None:
     assert left(rate) == [0]
 
 
-def test_conclude_keeps_the_cost_of_unknown_rules(way: Any) -> None:
-    """A verdict of another limiter is left unchanged."""
-    one, other = limiter(rule()), limiter(rule(name="other", count_when={"status": 500}))
-    way(other).conclude(one.hit(ANN), 200)
-    assert left(one) == [1]
-
-
 def test_reset_forgets_one_key_of_one_rule(way: Any) -> None:
     """It forgets all limits of that rule for that key, and nothing else."""
     per_key = {"ann": "1/minute", "bob": "1/10s; 2/minute"}

@@ -30,16 +30,10 @@ def settings(**options: Any) -> Any:
     return load_settings({"secret": "correct horse battery staple", **options})
 
 
-def note(event: Event) -> None:
-    """An observer that a text names."""
-    _noted.append(event.outcome)
-
-
 async def awaited(event: Event) -> None:
     """An observer whose event would go missing, because nothing awaits it."""
 
 
-_noted: list[str] = []
 LOG = {"traffic_log": "memory://", "traffic_clients": True}
 
 
@@ -186,15 +180,6 @@ def test_an_observer_that_hits_the_limiter_causes_no_event() -> None:
     rate = Limiter([Rule(name="api", limits="9/minute")], observers=[count])
     rate.hit(ANN)
     assert len(events) == 1
-
-
-def test_settings_name_observers() -> None:
-    _noted.clear()
-    rate = Limiter.from_settings({"observers": [f"{__name__}:note"], "rules": [{"name": "api", "limits": "1/minute"}]})
-    rate.hit(ANN)
-    assert _noted == ["allowed"]
-    assert rate.is_observed
-    assert not Limiter(settings=rate.settings, observers=[]).is_observed
 
 
 def test_observers_survive_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -196,10 +197,11 @@ def test_a_cancelled_caller_still_settles(
 
 
 @each("change", ["settle", "refund", "reset"])
-def test_an_event_loop_does_not_wait_for_the_store(change: str) -> None:
-    """On an event loop, a task changes the part of a verdict, and ``aclose`` awaits the task."""
+def test_an_event_loop_does_not_wait_for_the_store(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an event loop, a task changes the part of a verdict, and ``aclose`` awaits the task. Then it is forgotten."""
     store = SharedStore()
     limiter = built(store)
+    monkeypatch.setattr(asyncio, "sleep", partial(asyncio.tasks.sleep, 0.05))  # in each call of the store
 
     async def scenario() -> None:
         verdict = await limiter.ahit(WHO)
@@ -209,6 +211,7 @@ def test_an_event_loop_does_not_wait_for_the_store(change: str) -> None:
         assert store.calls == before
         await limiter.aclose()
         assert store.calls == before + 2, "the second one ends the announcement of this process"
+        assert not limiter._tasks.running
 
     asyncio.run(scenario())
     assert left(limiter)[2:] == ([993, 4993] if change == "settle" else [1000, 5000])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import become_child
 from idle_workers import Later, load_instead
 from override_stores import (
     ACME,
@@ -124,7 +125,7 @@ def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later
 def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     file: Path, later: Later, hits: Callable[[Limiter], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a network file system that hangs. Later requests, new limiters and adopted rules do not wait for it."""
+    """As on a network file system that hangs. Later requests, new limiters, rules and children do not wait for it."""
     monkeypatch.setattr(files, "_MAX_WAIT", 0.01)
     worker, may_end = Limiter.from_settings(str(file)), threading.Event()
     load_instead(worker, lambda load: may_end.wait(60) and load())
@@ -140,6 +141,8 @@ def test_a_file_that_takes_long_holds_idle_workers_up_once_and_locks_nothing(
     worker.clients.override("api", ACME, "8/minute")
     assert limits(worker) == ["8/minute"]
     worker.clients.clear_overrides()
+    become_child()
+    assert not worker._files._reading.locked()
     may_end.set()
     wait_for(lambda: limits(worker) == ["7/minute"], "the end of the read")
 

@@ -17,7 +17,8 @@ LIMITER = """
 import os
 from ratelimit_mw import Limiter, Rule
 
-rate = Limiter([Rule(name="api", limits="1000/minute")], observers=["ratelimit_mw.metrics.prometheus:count"])
+rules = [Rule(name="api", limits="1000/minute")]
+rate = Limiter(rules, observers=["ratelimit_mw.metrics.prometheus:count"])
 
 def hit(times):
     for _ in range(times):
@@ -39,12 +40,12 @@ RateLimiter(app, settings={"observers": ["ratelimit_mw.metrics.prometheus:count"
 """
 
 
-def counted(folder: Path) -> float:
-    """Return the number of allowed requests in the files of all processes."""
+def counted(folder: Path, name: str = "requests_total", labels: dict[str, str] = LABELS) -> float:
+    """Return the number of allowed requests, or another one, in the files of all processes."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(folder))
     try:
-        return registry.get_sample_value("ratelimit_mw_requests_total", LABELS) or 0.0
+        return registry.get_sample_value(f"ratelimit_mw_{name}", labels) or 0.0
     except struct.error:  # a process has created its file and has not written it yet
         return 0.0
 
@@ -72,10 +73,13 @@ def test_no_count_of_a_worker_is_lost(tmp_path: Path) -> None:
 
 def test_a_process_that_runs_on_writes_its_counts(tmp_path: Path) -> None:
     """An idle one, too."""
-    program = f"{LIMITER}hit(3); print(input())"
+    load = 'rules.append(Rule(name="load", limits="adaptive 9..99 concurrent", target=1))\nrate = '
+    program = f"{LIMITER.replace('rate = ', load)}hit(3); print(input())"
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE) as process:
         wait_for(lambda: counted(tmp_path) == 3, "the counts")
+        labels = {"rule": "load", "reason": "start", "pid": str(process.pid)}
+        wait_for(lambda: counted(tmp_path, "adaptive_limit", labels) == 20, "the adaptive limit")
         assert process.poll() is None
         process.communicate(b"end\n")
 
