@@ -198,8 +198,8 @@ def as_counted(features: Features, ipv6_prefix: int = 64, has_own_ip: bool = Fal
 
     The network of one client is taken, because tables show it. An application that ``has_own_ip`` counts any text.
 
-    >>> as_counted({"ip": "2001:db8:1:2:3::4", "email": "Ann@Example.com"})
-    {'ip': '2001:db8:1:2::/64', 'email': 'ann@example.com'}
+    >>> as_counted({"ip": "2001:db8:1:2:3::4", "email": "Ann@Example.com", "user": "Ann"})
+    {'ip': '2001:db8:1:2::/64', 'email': 'ann@example.com', 'user': 'Ann'}
     """
     counted = {
         name: normalized_email(value) if is_email(name) and isinstance(value, str) else value

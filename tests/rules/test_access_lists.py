@@ -179,6 +179,7 @@ def test_exempt_paths_are_not_limited_but_denied() -> None:
     assert asked(settings, "/other", ip="192.0.2.7") is None
     limiter = Limiter.from_settings({**settings, "rules": [{"limits": "1/day"}]})
     assert [bool(limiter.hit({"path": "/health", "ip": "192.0.2.7"})) for _ in range(3)] == [True] * 3
+    assert [bool(limiter.hit({"path": "/other", "ip": "192.0.2.7"})) for _ in range(2)] == [True, False]
 
 
 def test_lists_of_equal_paths_are_equal() -> None:

@@ -90,6 +90,7 @@ def test_the_same_rules_are_the_same_plan() -> None:
     rules = RuleSet(SHOP)
     assert rules.plan("GET", "/a") is rules.plan("BREW", "/b") is rules.plan("GET", "/a")
     assert rules.plan("GET", "/a") is not rules.plan("POST", "/a")
+    assert rules.plan_for_features({"method": "POST", "path": "/a"}) is rules.plan("POST", "/a")
 
 
 def test_the_match_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
