@@ -152,11 +152,9 @@ def test_every_mistake_names_its_place() -> None:
         ({"match": {"user-agent": "x"}}, "match.user-agent: expected a feature"),
         ({"match": {7: "x"}}, "match: expected a feature.* got 7"),
         ({"match": {"methods": ["GTE"]}}, "match.methods: expected an HTTP method .* got 'GTE'"),
-        ({"match": {"methods": ["POTS"]}}, "match.methods: expected an HTTP method"),
         ({"match": {"methods": 7}}, "match.methods: expected an HTTP method .* got 7"),
         ({"match": {"methods": "ALL"}}, "match.methods: 'ALL' is not a method. Leave it out to match all methods"),
         ({"match": {"methods": ["GET", "any"]}}, "match.methods: 'any' is not a method"),
-        ({"match": {"methods": ["*"]}}, "match.methods: '\\*' is not a method"),
         ({"match": {"method": "ALL"}}, "match.method: 'ALL' is not a method"),
         ({"match": {"method": "PSOT"}}, "match.method: expected an HTTP method"),
         ({"per": {"method": {"GTE": "1/minute"}}}, "per.method\\['GTE'\\]: expected an HTTP method"),
@@ -190,7 +188,6 @@ def test_every_mistake_names_its_place() -> None:
             {"count_unless": {"status": ["1xx", "2xx", "3xx", "4xx", "5xx"]}},
             "count_unless.status: no status is left to count",
         ),
-        ({"count_when": {"status": [99]}}, "count_when.status: expected HTTP status codes .* got 99"),
         ({"count_when": {"status": [True]}}, "count_when.status: .* got True"),
         ({"per_key": {"a": "x"}}, "per_key\\['a'\\]: cannot parse quota"),
         ({"per_key": {"a": []}}, "per_key\\['a'\\]: a rule needs at least one limit"),
@@ -235,15 +232,8 @@ def test_an_option_that_no_limit_uses_is_an_error() -> None:
             expect_error(f"^{option}: .*[Rr]emove ", Rule, **{**base, option: value})
             Rule(**{**using, option: value})
             if isinstance(using["limits"], str):
-                Rule(
-                    **{
-                        **base,
-                        **using,
-                        option: value,
-                        "limits": base["limits"],
-                        "per": {"plan": {"a": using["limits"]}},
-                    }
-                )
+                per: Any = {"limits": base["limits"], "per": {"plan": {"a": using["limits"]}}}
+                Rule(**{**base, **using, option: value, **per})
             table: Any = {**base, "overrides": "v", option: value}
             assert load_settings({"rules": [table]}).amendments  # the rule is not known yet
             options: Any = {"name": "v", **using, option: value}
