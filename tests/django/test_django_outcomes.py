@@ -271,7 +271,7 @@ def test_a_stream_that_never_starts_releases_its_slot() -> None:
 
 
 def test_a_stream_may_be_any_async_iterable() -> None:
-    """An iterable without a close method is sent and settled as well."""
+    """An iterable without a close method is sent and settled as well. An outcome is settled before it is read."""
 
     class Words:
         left = 2
@@ -290,3 +290,5 @@ def test_a_stream_may_be_any_async_iterable() -> None:
 
     with project(one_rule("1 concurrent"), path("", view)):
         assert [by_asgi() for _ in range(2)] == [(200, b"word word ")] * 2
+    with project(one_rule("1/minute", count_when={"status": 401}), path("", view), is_async=True) as served:
+        assert served.statuses(times=2) == [200, 200]
