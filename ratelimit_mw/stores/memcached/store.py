@@ -137,7 +137,6 @@ class MemcachedCall(StoreCall):
         requests = []
         for change, window, own in zip(changes, windows, names, strict=True):
             if change.consumed is None:
-                counts.update(dict.fromkeys(own, change.cost))
                 requests.append(self._commands(change.key, window.add(change.cost, self.now is not None)))
             elif back := min(change.cost, *(counts[name] for name in own)):
                 counts.subtract(dict.fromkeys(own, back))

@@ -14,21 +14,14 @@ from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 
-def test_url_opens_its_directory(tmp_path: Path) -> None:
-    """Sizes have binary units, and a path may contain escaped characters."""
-    store = open_store(f"lmdb://{tmp_path}/a%20b?size=8MiB", timeout_us=20_000_000)
+def test_url_opens_its_directory_at_first_use(tmp_path: Path) -> None:
+    """Sizes have binary units, and a path may contain escaped characters. Only the owner may read the files."""
+    store, folder = open_store(f"lmdb://{tmp_path}/a%20b?size=8MiB", timeout_us=20_000_000), tmp_path / "a b"
+    assert not folder.exists()
     hit(store, limit_of())
     store.close()
-    assert sorted(each.name for each in (tmp_path / "a b").iterdir()) == ["data.mdb", "lock.mdb", "ratelimit_mw.lock"]
-
-
-def test_files_are_created_at_first_use(path: Path) -> None:
-    """A store that is never used leaves no trace. Only the owner may read the files."""
-    store = open_at(path)
-    assert not path.exists()
-    hit(store, limit_of())
-    store.close()
-    assert {each.stat().st_mode & 0o777 for each in (path, *path.iterdir())} == {0o700, 0o600}
+    assert sorted(each.name for each in folder.iterdir()) == ["data.mdb", "lock.mdb", "ratelimit_mw.lock"]
+    assert {each.stat().st_mode & 0o777 for each in (folder, *folder.iterdir())} == {0o700, 0o600}
 
 
 def test_stores_of_one_path_share_one_environment(path: Path, tmp_path: Path) -> None:

@@ -98,13 +98,6 @@ def test_any_two_keys_have_different_legal_names(one: str, other: str) -> None:
     assert one == other or not set(mine) & set(its)
 
 
-def test_a_common_key_can_be_read_in_the_server() -> None:
-    """An operator can see the client of a state."""
-    names = KeyNames("rl:")
-    key = "1|login|fixed-window|1m|ip=192.0.2.7"
-    assert names.state(names.token(key)) == b"rl::1|login|fixed-window|1m|ip=192.0.2.7"
-
-
 def test_an_expiry_is_whole_seconds_plus_two() -> None:
     """Rounded up, plus two seconds for the server's clock, which ticks once a second, and late where it is busy."""
     times = (0, 1, SECOND, SECOND + 1, 60 * SECOND, 30 * DAY - 2 * SECOND)

@@ -1,9 +1,11 @@
-"""Tiered windows as counters, and logs as one value of bounded size."""
+"""Tiered windows as counters."""
 
 import random
 import time
 from contextlib import closing
+from unittest.mock import Mock
 
+import pytest
 from memcached_handles import (
     NOW,
     check_rounded,
@@ -17,16 +19,16 @@ from memcached_handles import (
     value_of,
 )
 from memcached_meddling import Meddling
-from servers import Server
+from servers import Server, wait_for
 
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.stores.memcached.store import MemcachedStore
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.memcached.store import MemcachedCall, MemcachedStore
 from ratelimit_mw.testing.reference_store import ReferenceStore
-from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, limit_of
+from ratelimit_mw.testing.store_suite import limit_of
 
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
-LOGS = ["sliding-window-log", COUNTS_REJECTED]
 
 
 # -- tiered windows --------------------------------------------------------------------------------------------
@@ -64,13 +66,23 @@ def test_a_tiered_window_takes_one_round_trip_and_a_rejection_two(
 def test_a_rejected_request_refunds_what_it_has_counted(memcached_server: Server, store: MemcachedStore) -> None:
     """Whichever limit rejects it, and when another client is faster at a value."""
     tiered, narrow = limit_of("9/day", "tiered-window"), limit_of("2/day", "gcra")
-    left = [True]
+    left = [True, False]  # not at the read, which counts the tiered window
     meddle = lambda: left and left.pop() and store.apply([hit(narrow)], NOW)  # noqa: E731
     with closing(Meddling(memcached_server, meddle)) as meddled:
         assert meddled.apply([hit(tiered), hit(narrow)], NOW)[0].allowed
     for _ in range(3):
         store.apply([hit(tiered), hit(narrow)], NOW)
     assert store.apply([hit(tiered, 0), hit(narrow, 0)], NOW)[0].remaining == 8
+
+
+def test_a_failed_request_refunds_what_it_counted(store: MemcachedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another limit may be on a server that is gone. Its outage uses up no other limit."""
+    tiered = limit_of("9/day", "tiered-window")
+    monkeypatch.setattr(MemcachedCall, "swap", Mock(side_effect=TimeoutError))
+    with pytest.raises(StoreError):
+        store.apply([hit(tiered), hit(limit_of("2/day", "gcra"))], NOW)
+    monkeypatch.undo()
+    wait_for(lambda: store.apply([hit(tiered, 0)], NOW)[0].remaining == 9, "the refund")
 
 
 def test_a_reset_leaves_no_part_of_a_block(store: MemcachedStore) -> None:

@@ -28,7 +28,7 @@ from ratelimit_mw.testing.store_suite import WAYS
 
 @pytest.mark.parametrize("decodes", [False, True])
 def test_calls_go_through_the_clients_of_the_application(redis_server: Server, decodes: bool) -> None:
-    """Blocking and async calls share one state, many requests share a call, and the clients stay open."""
+    """Blocking and async calls share one state, many requests share a call, and the clients stay open, as they were."""
     limit = limit_of("500/hour")
     options: dict[str, Any] = {"host": HOST, "port": redis_server.port, "decode_responses": decodes}
     with redis.Redis(client_name="shop", **options) as own:
@@ -53,6 +53,8 @@ def test_calls_go_through_the_clients_of_the_application(redis_server: Server, d
         store.close()
         del store
         assert own.ping()
+        (kept,) = own.connection_pool._available_connections
+        assert kept._sock.gettimeout() == kept.socket_timeout
         with client(redis_server) as admin:
             assert {each["name"] for each in admin.client_list() if each["name"]} == {"shop"}
 
