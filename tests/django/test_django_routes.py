@@ -109,6 +109,8 @@ def test_a_path_is_resolved_once() -> None:
     assert resolved("/" + "a" * 256, "/" + "a" * 256) == ["/" + "a" * 256] * 2
     assert len(resolved(*(f"/{i}" for i in range(10_000)))) == 10_000
     assert resolved("/9999", "/a") == ["/a"]
+    resolver.resolve = get_resolver(urls(path("late/<name>", view()))).resolve
+    assert routes.find(None, "/late/a", "GET")[0].endpoint == "/late/{name}"
 
 
 LANGUAGES = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE": "en", "USE_I18N": True}
@@ -132,6 +134,10 @@ def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool
         assert served.ask("/de/about/").status_code == 404
         with override("de"):
             assert URLRoutes(get_resolver()).find("de", paths[1], "GET")[0].endpoint == "/{language}/items/{pk}/"
+    with project(still(), path(about, limited(hello)), is_async=is_async, middleware=LOCALE, **LANGUAGES) as served:
+        sent = (("/about/", "en"), ("/ueber/", "de"))
+        codes = [served.ask(where, headers={"accept-language": language}).status_code for where, language in sent]
+        assert codes == [200, 429]
 
 
 @each("prefixed", [True, False])

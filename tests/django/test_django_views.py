@@ -96,6 +96,8 @@ def test_one_decorator_for_two_classes_is_one_count() -> None:
     one, two = (decorator(subclass(Items, __qualname__=name)).as_view() for name in ("One", "Two"))
     with project(None, path("one", one), path("two", two)) as served:
         assert [served.ask(where).status_code for where in ("/one", "/two", "/one")] == [200, 429, 429]
+    with project(one_rule("1/minute", key=["view"]), *(path(name, Items.as_view()) for name in "ab")) as served:
+        assert [served.ask(where).status_code for where in ("/a", "/b")] == [200, 429]
 
 
 FEW, MANY, FREE = limit("2/minute", name="few"), limit("9/minute", name="many"), exempt("api")
