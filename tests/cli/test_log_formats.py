@@ -58,8 +58,10 @@ def test_a_header_names_the_columns(name: str, lines: str) -> None:
     assert entry.time == 1_795_895_860
     assert " (" in entry.features["header:user-agent"]
     assert parser(line().encode()).format == "combined"
-    with pytest.raises(InvalidLineError, match="not in the common"):
-        parser(b"2026-11-28 19:57:40 GET")
+    separator = "\t" if name == "cloudfront" else " "
+    for text in ("2026-11-28 19:57:40 GET", f"{request}{separator}x", request.replace("2026-11-28", "-")):
+        with pytest.raises(InvalidLineError, match="not in the common"):
+            parser(text)
 
 
 MESSAGES = [

@@ -102,8 +102,8 @@ def _texts(settings: Settings) -> dict[str, tuple[list[str], str]]:
 
 
 def _options(rule: Rule) -> dict[str, Any]:
-    limits = rule.function or list(map(str, rule.quotas))
-    return {"limits": limits, **{name: value for name, value in rule.set_options.items() if name != "name"}}
+    options = {name: value for name, value in rule.set_options.items() if name != "name"}
+    return {"limits": list(map(str, rule.quotas)), **options}
 
 
 def _lines(options: Any) -> list[str]:
