@@ -97,8 +97,7 @@ def _problems(source: Source) -> Iterator[str]:
     for text in source.settings.trusted_proxies:
         if text != UNIX and not parse_network(text).prefixlen:
             yield f"trusted_proxies has {text}, so each client can choose its own IP address. Name your proxies only"
-    if not source.overview.is_file:
-        yield from source.problems
+    yield from source.problems
 
 
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:

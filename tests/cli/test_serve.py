@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 from command_line import run, start
-from decision_service import ADMIN, API, BANNING, CHECK, CLIENT, MAIL, TOKEN, Asked, token_options
+from decision_service import ADMIN, API, BANNING, CHECK, CLIENT, MAIL, TOKEN, WITH_TOKEN, Asked, token_options
 from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, StoreError
@@ -246,7 +246,7 @@ def test_a_client_gets_other_limits() -> None:
 def test_health_and_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are open to all clients, so the reason of a failure is not shown."""
     asked = Asked(API)
-    asked.peer = "198.51.100.7"
+    asked.peer, asked.headers = "198.51.100.7", {}
     assert [asked.ask("GET", path, "http://any.example").status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
     async def aping() -> None:
@@ -257,7 +257,7 @@ def test_health_and_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
     response = asked.ask("GET", "/readyz")
     assert (response.status_code, "timeout" in response.text) == (503, False)
     monkeypatch.setattr(asked.limiter.store, "alist_keys", lambda *_: aping())
-    response = asked.ask("GET", "/v1/keys")
+    response = asked.ask("GET", "/v1/keys", headers=WITH_TOKEN)
     assert (response.status_code, response.json()) == (503, {"error": "timeout after 50 ms"})
 
 
