@@ -203,8 +203,8 @@ def parse_multipart(content: bytes, content_type: str) -> list[tuple[str, str | 
 
 
 def _part(part: bytes) -> tuple[str, str | None] | None:
-    head, blank, value = part.partition(b"\r\n\r\n")
-    if not head.startswith(b"\r\n") or not blank or not value.endswith(b"\r\n"):
+    head, _, value = part.partition(b"\r\n\r\n")
+    if not head.startswith(b"\r\n") or not value.endswith(b"\r\n"):
         return None
     try:
         headers = _part_headers(head[2:].decode())

@@ -124,8 +124,6 @@ def _forwarded_hops(lines: Iterable[str]) -> Iterator[Any]:
             if element:  # a list may have empty elements
                 yield _node(element)
             end = start
-        elif '"' not in element:  # the comma is not within quotes
-            break
         if start < 0:
             break
     if end != start:
