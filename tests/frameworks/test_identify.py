@@ -8,8 +8,9 @@ import flask
 import pytest
 from calls import OK, http_scope, limited, send_bare
 from sites import CLIENT, ASGISite, Build, Call
+from starlette.applications import Starlette
 from starlette.authentication import SimpleUser
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.routing import WebSocketRoute
 from starlette_apps import application
 from tables import each, expect_error
@@ -197,5 +198,7 @@ def test_a_websocket_and_another_framework_have_a_request() -> None:
 
     app = application([WebSocketRoute("/ws", view)], *plans("tenant"), features=identify)
     assert [kinds(connect(app)) for _ in range(2)] == [["accept"], [1008]]
-    send_bare(limited(OK, Limiter(plans("tenant")), features=identify), http_scope(app=object()))
-    assert [type(connection) for connection in seen] == [HTTPConnection, HTTPConnection, ASGIRequest]
+    for served, scope in ((OK, {"app": object()}), (Starlette(), {})):  # a middleware around it sees no "app" yet
+        other = of_starlette.RateLimitMiddleware(served, limiter=Limiter(plans("tenant")), features=identify)
+        send_bare(other, http_scope(**scope))
+    assert [type(connection) for connection in seen] == [HTTPConnection, HTTPConnection, ASGIRequest, Request]

@@ -107,7 +107,7 @@ def test_a_wrapped_application_handles_rejections_too() -> None:
 
 
 def test_a_rejection_after_the_response_has_begun_is_an_error() -> None:
-    """A started response cannot be rejected, so the error reaches the server like any other."""
+    """A started response cannot be rejected, so the error reaches the server like any other. It holds no slot."""
     own = Limiter([Rule(name="inner", limits="1/hour")])
     own.hit({})
 
@@ -115,6 +115,7 @@ def test_a_rejection_after_the_response_has_begun_is_an_error() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         own.hit({}).raise_for_limit()
 
-    app = RateLimitMiddleware(view, limiter=Limiter([Rule(limits="9/minute")]))
-    with pytest.raises(RateLimitExceeded, match="inner"):
-        ask(app)
+    app = RateLimitMiddleware(view, limiter=Limiter([Rule(limits="1 concurrent")]))
+    for _ in range(2):
+        with pytest.raises(RateLimitExceeded, match="inner"):
+            ask(app)
