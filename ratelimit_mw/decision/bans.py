@@ -114,7 +114,6 @@ class BanLimit(Limit):
         super().__init__(
             shown.rule, 0, quota, partial(_ban_of, terms), shown.shadow, None, shown.on_store_error, 0, shown.unit
         )
-        self.show_as(shown.shown_rule)
         self.values_of, self.names_client, self.local = shown.values_of, shown.names_client, shown.local
         self.terms, self.shown = terms, shown
         self.quiet = Ban(terms).quiet
