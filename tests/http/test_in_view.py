@@ -145,7 +145,10 @@ def test_a_handler_for_requests_closes_an_open_websocket(kind: Any) -> None:
 @each("is_mounted", [False, True])
 @each("is_plain", [False, True])
 def test_handlers_take_the_rejections_of_views(kind: Any, is_mounted: bool, is_plain: bool) -> None:
-    """That of a ``Verdict`` is no HTTPException. Your function responds to a rejection of the middleware."""
+    """That of a ``Verdict`` is no HTTPException. Your function responds to a rejection of the middleware.
+
+    The headers show a rejection, even where its status does not count.
+    """
 
     async def view(request: Any) -> PlainTextResponse:
         try:
@@ -158,7 +161,10 @@ def test_handlers_take_the_rejections_of_views(kind: Any, is_mounted: bool, is_p
 
     app = Starlette(routes=[Route("/", view)], exception_handlers={kind: too_many})
     app = Starlette(routes=[Mount("/in", app=app)]) if is_mounted else app
-    rules = [POST, Rule(name="all", limits="2/minute")]
+    rules = [
+        Rule(name="post", limits="1/minute", match={"view": ""}, count_when={"status": 200}),
+        Rule(name="all", limits="2/minute", count_when={"status": [200, 429]}),
+    ]
     app.add_middleware(in_starlette.RateLimitMiddleware, limiter=limited(*rules), rejection=lambda *_: OWN)
     texts = [ask(app, "/in/" if is_mounted else "/").text for _ in range(3)]
     assert texts == ["ok", '{"error":"wait"}', "own"]

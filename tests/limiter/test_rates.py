@@ -140,6 +140,8 @@ def test_the_amount_follows_the_demand_on_a_store(url: str) -> None:
     limits = limiter(url, limits="adaptive 4..40/second")
     try:
         assert [len(burst(limits)) - 1, drain(limits), len(burst(limits)) - 1] == [20, 21, 21]
+        limit = limits.peek(WHO).decisions[0].source
+        assert limit.at(4, "").prefix == limit.at(40, "").prefix
     finally:
         limits.close()
 

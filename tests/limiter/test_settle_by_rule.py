@@ -63,6 +63,7 @@ def test_the_part_of_a_verdict_takes_effect_at_once(limiter: Limiter) -> None:
     verdict["requests"].refund()
     assert left(limiter) == [19, 7, 600, 4600]
     verdict["tokens"].reset()
+    limiter.conclude(verdict, 200)
     assert left(limiter) == [19, 7, 1000, 5000]
     limiter.refund(verdict)
     assert left(limiter) == [19, 7, 1000, 5000]
