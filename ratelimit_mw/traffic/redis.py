@@ -97,8 +97,9 @@ class RedisCounts(CountStore):
     def _add(self, part: Batch, token: str, now: int, calls: Any) -> str | None:
         """Add a part, unless that is done. Return the retention of the log if it is another one."""
         every = [
-            (self._key(*bucket), bucket[0].end_of(bucket[1]) - now, event, counts)
+            (self._key(*bucket), seconds, event, counts)
             for bucket, events in part.items()
+            if (seconds := bucket[0].end_of(bucket[1]) - now) > 0  # an outage may have been longer
             for event, counts in events.items()
         ]
         lists = [f"{key}:{event}" for key, _, event, counts in every if counts.has_clients]

@@ -216,7 +216,10 @@ def test_a_batch_without_a_reply_is_written_again_with_its_token(
     stores: list[CountStore],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Redis counts it once, whether the first call was executed or not. Later counts are in the next batch."""
+    """Redis counts it once, whether the first call was executed or not. Later counts are in the next batch.
+
+    The outage may be longer than the retention.
+    """
     log = TrafficLog(address(redis_server, f"?prefix={tmp_path.name}:"), clock=clock)
     write, tokens, fails = stores[0].write, list[str](), ["after", "before"]
 
@@ -238,6 +241,12 @@ def test_a_batch_without_a_reply_is_written_again_with_its_token(
     assert log.total("a", NOW, NOW) == log.total("a", NOW, NOW, "x") == 3
     assert len(tokens) == 4
     assert len(set(tokens)) == 2
+    fails.append("before")
+    log.record("a", "x")
+    with pytest.raises(StoreError):
+        log.flush()
+    clock.advance(11 * 365 * DAY)
+    log.flush()
 
 
 def test_the_thread_writes_and_logs_an_outage_once(
