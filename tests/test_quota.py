@@ -161,6 +161,8 @@ def test_a_quota_from_numbers() -> None:
     assert Quota(5, 60).period == 60.0
     with pytest.raises(ConfigError, match="expected the amount as a whole number"):
         Quota("5/minute", 60)
+    with pytest.raises(ConfigError):
+        Quota("5/minute", burst=3)
     for period in (0, -1, math.nan, math.inf, 367 * 86_400, 1e-7, True, None):
         with pytest.raises(ConfigError):
             Quota(5, period)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def _choice(builders: Mapping[str | bool, Builder]) -> OptionReader:
 
     def read(value: object) -> Builder:
         for choice, builder in builders.items():
-            if isinstance(value, type(choice)) and value == choice:
+            if value == choice:
                 return builder
         expected = " or ".join(repr(choice) if isinstance(choice, str) else str(choice).lower() for choice in builders)
         raise ConfigError(f"expected {expected}; got {value!r}")

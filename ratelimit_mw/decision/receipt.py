@@ -95,9 +95,9 @@ class Receipt:
             return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
 
     def drop(self, rule: str) -> None:
-        """Forget the charges of a rule, whose keys are reset. Headers show the rule as it is then."""
+        """Forget the charges of a rule, whose keys are reset. Its outcome adds none. Headers show the rule as it is then."""
         with lock:
-            self.stated.pop(rule, None)
+            self.stated[rule] = REFUND
             for charge in (each for d, charges in self._open_charges() if d.rule == rule for each in charges):
                 charge.cost = 0
         decisions = (*self._decisions, *self.before.values()) if self._has_consumed else ()

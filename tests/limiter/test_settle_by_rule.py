@@ -266,7 +266,10 @@ def test_a_rule_that_a_reload_has_removed_is_reset(tmp_path: Path) -> None:
 
 
 def test_a_late_cost_keeps_the_outcome() -> None:
-    """A cost that is stated after the end does not charge a request whose outcome does not count."""
+    """A cost that is stated after the end does not charge a request whose outcome does not count.
+
+    A reset of the rule in a request includes that request, whatever its outcome.
+    """
     rule = Rule(name="failures", key=[], limits="10/minute", count_when={"status": 401})
     for status, remaining in ((200, 10), (401, 6), (None, 6)):
         limiter = Limiter([rule], clock=ManualClock(1_000_000.0))
@@ -274,6 +277,20 @@ def test_a_late_cost_keeps_the_outcome() -> None:
         limiter.conclude(verdict, status)
         verdict["failures"].settle(4)
         assert left(limiter, {}) == [remaining]
+        verdict = limiter.hit({})
+        verdict["failures"].reset()
+        limiter.conclude(verdict, status)
+        assert left(limiter, {}) == [10]
+
+
+@each("options", [{"mode": "shadow"}, {"count_when": {"status": 401}}])
+def test_a_rejection_has_nothing_to_refund(options: Any) -> None:
+    """Neither a shadow limit that rejects, nor a rejected request that counts by its outcome."""
+    rules = [Rule(name="one", key=[], limits="1/minute", **options), Rule(name="all", key=[], limits="9/minute")]
+    limiter = Limiter(rules, clock=ManualClock(1_000_000.0))
+    limiter.hit({})
+    limiter.refund(limiter.hit({}))
+    assert left(limiter, {}) == [0, 8]
 
 
 def test_one_rule_needs_no_name(way: Any) -> None:
