@@ -95,7 +95,7 @@ class Receipt:
             return [(decision, sum(each.cost for each in charges)) for decision, charges in self._open_charges()]
 
     def drop(self, rule: str) -> None:
-        """Forget the charges of a rule, whose keys are reset. Its outcome adds none. Headers show the rule as it is then."""
+        """Forget the charges of a rule whose keys are reset, outcomes too. Headers show the rule as it is then."""
         with lock:
             self.stated[rule] = REFUND
             for charge in (each for d, charges in self._open_charges() if d.rule == rule for each in charges):

@@ -18,29 +18,22 @@ def test_the_third_rejection_starts_a_ban() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "cost", "allowed", "remaining", "retry", "reset"),
+    ("now", "cost", "expected"),
     [
-        (12, 1, False, 0, 100, 600),
-        (111, 9, False, 0, 1, 501),
-        (111, 0, True, 0, 0, 501),
-        (112, 1, True, 10**12, 0, 500),
-        (611, 1, True, 10**12, 0, 1),
-        (612, 1, True, 10**12, 0, 0),
-        (10**9, 1, True, 10**12, 0, 0),
+        (12, 1, (False, 0, 100, 600)),
+        (111, 9, (False, 0, 1, 501)),
+        (111, 0, (True, 0, 0, 501)),
+        (112, 1, (True, 10**12, 0, 500)),
+        (611, 1, (True, 10**12, 0, 1)),
+        (612, 1, (True, 10**12, 0, 0)),
+        (10**9, 1, (True, 10**12, 0, 0)),
     ],
 )
-def test_a_ban_rejects_every_cost_until_its_end(
-    now: int, cost: int, allowed: bool, remaining: int, retry: int, reset: int
-) -> None:
+def test_a_ban_rejects_every_cost_until_its_end(now: int, cost: int, expected: tuple[bool, int, int, int]) -> None:
     """It is remembered for ``longest`` after its end, because the next one is longer."""
     kept, decision = BAN.decide((112, 1), now, cost)
     assert kept == (112, 1)
-    assert (decision.allowed, decision.remaining, decision.retry_us, decision.reset_us) == (
-        allowed,
-        remaining,
-        retry,
-        reset,
-    )
+    assert (decision.allowed, decision.remaining, decision.retry_us, decision.reset_us) == expected
 
 
 @pytest.mark.parametrize(

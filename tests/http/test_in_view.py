@@ -145,10 +145,7 @@ def test_a_handler_for_requests_closes_an_open_websocket(kind: Any) -> None:
 @each("is_mounted", [False, True])
 @each("is_plain", [False, True])
 def test_handlers_take_the_rejections_of_views(kind: Any, is_mounted: bool, is_plain: bool) -> None:
-    """That of a ``Verdict`` is no HTTPException. Your function responds to a rejection of the middleware.
-
-    The headers show a rejection, even where its status does not count.
-    """
+    """That of a ``Verdict`` is no HTTPException. A response whose status does not count has the headers, too."""
 
     async def view(request: Any) -> PlainTextResponse:
         try:

@@ -266,10 +266,7 @@ def test_a_rule_that_a_reload_has_removed_is_reset(tmp_path: Path) -> None:
 
 
 def test_a_late_cost_keeps_the_outcome() -> None:
-    """A cost that is stated after the end does not charge a request whose outcome does not count.
-
-    A reset of the rule in a request includes that request, whatever its outcome.
-    """
+    """A cost stated after the end charges no request whose outcome does not count. A reset includes its request."""
     rule = Rule(name="failures", key=[], limits="10/minute", count_when={"status": 401})
     for status, remaining in ((200, 10), (401, 6), (None, 6)):
         limiter = Limiter([rule], clock=ManualClock(1_000_000.0))

@@ -216,10 +216,7 @@ def test_a_batch_without_a_reply_is_written_again_with_its_token(
     stores: list[CountStore],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Redis counts it once, whether the first call was executed or not. Later counts are in the next batch.
-
-    The outage may be longer than the retention.
-    """
+    """Redis counts it once, executed or not. Later counts are in the next batch. An outage may outlive all buckets."""
     log = TrafficLog(address(redis_server, f"?prefix={tmp_path.name}:"), clock=clock)
     write, tokens, fails = stores[0].write, list[str](), ["after", "before"]
 

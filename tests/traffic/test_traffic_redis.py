@@ -9,12 +9,7 @@ import redis
 from forked import become_child
 from redis.client import Pipeline
 from redis_handles import address
-from servers import (
-    HOST,
-    STEADY,
-    Server,
-    cluster_running,
-)
+from servers import HOST, STEADY, Server, cluster_running
 from tables import each
 from traffic_records import NOW
 
@@ -142,10 +137,7 @@ def test_damaged_keys_are_a_store_error(server: redis.Redis, own_server: Server,
 def test_an_unreachable_server_is_a_store_error(
     url: str, message: str, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message and its cause have no password, not even where a client of redis-py shows it.
-
-    The next call looks for the server again.
-    """
+    """Message and cause have no password, even where a client of redis-py shows it. The next call looks again."""
     monkeypatch.setattr(redis.Redis, "__repr__", lambda _: "<password=hidden>")
     log = TrafficLog(url.format("127.0.0.1:1"), clock=CLOCK)
     log.record("a")
