@@ -87,14 +87,8 @@ def test_what_no_state_looks_like_is_not_read() -> None:
     """Bytes that ``dump`` never wrote, or that another version wrote, are a ValueError of every algorithm."""
     for kind in SPECS:
         numbers = () if kind in ("sliding-window-log", "sliding-window-log-count-rejected", "tiered-window") else (2, 6)
-        for data in (
-            b"x",
-            b"1:",
-            b"1:two:3:4",
-            bytes(8),
-            bytes(16),
-            *(b":".join([b"1"] * fields) for fields in numbers),
-        ):
+        short = (b":".join([b"1"] * fields) for fields in numbers)
+        for data in (b"x", b"1:", b"1:two:3:4", bytes(8), bytes(16), *short):
             with pytest.raises(ValueError, match=r".*"):
                 pytest.fail(f"{kind} read {Shape(kind, 5, 60_000_000).build().load(data)} from {data!r}")
 
@@ -141,17 +135,10 @@ WRONG: list[tuple[object, str, str]] = [
         "5/minute",
         "expected a precision that divides the period of '5/minute'; got 7s",
     ),
-    (
-        {"name": "tiered-window", "precision": "2m"},
-        "5/minute",
-        "expected a precision that divides the period of '5/minute'; got 2m",
-    ),
     ("tiered-window", "5/0.000007s", "expected a precision that divides the period 0.000007s"),
     ("sliding-window-log", "10001/day", "its amount is at most 10,000; got 10001. Use tiered-window"),
     ("fixed-window", "5/minute burst 3", "the algorithm has no burst; got '5/minute burst 3'"),
     ("sliding-window-log", "5/minute burst 3", "or use token-bucket, leaky-bucket or gcra"),
-    ("sliding-window-counter", "5/minute burst 3", "the algorithm has no burst"),
-    ("tiered-window", "5/minute burst 3", "the algorithm has no burst"),
 ]
 
 

@@ -6,7 +6,6 @@ from ratelimit_mw.decision import Ban, BanTerms, Charge
 
 # The third rejection in 10 us bans for 100 us, then 200 us, 400 us, and 500 us at most.
 BAN = Ban(BanTerms(3, 10, 100, 2, 500))
-FLAT = Ban(BanTerms(1, 10, 100, 1, 500))
 
 
 def test_the_third_rejection_starts_a_ban() -> None:
@@ -51,12 +50,6 @@ def test_a_ban_rejects_every_cost_until_its_end(now: int, cost: int, expected: t
 )
 def test_a_rejection_after_a_ban(state: tuple[int, ...], now: int, expected: tuple[int, ...]) -> None:
     assert BAN.charge(state, now, 1) == expected
-
-
-def test_bans_that_do_not_grow_are_forgotten_at_their_end() -> None:
-    state = FLAT.charge(FLAT.charge(None, 5, 1), 105, 1)
-    assert state == (205, 1)
-    assert FLAT.decide(state, 105, 1)[1].reset_us == 100
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,6 @@ def test_buckets_end_with_their_retention(tmp_path: Path, few: int) -> None:
         ("sqlite:///", "needs the path of a file"),
         ("sqlite://traffic.db", "needs the path of a file"),
         ("sqlite://[", "needs the path of a file"),
-        ("sqlite://[x]/a.db", "needs the path of a file"),
         ("sqlite:///folder/", "needs the path of a file"),
         ("sqlite:///:memory:", "memory://"),
         ("sqlite:///a.db?mode=ro", "takes only the option retention"),
