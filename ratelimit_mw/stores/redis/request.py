@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from ...decision import BanLimit, Correction, Decision, Hit, banned_rules, count_hits
-from ...errors import StateError, StoreError
+from ...errors import StoreError
 from ..base import MAX_LISTED, KeyPage, numbers_in
 from ..bytecall import FOREVER, Write
 from ..drivers import Driver
@@ -36,16 +36,9 @@ class OwnCall(TimedCall):
         super().__init__(request.driver, request.deadline - request.driver.clock.now)
         self._request = request
         self._is_rejected = is_rejected
-        self._has_replied = False
 
     async def load(self, keys: Sequence[str]) -> tuple[Sequence[bytes | None], int]:
-        try:
-            seconds, microseconds, *loaded = await self._request.ask(self._swap_call(keys, []))
-        except StoreError as error:
-            if not self._has_replied or isinstance(error, (StateError, MovingSlotError)):
-                raise
-            raise TimeoutError from error  # the server did reply: the request lost a race
-        self._has_replied = True
+        seconds, microseconds, *loaded = await self._request.ask(self._swap_call(keys, []))
         self.driver.replies += 1
         return loaded, int(seconds) * 1_000_000 + int(microseconds)
 

@@ -40,16 +40,6 @@ def test_stores_of_one_path_share_one_environment(path: Path, tmp_path: Path) ->
     third.close()
 
 
-def test_state_survives_a_restart(path: Path) -> None:
-    """A new process finds the counts of its predecessors, for each kind of state. A closed store opens again."""
-    limits = [limit_of("6/hour", each) for each in ("token-bucket", "sliding-window-log", "gcra")]
-    for expected in (4, 2, 0):
-        store = open_at(path)
-        for more in (1, 0):
-            assert [hit(store, limit).remaining for limit in limits] == [expected + more] * 3
-            store.close()
-
-
 def test_impossible_path_is_a_store_error(tmp_path: Path) -> None:
     """Errors of the disk become the one error that on_store_error handles, for each kind of call."""
     (tmp_path / "file").write_text("")

@@ -51,16 +51,6 @@ def test_every_value_has_a_legal_name_and_an_expiry(memcached_server: Server) ->
     assert min(found.values()) > time.time()
 
 
-def test_prefixes_separate_applications(memcached_server: Server) -> None:
-    """Applications that share a server do not share their limits."""
-    limit = limit_of("1/minute")
-    with opened(memcached_server, query="?prefix=a:") as one, opened(memcached_server, query="?prefix=b:") as other:
-        assert one.apply([hit(limit)], NOW)[0].allowed
-        assert other.apply([hit(limit)], NOW)[0].allowed
-        assert not one.apply([hit(limit)], NOW)[0].allowed
-    assert {name.partition(b":")[0] for name in names_in(memcached_server, rule_of(limit))} == {b"a", b"b"}
-
-
 @pytest.mark.parametrize(("quota", "seconds"), [("5/minute", 60), ("1/29d", 29 * 86_400), ("1/366d", 366 * 86_400)])
 def test_a_state_expires_some_seconds_after_its_reset(
     memcached_server: Server, store: MemcachedStore, quota: str, seconds: int

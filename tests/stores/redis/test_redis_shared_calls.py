@@ -13,7 +13,8 @@ from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Charge, Correction, Hit, Limit
 from ratelimit_mw.runtime.blocking import run_blocking
-from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation
+from ratelimit_mw.stores.redis import call
+from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation, frame_of
 from ratelimit_mw.testing.reference_store import ReferenceStore, values_of
 
 
@@ -82,6 +83,14 @@ def test_requests_of_several_days_share_a_call(redis_server: Server) -> None:
     requests = [Operation(HIT, [one], names([one]), 0, NOW + days * 86_400_000_000) for days in (0, 9, 9, 18)]
     with opened(redis_server) as store:
         assert [each[0].allowed for each in together(store, requests)] == [True, True, False, True]
+
+
+def test_what_is_packed_once_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost may be a number that a client sends."""
+    monkeypatch.setattr(call, "_MAX_PACKED", 3)
+    for cost in range(10):
+        frame_of([Operation(HIT, [Hit(limit_of("9/hour"), "a", cost)], [b"a"], 0)])
+    assert len(call._ends) <= 3
 
 
 def check_calls(server: Server, search: Search, slots: Limit | None = None) -> None:
