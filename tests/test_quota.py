@@ -132,8 +132,6 @@ def test_a_quota_beyond_the_bounds_is_an_error_that_shows_it(text: str, said: st
         {"amount": 5, "period_us": 366 * DAY + 1},
         {"amount": 5, "period_us": 1.0},
         {"amount": 5, "period_us": 1, "burst": 0},
-        {"amount": 5, "period_us": 1, "burst": 10**12 + 1},
-        {"amount": 5, "period_us": 1, "burst": 2.0},
         {"amount": 5, "period_us": 1, "concurrent": True},
         {"amount": 5, "period_us": 0, "burst": 3, "concurrent": True},
     ],
