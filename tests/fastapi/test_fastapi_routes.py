@@ -144,6 +144,7 @@ def test_routes_included_later_are_limited() -> None:
     app, late = limited(FastAPI()), APIRouter()
     assert statuses(app, "/late") == [404]
     app.include_router(late, prefix="/late")
+    assert statuses(app, "/late/x") == [404]
     late.add_api_route("/x", limit("1/minute")(_view()))
     if not hasattr(app.routes[-1], "original_router"):
         app.include_router(late, prefix="/late")  # FastAPI before 0.137 copies the routes when it includes a router.

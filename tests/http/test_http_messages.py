@@ -11,21 +11,21 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import RateLimitError
-from ratelimit_mw.wsgi import RateLimitMiddleware, limit
+from ratelimit_mw.wsgi import RateLimitMiddleware, check, limit
 
 
 def view(*_: Any) -> Iterable[bytes]:
     return [b""]
 
 
-def middleware(options: dict[str, Any] | None = None, **settings: Any) -> RateLimitMiddleware:
+def middleware(options: dict[str, Any] | None = None, app: Any = view, **settings: Any) -> RateLimitMiddleware:
     """Build the middleware with one rule of these options."""
     rules = [{"name": "api", "limits": "9/minute", **options}] if options else []
-    return RateLimitMiddleware(view, settings={"rules": rules, **settings})
+    return RateLimitMiddleware(app, settings={"rules": rules, **settings})
 
 
-def one_request(options: dict[str, Any]) -> None:
-    run_wsgi_app(middleware(options), EnvironBuilder().get_environ())
+def one_request(options: dict[str, Any], app: Any = view) -> None:
+    run_wsgi_app(middleware(options, app), EnvironBuilder().get_environ())
 
 
 def with_a_subdomain() -> None:
@@ -53,13 +53,6 @@ MESSAGES: list[tuple[Callable[[], object], str]] = [
         "lists: the views of this application have no names. Write path, or use the framework's middleware",
     ),
     (
-        lambda: middleware({"key": "tenant"}),
-        (
-            "rule 'api': key: uses the feature 'tenant', but nothing provides it."
-            " Pass features={'tenant': function_of_the_request} to the middleware"
-        ),
-    ),
-    (
         lambda: middleware({"key": "usr"}),
         (
             "rule 'api': key: uses the feature 'usr', but nothing provides it. Did you mean 'user'? If not, pass"
@@ -83,6 +76,10 @@ MESSAGES: list[tuple[Callable[[], object], str]] = [
             "rule 'api': key: uses 'user.id', but the built-in feature 'user' is a text. Write 'user', or pass"
             " features={'user': function_of_the_request} to the middleware"
         ),
+    ),
+    (
+        lambda: one_request({"key": "ip"}, lambda environ, _: check(environ, "apy")),
+        "check('apy'): unknown rule 'apy'. Did you mean 'api'?",
     ),
     (
         lambda: RateLimitMiddleware(view, rules=[]),  # type: ignore[call-arg]
