@@ -242,6 +242,7 @@ class Clients:
         """
         if rule is None:
             return await self._overrides.change(call, "", self._ban_from_all(features, None).key)
+        await call(self._request_store, "start")
         hit = Hit(*self._ban_key(*self._client(rule, features)), 1)
         (decision,) = await self._apply(call, [hit])
         await call(self._request_store, "forget", [hit.key])

@@ -39,7 +39,10 @@ async def _run(limiter: Limiter, call: Call, name: str, arguments: Mapping[str, 
         StoreError: The store is unreachable.
     """
     operation = OPERATIONS[name]
-    return await operation.perform(call, limiter, **decode(operation.arguments, arguments))
+    decoded = decode(operation.arguments, arguments)
+    if not operation.reads_log:
+        await call(limiter, "start")  # to connect may take longer than the time budget of a call
+    return await operation.perform(call, limiter, **decoded)
 
 
 run, arun = twins(_run)

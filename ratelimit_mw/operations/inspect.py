@@ -65,7 +65,6 @@ async def inspect(
     depend on a feature such as plan, name that feature, too. Otherwise the lowest limits decide.
     """
     search = _KeySearch(limiter, rule, features or {}, prefix, rejected)
-    await call(limiter, "start")  # for a note on a ban from all rules, even if no key is read
     found, has_more = await search.find(call, limit)
     shown, notes = sorted(found, key=_order)[:limit], list(search.notes())
     if has_more:

@@ -18,7 +18,7 @@ _STEP = re.compile(r"\[(\d+)\]|\['([^']*)'\]|([^.\[\]]+)")
 _STRING_OR_COMMENT = re.compile(
     r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
 )
-_HEADER = re.compile(r"\s*(\[{1,2})([\w.\- ]+)\]")
+_HEADER = re.compile(r"\s*(\[{1,2})\s*([A-Za-z][\w.\- ]*)\]")  # no list in a list, whose texts are blanked
 
 
 class Location(NamedTuple):

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from command_line import rows_of
+from override_stores import Recording
 from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.operations import OPERATIONS, Answer, arun, read_features, run
 from ratelimit_mw.operations.answer import words_of
@@ -227,6 +228,32 @@ def test_a_digest_is_found_with_the_secret() -> None:
     hint = "The keys have digests of user and ip. The secret must be that of the application"
     assert other.run("reset", rule="pages", features=WHO).notes[0].endswith(f"the spelling of the values. {hint}")
     assert other.run("inspect", features=WHO).notes == [f"no client matches now. {hint}"]
+
+
+class Far(Recording):
+    """A store to which no connection is made within the time budget of a call."""
+
+    def count_call(self) -> None:
+        if not self.starts:
+            raise StoreError("it does not answer")
+
+
+@each(
+    ("name", "fields"),
+    [
+        *((name, {"rule": "banning", "features": WHO}) for name in ("reset", "ban", "unban", "override remove")),
+        *((name, {"features": WHO}) for name in ("inspect", "ban", "unban")),
+        ("override set", {"rule": "banning", "features": WHO, "limits": "9/hour"}),
+        ("override list", {}),
+        ("override clear", {}),
+    ],
+)
+def test_an_operation_connects_outside_the_time_budget(name: str, fields: dict[str, Any]) -> None:
+    run(Limiter([Rule(**BANNING)], Far()), name, fields)
+
+
+def test_a_program_lifts_a_ban_without_a_start() -> None:
+    assert not Limiter([Rule(**BANNING)], Far()).clients.unban("banning", WHO)
 
 
 def test_a_ban_by_hand_rejects_and_is_lifted() -> None:

@@ -217,7 +217,7 @@ headers = 5
 [[rules]]
 name = "a"  # [[rules]]
 limits = [
-  "5/minute",
+  ["5/minute"],
 ]
 match.path = "/a"
 
