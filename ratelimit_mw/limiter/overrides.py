@@ -153,7 +153,7 @@ class Overrides:
             raise StoreError(f"{error}. The change of the overrides may be in effect. {hint}") from error
         if is_written:
             for each in [reference() for reference in _everywhere.valuerefs()]:
-                if each is not None and each._store is self._store and each._is_shared:
+                if each is not None and each._store is self._store:
                     await each.follow(call)
         return is_written
 

@@ -162,7 +162,7 @@ class Settlement:
         if compiled is not None:
             keys = [key for key in keys if not compiled.key.has_invalid(key.removeprefix(prefix_of(key)))]
         for part in verdict.parts:
-            if rule in part and any(decision.hit[1] in keys for decision in part.decisions):
+            if any(decision.hit[1] in keys for decision in part.decisions):
                 part.receipt.drop(rule)
         return keys
 

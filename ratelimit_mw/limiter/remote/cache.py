@@ -66,7 +66,7 @@ class Rejections:
         if not rejecting:
             if self._young or self._old:
                 # The cached decisions of these keys hold an outdated ``remaining``.
-                self.drop(decision.hit[1] for decision in decisions if not decision.local)
+                self.drop(decision.hit[1] for decision in decisions)
         # If one of the rejecting limits must be asked each time, it may have the longest wait.
         elif self._span and all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
             if len(self._young) >= _MAX_KEYS // 2:
@@ -87,7 +87,7 @@ def _may_be_cached(decision: Decision) -> bool:
     """Return whether no other process, outcome or rejection can change the state before the wait is over."""
     limit = decision.source
     counts_rejections = isinstance(limit.algorithm, RejectionCountingLog)
-    return not (limit.statuses is not None or limit.quota.concurrent or counts_rejections or decision.local)
+    return not (limit.statuses is not None or limit.quota.concurrent or counts_rejections)
 
 
 class LastDecision(NamedTuple):
