@@ -67,9 +67,9 @@ def test_a_ban_holds_without_the_store(by_hand: int | None, looks: int) -> None:
 
 def test_rejections_without_the_store_start_a_ban_of_the_process(clock: ManualClock, shared: SharedStore) -> None:
     limiter = Limiter([rule_of()], shared, clock)
-    limiter.hit(WHO)
+    assert [limiter.hit(WHO).allowed for _ in range(2)] == [True, False]
     shared.down = True
-    limiter.hit(WHO)
+    assert not limiter.hit(WHO).banned
     assert limiter.hit(WHO).retry_after == 3600
     assert limiter.hit(WHO).banned
 

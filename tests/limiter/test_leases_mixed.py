@@ -69,17 +69,19 @@ def test_a_share_is_not_taken_by_a_rejected_request(way: Any) -> None:
     assert rest(limiter)["ip"] == 938
 
 
-def test_a_rejected_share_is_followed_by_the_hits_themselves(way: Any) -> None:
+@each("rules", [LEASED, LEASED[::-1]])
+def test_a_rejected_share_is_followed_by_the_hits_themselves(way: Any, rules: list[Rule]) -> None:
     """Too little is left for a share. The second call decides by the costs of the request."""
-    limiter, store = setup(*LEASED)
-    other = limiter_of(store, *LEASED)
+    limiter, store = setup(*rules)
+    other = limiter_of(store, *rules)
     other.hit(WHO, cost=59)
     other.hit({"ip": "198.51.100.1"}, cost=330)
     way(limiter).hit({**WHO, "path": "/another"})
     before = store.calls
     verdict = way(limiter).hit(WHO)
     assert store.calls == before + 2
-    assert [(each.allowed, each.remaining) for each in verdict.decisions] == [(True, 939), (True, 9), (True, 0)]
+    left = {each.rule: each.remaining for each in verdict.decisions if each.allowed}
+    assert left == {"ip": 939, "all": 9, "endpoint": 0}
     verdict = way(limiter).hit(WHO)
     assert [each.rule for each in verdict.rejected_by] == ["endpoint"]
 

@@ -8,10 +8,7 @@ from reference_base import Entry
 from tables import each
 from traces import SPECS, Shape, costs, pauses, result_of, shapes, starts
 
-from ratelimit_mw import Quota
-from ratelimit_mw.algorithms import build_limit
-from ratelimit_mw.decision import Charge, Correction, Hit
-from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.decision import Charge
 
 
 @each("kind", SPECS)
@@ -66,12 +63,3 @@ def test_a_queue_above_one_per_microsecond_refunds_nothing() -> None:
     queue = Shape("leaky-bucket-queue", 7000, 3000).build()
     state, decision = queue.decide(None, 0, 5)
     assert queue.refund(state, 0, Charge(decision.at_us, 5, decision.delay_us), 5) is state
-
-
-@each("kind", SPECS)
-def test_the_refund_of_a_decision_undoes_its_hit(kind: str) -> None:
-    """A store that has consumed too much builds the correction from the decision alone."""
-    store, limit = MemoryStore(), build_limit("api", 0, Quota.parse("3/minute"), SPECS[kind])
-    (decision,) = store.apply([Hit(limit, limit.prefix, 2)], 5)
-    assert store.correct([Correction.refund(decision)], 5) == [5]
-    assert store.apply([Hit(limit, limit.prefix, 0)], 5)[0].remaining == 3

@@ -138,6 +138,7 @@ def test_reset_refund_and_settle_clear_the_key(way: Any, free: Callable[[Any, Ve
     [
         ({"algorithm": COUNTING}, 1, {}),
         ({"count_when": {"status": 401}}, 1, {}),
+        ({"limits": "1 concurrent"}, 1, {}),
         ({"mode": "shadow"}, 1, {}),
         ({}, 2, {}),
         ({}, 1, {"settings": Settings(rejection_cache=0)}),
@@ -145,9 +146,9 @@ def test_reset_refund_and_settle_clear_the_key(way: Any, free: Callable[[Any, Ve
     ],
 )
 def test_some_rejections_are_never_cached(rule: Any, cost: int, options: Any) -> None:
-    """Rules that count rejections or outcomes, shadow rules, costs beyond the limit, no cache, and a given clock."""
+    """Rules that count rejections or outcomes, slots, shadow rules, too high costs, no cache, a given clock."""
     store = SharedStore()
-    limiter = Limiter([Rule(name="api", limits="1/hour", **rule)], store, **options)
+    limiter = Limiter([Rule(name="api", **{"limits": "1/hour", **rule})], store, **options)
     for _ in range(4):
         limiter.hit(WHO, cost)
     assert store.calls == 4

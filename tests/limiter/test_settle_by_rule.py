@@ -249,6 +249,13 @@ def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture, s
     assert [each for each in caplog.messages if each.startswith("rule tokens")] == [message] * 2
 
 
+def test_a_reset_of_another_client_keeps_the_cost_of_a_request(limiter: Limiter) -> None:
+    verdict = limiter.hit(WHO)
+    limiter.settlement.forget_key(verdict, "tokens", {"user": "bob"}, limiter.rules)
+    limiter.settle(verdict, 150, "tokens")
+    assert left(limiter)[2:] == [850, 4850]
+
+
 def test_a_rule_that_a_reload_has_removed_is_reset(tmp_path: Path) -> None:
     """The count is forgotten, should the rule come back."""
     file = tmp_path / "ratelimit.json"

@@ -21,6 +21,7 @@ from override_stores import (
     set_elsewhere,
 )
 from servers import wait_for
+from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.limiter.followers import files
@@ -96,6 +97,20 @@ def test_a_busy_worker_looks_before_the_interval_ends_and_does_not_wait(later: L
     may_end.set()
     wait_for(lambda: limits(worker) == ["7/minute"], "the look in the background")
     assert recording.reads == reads + 1
+
+
+def test_a_busy_event_loop_looks_in_a_task_each_time(later: Later, recording: Recording) -> None:
+    worker = limiter_of(store=recording, reload_interval="1h")
+
+    async def scenario() -> None:
+        await worker.ahit(ACME)
+        for intervals, changed in ((0.8, "7/minute"), (1.6, "8/minute")):
+            set_elsewhere(recording, changed)
+            later.passed = intervals * SECONDS
+            while limits_of(await worker.ahit(ACME)) != [changed]:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_an_idle_worker_does_not_wait_for_a_store_that_is_known_to_be_away(later: Later, recording: Recording) -> None:
@@ -189,7 +204,7 @@ def test_a_look_at_an_unchanged_file_starts_no_thread(
 
 
 def test_what_never_changes_is_not_watched(recording: Recording) -> None:
-    """Rules of your code, and limits that are off."""
-    assert Limiter([API]).reloads.watch is None
+    """Rules of your code, a store without records, and limits that are off."""
+    assert Limiter([API]).reloads.watch is Limiter([API], SharedStore()).reloads.watch is None
     limiter_of(store=recording, enabled=False).hit(ACME)
     assert recording.starts == 0

@@ -80,15 +80,14 @@ def test_the_outcome_of_each_rule_is_counted() -> None:
 
 
 def test_the_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Further rules share one series for each outcome."""
+    """Further rules share one series for each outcome, even when another limiter counts the same."""
     monkeypatch.setattr(readers, "MAX_SERIES", 2)
     table = OutcomeReader()
-    rate = Limiter(
-        [Rule(name=f"rule{i}", limits="9/minute", match={"path": f"/{i}"}) for i in range(9)], observers=[table]
-    )
-    for i in range(9):
-        rate.hit({**ANN, "path": f"/{i}"})
-    assert {labels[0]: number for labels, number in table.totals().items()} == {"rule0": 1, "rule1": 1, "other": 7}
+    rules = [Rule(name=f"rule{i}", limits="9/minute", match={"path": f"/{i}"}) for i in range(9)]
+    for rate in Limiter(rules, observers=[table]), Limiter(rules, observers=[table]):
+        for i in range(9):
+            rate.hit({**ANN, "path": f"/{i}"})
+    assert {labels[0]: number for labels, number in table.totals().items()} == {"rule0": 2, "rule1": 2, "other": 14}
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
