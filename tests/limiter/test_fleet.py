@@ -65,17 +65,6 @@ def test_processes_learn_their_number_from_the_store(url: str, way: Any) -> None
         way(limiter).close()
 
 
-def test_five_processes_share_a_limit_while_the_store_is_away() -> None:
-    """Together they allow the limit, plus at most one for each of them."""
-    for limits, allowed in ("10/hour", 10), ("11/hour", 15), ("3/hour", 5):
-        store = SharedStore()
-        limiters = [process(store, limits) for _ in range(5)]
-        for i, limiter in enumerate(limiters * 2):
-            limiter.hit({"ip": f"192.0.2.{100 + i}"})
-        store.down = True
-        assert sum(limiter.hit(WHO).allowed for limiter in limiters for _ in range(20)) == allowed
-
-
 class WatchedStore(SharedStore):
     """A store that notes the hits of each call, and has no slots if it ``lacks_slots``."""
 
