@@ -159,6 +159,7 @@ class Environment:
                 self._name,
                 url_of("how-to/operate/log-messages#lmdb-unclean"),
             )
+        self._write_mark(b"", self._folder)  # or the next start, if this one fails now, would replace the old file
 
     def _read_mark(self) -> bytes:
         return os.pread(self.lock.fd, 200, 0)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from folders import SUPPORT
 from lmdb_kit import FORK, hit, limit_of, mark_of, open_at, start
@@ -32,17 +33,33 @@ def test_mark_is_set_before_the_first_write_and_cleared_after_the_last(store: Lm
 
 
 @pytest.mark.parametrize("text", ["another-boot", "a"])
-def test_counts_start_at_zero_after_an_unclean_stop(path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that may be damaged is not read. It is set aside with one warning, even when the mark was cut short."""
+def test_counts_start_at_zero_after_an_unclean_stop(
+    path: Path, text: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that may be damaged is not read. It is set aside with one warning, even when the mark was cut short.
+
+    Nothing replaces it, even when the disk is full.
+    """
     store = open_at(path)
     hit(store, limit_of("2/300 days"), cost=2)
     store.close()
     (path / "ratelimit_mw.lock").write_text(text)
+    old = (path / "data.mdb").read_bytes()
+
+    def fill_disk(path: str, **_: Any) -> None:
+        (Path(path) / "data.mdb").touch()
+        raise lmdb.DiskError
+
+    with monkeypatch.context() as full:
+        full.setattr(lmdb, "open", fill_disk)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="DiskError"):
+                hit(store, limit_of())
     for _ in range(2):
         assert hit(store, limit_of("2/300 days")).allowed
         assert mark_of(path) == boot_id()
         store.close()
-    assert (path / "data.mdb.unclean").exists()
+    assert (path / "data.mdb.unclean").read_bytes() == old
     (warning,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
     assert "was open when the machine stopped" in warning.getMessage()
 
