@@ -141,7 +141,7 @@ class _KeySearch:
     def _is_wanted(self, key: str) -> bool:
         name = rule_of(key)
         if (rule := self._listed.get(name)) is None:
-            if name not in self._limiter.rules.by_name:
+            if name and name not in self._limiter.rules.by_name:
                 self._others[name] = None
             return False
         features, client = self._features, key[len(prefix_of(key)) :]
