@@ -31,7 +31,7 @@ class RulesHere:
     def __init__(self, every: RuleSet, has_routes: bool, knows: Callable[[str], bool] | None = None) -> None:
         self.rules = every if knows is None else every.without_amendments()
         all_rules = self.rules.rules
-        foreign = {rule for rule in all_rules if knows is not None and not all(map(knows, rule.source.parts))}
+        foreign = {rule for rule in all_rules if knows is not None and not _is_known(rule, knows)}
         # Your code passes the features of a rule that only it decides.
         named = [rule for rule in all_rules if rule.source.matches.is_only_named]
         decided = [rule for rule in all_rules if rule not in foreign and rule not in named]
@@ -73,6 +73,11 @@ def requires_user(rule: CompiledRule) -> bool:
     """Return whether a rule never applies without a user. A key such as "user|ip" has another part instead of it."""
     matched = ((name,) for name, _ in rule.source.matches.features)
     return any({"user"} == {part.feature for part in parts} for parts in (*rule.source.entries, *matched))
+
+
+def _is_known(rule: CompiledRule, knows: Callable[[str], bool]) -> bool:
+    """Return whether a middleware without the routes can decide a rule. It reads nothing for rules of views."""
+    return not rule.source.matches.views and all(map(knows, rule.source.parts))
 
 
 def _options_of(rule: CompiledRule) -> Mapping[Part, str]:

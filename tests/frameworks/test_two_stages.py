@@ -212,9 +212,11 @@ def test_headers_and_lists_of_both(site: Build) -> None:
 
 def test_rules_of_routes_without_an_inner_middleware_are_errors() -> None:
     """Only a middleware with ``before_user`` leaves them to another one."""
-    limiter = Limiter.from_settings({"rules": [{"limits": "1/minute", "match": {"view": "login"}}]})
+    rule = {"limits": "1/minute", "key": "form:email", "match": {"view": "login"}}
+    limiter = Limiter.from_settings({"rules": [rule]})
     expect_error("have no names", wsgi.RateLimitMiddleware, lambda *_: [], limiter=limiter)
-    assert wsgi.RateLimitMiddleware(lambda *_: [], limiter=limiter, before_user=True)
+    outer = wsgi.RateLimitMiddleware(lambda *_: [], limiter=limiter, before_user=True)
+    assert outer.http_limiter.in_force.decides_at_once  # it reads no body for a rule that it leaves to another one
 
 
 def test_an_extension_of_flask_may_come_after_the_outer_middleware() -> None:
