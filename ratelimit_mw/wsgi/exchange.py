@@ -229,7 +229,8 @@ class ResponseBody:
                 self._body = self._admission.respond(self._start)
                 self._next, self._closed = iter(self._body).__next__, False
                 return next(self)
-            if not (self._has_begun or isinstance(error, StopIteration)):
+            # Django may send a stream over ASGI, after the start with its status.
+            if not (self._has_begun or isinstance(error, StopIteration) or "type" in self._admission.native):
                 self._admission.status = _ERROR
             self._end()  # not every server closes an iterable that it has read to its end
             raise
