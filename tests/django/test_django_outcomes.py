@@ -275,10 +275,8 @@ def test_a_stream_that_never_starts_releases_its_slot() -> None:
 @each(("serve", "charged"), [(by_wsgi, 1), (by_asgi, 0)])
 def test_a_stream_that_fails_at_once_is_an_error_where_nothing_is_sent(serve: Any, charged: int) -> None:
     limiter = one_rule(["5/minute", "1 concurrent"], count_when={"status": 500})
-    with (
-        project(limiter, path("", lambda request: StreamingHttpResponse(map(int, "a")))),
-        pytest.raises(ValueError, match="invalid literal"),
-    ):
+    view = path("", lambda request: StreamingHttpResponse(map(int, "a")))
+    with project(limiter, view), pytest.raises(ValueError, match="invalid literal"):
         serve()
     assert limiter.peek({"ip": CLIENT}, cost=0).decisions[0].remaining == 5 - charged
 

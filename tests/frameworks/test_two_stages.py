@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from tables import each, expect_error
 
-from ratelimit_mw import Limiter, wsgi
+from ratelimit_mw import Limiter, Rule, wsgi
 from ratelimit_mw import flask as of_flask
 from ratelimit_mw import starlette as of_starlette
 from ratelimit_mw.testing import ManualClock
@@ -212,8 +212,7 @@ def test_headers_and_lists_of_both(site: Build) -> None:
 
 def test_rules_of_routes_without_an_inner_middleware_are_errors() -> None:
     """Only a middleware with ``before_user`` leaves them to another one."""
-    rule = {"limits": "1/minute", "key": "form:email", "match": {"view": "login"}}
-    limiter = Limiter.from_settings({"rules": [rule]})
+    limiter = Limiter([Rule(limits="1/minute", key="form:email", match={"view": "login"})])
     expect_error("have no names", wsgi.RateLimitMiddleware, lambda *_: [], limiter=limiter)
     outer = wsgi.RateLimitMiddleware(lambda *_: [], limiter=limiter, before_user=True)
     assert outer.http_limiter.in_force.decides_at_once  # it reads no body for a rule that it leaves to another one
