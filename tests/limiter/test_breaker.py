@@ -1,5 +1,7 @@
 """The circuit breaker: it opens after failures in a row, and probes at growing intervals, one caller at a time."""
 
+import pytest
+
 from ratelimit_mw.limiter.remote.breaker import Breaker
 
 SECOND = 1_000_000
@@ -43,6 +45,15 @@ def test_the_breakers_of_a_fleet_probe_at_different_moments() -> None:
         breaker = open_breaker()
         first_probes.add(next(now for now in range(0, SECOND, 500) if breaker.takes_probe(now)))
     assert len(first_probes) > 10
+
+
+def test_recover_logs_once_how_long_the_breaker_was_open(caplog: pytest.LogCaptureFixture) -> None:
+    """No probe is granted while the breaker is closed."""
+    breaker = open_breaker(at=5 * SECOND)
+    for now in (7, 8):
+        breaker.recover(now * SECOND)
+    assert caplog.messages == ["store redis://cache:6379/0 reachable again after 2.0 s"]
+    assert not breaker.takes_probe(100 * SECOND)
 
 
 def test_calls_that_fail_together_count_as_one_failure() -> None:

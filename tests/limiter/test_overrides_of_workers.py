@@ -15,9 +15,10 @@ from ban_kit import BAN
 from override_stores import ACME, OTHER, Recording, learns, limiter_of, limits, set_elsewhere
 from own_time import hurried
 from servers import HOST, Server, redis_running
+from shared_store import SharedStore
 from tables import each, expect_error
 
-from ratelimit_mw import Limiter, Rule, StateError, StoreError
+from ratelimit_mw import ConfigError, Limiter, Rule, StateError, StoreError
 from ratelimit_mw.rules.overrides import ClientOverride, dump_overrides, load_overrides
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.stores.bytecall import Write
@@ -88,6 +89,13 @@ def test_limiters_with_one_store_object_learn_at_once() -> None:
     assert limits(second) == ["7/minute"]
     assert limits(limiter_of(store=store)) == ["7/minute"]
     assert limits(limiter_of()) == ["100/minute"]
+
+
+def test_a_store_without_records_is_not_asked() -> None:
+    limiter = limiter_of(store=SharedStore())
+    assert limiter.reloads.watch is None
+    with pytest.raises(ConfigError, match="keeps no records"):
+        limiter.clients.override("api", ACME, "7/minute")
 
 
 def test_a_change_that_fails_at_the_store_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
