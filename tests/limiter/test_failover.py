@@ -126,6 +126,16 @@ def test_a_local_hit_is_refunded_locally(way: Any, shared: SharedStore) -> None:
     assert way(mine).hit(WHO)
 
 
+def test_a_refund_during_an_outage_raises_nothing(way: Any, shared: SharedStore) -> None:
+    """When the store fails after the hit, the cost stays consumed."""
+    mine = limiter(shared, [rule("local", "1/minute")])
+    verdict = mine.hit(WHO)
+    shared.down = True
+    way(mine).refund(verdict)
+    shared.down = False
+    assert not mine.hit(WHO)
+
+
 @each("cost", [0, 3])
 def test_a_correction_without_a_reply_is_not_sent_again(way: Any, cost: int) -> None:
     """The store may have made it, and would make it twice."""

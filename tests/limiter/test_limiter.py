@@ -10,7 +10,7 @@ import redis.asyncio
 from limiter_ways import ANN, left, limiter, rule
 from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule, Verdict, load_settings
+from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule, Settings, Verdict, load_settings
 from ratelimit_mw.decision import Limit
 from ratelimit_mw.errors import RateLimitError
 from ratelimit_mw.rules.decorators import make_mark
@@ -274,6 +274,15 @@ def test_a_cost_above_a_limit_is_an_error_at_the_start(options: dict[str, Any]) 
     expect_error(message, Limiter, [Rule(**options)])
     mark = make_mark(options.pop("limits"), options, "views.r")  # type: ignore[arg-type]
     expect_error(message, Limiter([]).reloads.adopt, [mark])
+
+
+def test_a_limiter_can_be_closed_twice(way: Any) -> None:
+    """The second close changes nothing, and the settings can still be read."""
+    rate = Limiter.from_settings(Settings(limits="3/minute"))
+    for _ in range(2):
+        way(rate).close()
+    assert rate.settings.store == "memory://"
+    assert not rate.waits
 
 
 def test_a_clock_that_reads_0_is_the_time_of_a_missing_key() -> None:

@@ -1,6 +1,7 @@
 """Refund and settle through the limiter: once, in parts, late, and never more than was consumed."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -194,4 +195,14 @@ async def test_concurrent_settlements_settle_once(kind: str) -> None:
     assert desk.left() == 1
     await asyncio.gather(rate.arefund(verdict), rate.asettle(verdict, 1), rate.arefund(verdict))
     await rate.arefund(verdict)
+    assert desk.left() == 5
+
+
+def test_concurrent_threads_refund_once() -> None:
+    """Eight threads refund the same verdicts."""
+    desk = Desk("fixed-window")
+    verdicts = [desk.hit() for _ in range(10)]
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(8):
+            threads.submit(lambda: [desk.limiter.refund(verdict) for verdict in verdicts[5:]])
     assert desk.left() == 5

@@ -153,6 +153,17 @@ def test_the_sdk_exports_when_a_limiter_is_closed(
     assert (flush.call_count, caplog.text) == (1, "")
 
 
+def test_a_limiter_that_is_gone_is_forgotten() -> None:
+    """Its numbers stay."""
+    table = OutcomeReader()
+    for _ in range(3):
+        use(table)
+    gc.collect()
+    for _ in range(2):
+        assert sum(table.totals().values()) == 21
+        assert list(table.limiters) == []
+
+
 def test_annotate_adds_attributes_to_the_span() -> None:
     rate = Limiter(RULES, clock=ManualClock(1_000_000.0), observers=[annotate])
     rate.hit(ANN)  # without a span

@@ -168,6 +168,16 @@ async def test_work_that_others_wait_for_goes_on(clock: LoopClock, hands: Hands)
         await clock.within(asyncio.to_thread(lambda: 1 // 0), clock.now + 60)
 
 
+@on_a_loop
+async def test_cancelling_from_outside_stays_a_cancellation(clock: LoopClock, hands: Hands) -> None:
+    """The client disconnected before the deadline."""
+    task = asyncio.create_task(clock.within(asyncio.sleep(60), 60))
+    await passes(hands, TURN)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def test_error_of_a_thread_after_its_deadline_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """An outage would log each connection that fails late."""
 

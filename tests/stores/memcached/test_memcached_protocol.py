@@ -98,6 +98,14 @@ def test_any_two_keys_have_different_legal_names(one: str, other: str) -> None:
     assert one == other or not set(mine) & set(its)
 
 
+def test_a_key_that_looks_like_the_hash_of_another_has_its_own_name() -> None:
+    """A client that sends the name of a long key gets a name of its own."""
+    names = KeyNames("rl:")
+    hashed = names.state(names.token("x" * 300)).decode()
+    for text in (hashed, hashed.removeprefix("rl:"), hashed.removeprefix("rl:#")):
+        assert names.state(names.token(text)) != hashed.encode()
+
+
 def test_an_expiry_is_whole_seconds_plus_two() -> None:
     """Rounded up, plus two seconds for the server's clock, which ticks once a second, and late where it is busy."""
     times = (0, 1, SECOND, SECOND + 1, 60 * SECOND, 30 * DAY - 2 * SECOND)

@@ -89,6 +89,16 @@ def test_the_bound_holds_under_threads() -> None:
 # -- the bound ---------------------------------------------------------------------------------------------
 
 
+def test_no_thread_is_started() -> None:
+    """Construction, use and expiry of the store start no thread."""
+    before = set(threading.enumerate())
+    rate = limiter()
+    for i in range(100):
+        hit(rate, f"{i}")
+        clock_of(rate).advance(40)
+    assert set(threading.enumerate()) <= before, "a thread of an earlier test may end meanwhile"
+
+
 def test_a_flood_changes_no_client() -> None:
     """A rejected client stays rejected, also one that was new to a full store, and another keeps its own state."""
     rate = limiter("3/hour", max_keys=1000)

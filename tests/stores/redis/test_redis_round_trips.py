@@ -50,6 +50,15 @@ async def test_many_requests_share_few_calls(store: RedisStore, server: redis.Re
 
 
 @on_a_loop()
+async def test_requests_that_share_a_call_are_decided_one_after_another(store: RedisStore, server: redis.Redis) -> None:
+    """Of 100 at the same time the first 10 pass, in their order; those rejected leave their other limits alone."""
+    narrow, wide = limit_of("10/hour", "gcra"), limit_of("1000/hour", "gcra")
+    found = await asyncio.gather(*(store.aapply([hit(wide), hit(narrow)]) for _ in range(100)))
+    assert [decisions[1].allowed for decisions in found] == [True] * 10 + [False] * 90
+    assert {decisions[0].remaining for decisions in found[10:]} == {990}
+
+
+@on_a_loop()
 async def test_a_bad_key_fails_only_its_own_request(store: RedisStore, server: redis.Redis) -> None:
     """A key that holds something else fails the one request that needs it, not those in the same call."""
     limit = limit_of("5/hour", "gcra")
