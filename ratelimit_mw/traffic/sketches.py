@@ -98,7 +98,13 @@ def _estimate(registers: Collection[int]) -> float:
 
 
 def _sigma(x: float) -> float:
-    """Return x + x**2 + 2 x**4 + 4 x**8 + ..., for the share of registers without a name."""
+    """Return x + x**2 + 2 x**4 + 4 x**8 + ..., for the share of registers without a name.
+
+    >>> _sigma(1.0)
+    inf
+    """
+    if x == 1:  # the registers of a damaged sketch may all be empty
+        return math.inf
     total, weight, before = x, 1, -1.0
     while total != before:
         x, before = x * x, total
