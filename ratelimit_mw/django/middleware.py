@@ -205,7 +205,9 @@ def watch(response: Any, admission: DjangoAdmission) -> None:
     if response.is_async:
         response.streaming_content = _awatch_stream(response._iterator, admission, status)
     elif getattr(response, "file_to_stream", None) is None:  # servers send and close files
-        response.streaming_content = ResponseBody(response._iterator, admission)
+        # Over ASGI Django sends the status before it reads the stream; WSGI servers send it with the first bytes.
+        error_status = status if "type" in admission.native else 500
+        response.streaming_content = ResponseBody(response._iterator, admission, error_status=error_status)
     response._resource_closers.append(lambda: admission.close(status))
     _watch_response(response, admission, status)
 

@@ -207,11 +207,19 @@ class ResponseBody:
     """The application's iterable, whose code runs in its request. That ends when the iterable is closed or fails.
 
     ``start`` starts the response to a rejection that this code raises before the response has started.
+    ``error_status`` is the status that a client gets where this code fails before its first bytes.
     """
 
-    def __init__(self, body: Iterable[Any], admission: Any, start: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        body: Iterable[Any],
+        admission: Any,
+        start: Callable[..., Any] | None = None,
+        error_status: int = _ERROR,
+    ) -> None:
         self._body = body
         self._start = start
+        self._error_status = error_status
         self._next = iter(body).__next__
         self._admission = admission
         self._has_begun = self._closed = False
@@ -229,9 +237,8 @@ class ResponseBody:
                 self._body = self._admission.respond(self._start)
                 self._next, self._closed = iter(self._body).__next__, False
                 return next(self)
-            # Django may send a stream over ASGI, after the start with its status.
-            if not (self._has_begun or isinstance(error, StopIteration) or "type" in self._admission.native):
-                self._admission.status = _ERROR
+            if not (self._has_begun or isinstance(error, StopIteration)):
+                self._admission.status = self._error_status
             self._end()  # not every server closes an iterable that it has read to its end
             raise
         if part and not self._has_begun:
