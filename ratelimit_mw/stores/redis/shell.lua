@@ -60,9 +60,9 @@ local function add_decision(remaining, retry, reset, at, delay)
   length = length + 5
 end
 
--- The error of an operation, as it is replied.
+-- The error of an operation, as it is replied. Redis 6.2 puts a place in the script before it.
 local function failure(problem)
-  problem = type(problem) == 'table' and problem.err or problem
+  problem = string.gsub(problem, '^@user_script: %d+: %-?', '')
   if problem == 'STATE' or string.find(problem, 'WRONGTYPE', 1, true) then return 'STATE ' .. current end
   return problem
 end
@@ -79,9 +79,7 @@ end
 
 if numbers[1] == HITS and numbers[HEAD] == 1 and not numbers[HEAD + 3] then
   local ok, result = pcall(apply_one, numbers[3] or time(), numbers[4], numbers[2])
-  if ok then return result end
-  result = failure(result)
-  return string.find(result, 'READONLY', 1, true) and redis.error_reply(result) or {result}
+  return ok and result or redis.error_reply(failure(result))
 end
 
 -- All hits at one instant, all or none: decide_all of verdict.py.

@@ -5,8 +5,9 @@ import time
 from typing import Any
 
 import pytest
+import redis
 from own_time import way_of
-from redis_handles import ALGORITHMS, NOW, limit_of, opened
+from redis_handles import ALGORITHMS, NOW, client, limit_of, opened
 from servers import Server
 
 from ratelimit_mw import Quota
@@ -14,7 +15,7 @@ from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.decision import Charge, Correction, Hit, Limit
 from ratelimit_mw.runtime.blocking import run_blocking
 from ratelimit_mw.stores.redis import call
-from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation, frame_of
+from ratelimit_mw.stores.redis.call import CORRECT, HIT, PEEK, Operation, frame_of, pack_operations
 from ratelimit_mw.testing.reference_store import ReferenceStore, values_of
 
 
@@ -83,6 +84,17 @@ def test_requests_of_several_days_share_a_call(redis_server: Server) -> None:
     requests = [Operation(HIT, [one], names([one]), 0, NOW + days * 86_400_000_000) for days in (0, 9, 9, 18)]
     with opened(redis_server) as store:
         assert [each[0].allowed for each in together(store, requests)] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_in_a_script_of_redis_6_keeps_its_code(redis_server: Server, count: int) -> None:
+    """Redis 6.2 puts a place in the script before it. By its code, the next call looks for another server."""
+    hits = [Hit(limit_of("9/hour"), key, 1) for key in "ab"[:count]]
+    script, (argument,) = pack_operations([Operation(HIT, hits, names(hits), 0, NOW)])
+    raising = "error('@user_script: 132: -READONLY You can\\'t write against a read only replica.', 0)"
+    redis_6 = f"local redis = {{error_reply = redis.error_reply, call = function() {raising} end}}\n"
+    with client(redis_server) as server, pytest.raises(redis.exceptions.ReadOnlyError):
+        server.eval(redis_6 + script.text.decode(), count, *names(hits), argument)
 
 
 def test_what_is_packed_once_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
