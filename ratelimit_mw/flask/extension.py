@@ -80,7 +80,9 @@ class RateLimiter:
         Raises:
             ConfigError: A decorator cannot work, or a setting names a rule that no decorator gives.
         """
-        hooks_of(app).routes.adopt()
+        routes = hooks_of(app).routes
+        routes.adopt()
+        routes.forget_marks()  # the first request reads them, as without a check
 
     @property
     def limiter(self) -> Limiter:

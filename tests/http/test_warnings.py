@@ -88,6 +88,7 @@ def test_a_rule_by_user_is_logged_where_nothing_provides_the_user(
         warnings.warn.cache_clear()
         for _ in range(2):
             with kind(settings, **options) as site:
+                site.start()
                 site.call()
         return len([message for message in log.messages if message.startswith(effect)])
 

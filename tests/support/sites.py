@@ -653,7 +653,7 @@ class FlaskSite(WSGISite):
         return app.wsgi_app
 
     def start(self) -> None:
-        self.flask.extensions["ratelimit_mw"].routes.adopt()
+        of_flask.RateLimiter().check(self.flask)
 
     def see(self, native: Any) -> Call:
         more = {"usage": Bound(of_flask.usage), "body": native.get_data}
