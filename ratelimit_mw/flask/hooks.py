@@ -266,10 +266,19 @@ class FlaskHooks:
     def _read_route(self, rule: Any) -> Route:
         """Read all routes, and return that of a rule that was not known: at the first request."""
         route = self.routes.route_of(rule)
+        self._prefer_handlers()
         warn_at_start(self.http_limiter)
         for text in self.notes():
             warn(text, "no-user")
         return route
+
+    def _prefer_handlers(self) -> None:
+        """Let a handler for ``RateLimitExceeded`` take rejections, before one for the status, which Flask prefers."""
+        for handlers in self._app.error_handler_spec.values():
+            handler = handlers[None].get(RateLimitExceeded, self.respond)
+            if handler != self.respond:
+                for status, error in _ERRORS.items():
+                    handlers[status][error] = handler
 
     def _admit(self, limits: HttpLimits, request: FlaskRequest, plan: Plan, verdict: Verdict) -> FlaskAdmission:
         environ = request.native

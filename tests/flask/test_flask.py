@@ -15,7 +15,7 @@ from shared_store import SharedStore
 from tables import each
 from werkzeug.exceptions import HTTPException
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
 from ratelimit_mw.flask import RateLimiter, check
 from ratelimit_mw.http.rejection import Rejection
 
@@ -123,13 +123,16 @@ def test_a_factory_adds_one_extension_to_several_applications() -> None:
         (503, Rule(name="api", limits="5/minute", on_store_error="deny"), "1.0 True"),
     ],
 )
-def test_an_error_handler_replaces_the_rejection(status: int, limits: Any, expected: str) -> None:
-    """It receives the verdict, and the response has the rate limit headers."""
+@each("kind", ["status", RateLimitExceeded])
+def test_an_error_handler_replaces_the_rejection(status: int, limits: Any, expected: str, kind: Any) -> None:
+    """It receives the verdict, and the response has the rate limit headers. That of the error precedes others."""
     store = SharedStore()
     store.down = True
     app = app_of(still(limits) if isinstance(limits, dict) else Limiter([limits], store))
+    app.register_error_handler(status, lambda error: ("any error", status))
     app.register_error_handler(
-        status, lambda error: (f"{error.verdict.retry_after} {error.verdict.unavailable}", status)
+        status if kind == "status" else kind,
+        lambda error: (f"{error.verdict.retry_after} {error.verdict.unavailable}", status),
     )
     responses = [ask(app) for _ in range(2)]
     assert [responses[-1].status_code, responses[-1].text] == [status, expected]
