@@ -188,10 +188,12 @@ def test_several_quotas_come_as_text_or_list_or_both() -> None:
         (["5/minute", "20"], "[1]: cannot parse quota '20'"),
         (["5/minute; x"], "[0]: cannot parse quota ' x'"),
         (["5/minute", 5], "[1]: expected AMOUNT/PERIOD"),
+        (["5/minute", ["20/hour"]], "[1]: expected AMOUNT/PERIOD"),
         (b"5/minute", "[0]: expected AMOUNT/PERIOD"),
         ([], "a rule needs at least one limit"),
         (None, "or a list of them; got None"),
         ("5/minute; 10/60s", "two limits have the period of '5/minute'"),
+        (["5/minute", "5/minute"], "two limits have the period of '5/minute'"),
         (["5 concurrent", "10 concurrent"], "two limits have the period of '5 concurrent'"),
     ],
 )

@@ -138,6 +138,7 @@ WRONG: list[tuple[object, str, str]] = [
     ("tiered-window", "5/0.000007s", "expected a precision that divides the period 0.000007s"),
     ("sliding-window-log", "10001/day", "its amount is at most 10,000; got 10001. Use tiered-window"),
     ("fixed-window", "5/minute burst 3", "the algorithm has no burst; got '5/minute burst 3'"),
+    ("sliding-window-counter", "5/minute burst 3", "the algorithm has no burst"),
     ("sliding-window-log", "5/minute burst 3", "or use token-bucket, leaky-bucket or gcra"),
 ]
 

@@ -52,6 +52,11 @@ def test_a_rejection_after_a_ban(state: tuple[int, ...], now: int, expected: tup
     assert BAN.charge(state, now, 1) == expected
 
 
+def test_bans_that_do_not_grow_are_forgotten_at_their_end() -> None:
+    flat = Ban(BanTerms(1, 10, 100, 1, 500))
+    assert flat.decide(flat.charge(None, 5, 1), 5, 1)[1].reset_us == 100
+
+
 @pytest.mark.parametrize(
     ("state", "at", "expected"),
     [

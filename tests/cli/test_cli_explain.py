@@ -112,6 +112,13 @@ def test_explain_shows_the_first_reason(settings: Write) -> None:
         assert explained(path, "GET", "/", *words, found_wrong=reason is not None)["a"].get("reason") == reason, more
 
 
+def test_explain_shows_the_limits_of_this_client(settings: Write) -> None:
+    request = ("GET", "https://www.example.com/v2/x", "--feature", "region=DE")
+    for who, limit in (("user=alice", "1000/minute"), ("user=bob --feature plan=pro", "500/minute")):
+        api = explained(settings(RULES), *request, "--feature", *who.split())["api"]
+        assert [each["limit"] for each in api["limits"]] == [limit]
+
+
 def test_explain_a_rule_that_rejects_missing_keys(settings: Write) -> None:
     """The rule applies, and the reason for the rejection is shown."""
     path = settings("[[rules]]\nname = 'a'\nkey = ['email', 'user']\nlimits = '5/s'\nwhen_missing = 'reject'")

@@ -12,6 +12,7 @@ from decision_service import ADMIN, API, BANNING, CHECK, CLIENT, MAIL, TOKEN, WI
 from tables import each, expect_error
 
 from ratelimit_mw import ConfigError, StoreError
+from ratelimit_mw.cli.serve.api import ROUTES
 from ratelimit_mw.cli.serve.app import DecisionService
 from ratelimit_mw.cli.serve.command import create_service
 
@@ -209,9 +210,10 @@ def test_a_wrong_request_of_an_admin_is_an_error() -> None:
 
 def test_the_token_opens_the_api() -> None:
     """The API needs it on this machine, too: behind a TCP proxy, each client looks like a program of this machine."""
+    assert {path for _, path, _ in (*ADMIN, CHECK)} == {*ROUTES} - {"/healthz", "/readyz"}
     for method, path, options in (*ADMIN, CHECK):
         for gateway in (None, "nginx"):
-            asked = Asked(BANNING, service={"gateway": gateway})
+            asked = Asked(BANNING, service={"gateway": gateway}, traffic_log="memory://", traffic_clients=True)
             asked.headers = {"x-ratelimit-admin": "yes"}
             for value in (None, "Bearer wrong", "Bearer", TOKEN, f"Basic {TOKEN}", "Bearer é"):
                 headers = [] if value is None else [(b"authorization", value.encode("latin-1"))]

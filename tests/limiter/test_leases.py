@@ -210,10 +210,10 @@ def test_a_reset_drops_the_lease() -> None:
     assert left(limiter) == 98
 
 
-@each("is_removed", [False, True])
-def test_a_share_that_arrives_after_its_life_is_returned(is_removed: bool) -> None:
-    """The request itself is allowed. Another request may have removed the lease meanwhile."""
-    (limiter,), store, clock = setup()
+@each(("meanwhile", "rest"), [(None, 98), (ANOTHER, 98), (WHO, 78)])
+def test_a_share_that_arrives_after_its_life_is_returned(meanwhile: Any, rest: int) -> None:
+    """The request itself is allowed. Another request may have removed the lease meanwhile, or taken the next one."""
+    (limiter,), store, clock = setup(lease="20%")
     limiter.hit(WHO)
     plain = store.apply
     with pytest.MonkeyPatch.context() as patch:
@@ -221,9 +221,9 @@ def test_a_share_that_arrives_after_its_life_is_returned(is_removed: bool) -> No
         def slow(*arguments: Any) -> Any:
             patch.undo()
             decisions = plain(*arguments)
-            clock.advance(3.5)
-            if is_removed:
-                limiter.hit(ANOTHER)
+            clock.advance(3)
+            if meanwhile:
+                limiter.hit(meanwhile)
             return decisions
 
         patch.setattr(store, "apply", slow)
@@ -231,7 +231,7 @@ def test_a_share_that_arrives_after_its_life_is_returned(is_removed: bool) -> No
     before = store.calls
     limiter.hit(THIRD)
     assert store.calls == before + 2
-    assert left(limiter) == 98
+    assert left(limiter) == rest
 
 
 @pytest.mark.slow

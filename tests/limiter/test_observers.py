@@ -182,6 +182,11 @@ def test_an_observer_that_hits_the_limiter_causes_no_event() -> None:
     assert len(events) == 1
 
 
+def test_an_argument_replaces_the_observers_of_the_settings() -> None:
+    named = settings(observers=["logging:warning"])
+    assert [Limiter(settings=named, observers=given).is_observed for given in (None, [])] == [True, False]
+
+
 def test_observers_survive_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They belong to the limiter. A change of them in the file needs a restart."""
     path, events = tmp_path / "ratelimit.toml", list[Event]()

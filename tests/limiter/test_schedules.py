@@ -113,6 +113,12 @@ def test_a_ban_lasts_beyond_its_range(any_url: str) -> None:
     limiter.close()
 
 
+def test_shadow_mode_shows_what_a_range_would_reject() -> None:
+    limiter, _ = limiter_of(inside="1/hour", mode="shadow")
+    verdicts = [limiter.hit(ANN) for _ in range(2)]
+    assert [(each.allowed, each.decisions[0].allowed) for each in verdicts] == [(True, True), (True, False)]
+
+
 def test_no_share_of_a_process_outlives_its_range(shared: SharedStore) -> None:
     """What a process has taken counts in the next range."""
     limiter, clock = limiter_of(shared, inside="100/hour", limits="1000/hour", consistency="leased")

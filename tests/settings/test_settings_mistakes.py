@@ -94,6 +94,7 @@ def test_every_other_mistake_names_its_place() -> None:
         ({"trusted_proxies": "10.0.0.0/8"}, "trusted_proxies: expected a list of text; got '10.0.0.0/8'"),
         ({"trusted_proxies": ["10.0.0.0/8", "x"]}, "trusted_proxies[1]: expected an IP address, a network such as"),
         ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies[0]: expected an IP address"),
+        ({"trusted_proxies": ["*"]}, "trusted_proxies[0]: expected an IP address"),
         ({"lists": {"deny": {"ip": [5]}}}, "lists.deny.ip: expected an IP address or a network such as"),
         ({"region_database": "x"}, "region_database: file not found: 'x"),
         (

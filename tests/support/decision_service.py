@@ -24,6 +24,8 @@ CLIENT = {"rule": "api", "features": {"ip": "192.0.2.7"}}
 BANNING = {**API, "ban": {"after": 10, "within": "10m", "for": "1h"}}
 ADMIN: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/v1/keys", {}),
+    ("GET", "/v1/report", {}),
+    ("GET", "/v1/top", {}),
     ("POST", "/v1/reset", {"json": CLIENT}),
     ("GET", "/v1/bans", {}),
     ("POST", "/v1/ban", {"json": CLIENT}),

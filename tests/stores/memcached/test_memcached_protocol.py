@@ -106,6 +106,11 @@ def test_a_key_that_looks_like_the_hash_of_another_has_its_own_name() -> None:
         assert names.state(names.token(text)) != hashed.encode()
 
 
+def test_a_common_key_can_be_read_in_the_server() -> None:
+    names, key = KeyNames("rl:"), "1|login|fixed-window|1m|ip=192.0.2.7"
+    assert names.state(names.token(key)) == f"rl::{key}".encode()
+
+
 def test_an_expiry_is_whole_seconds_plus_two() -> None:
     """Rounded up, plus two seconds for the server's clock, which ticks once a second, and late where it is busy."""
     times = (0, 1, SECOND, SECOND + 1, 60 * SECOND, 30 * DAY - 2 * SECOND)

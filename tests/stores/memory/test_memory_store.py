@@ -185,6 +185,8 @@ def test_reset_of_a_key_that_shares_a_state() -> None:
     rate.reset("r", {"user": "shared"})
     rate.reset("r", {"user": "never seen"})
     assert [hit(rate, user) for user in ("own", "shared", "shared")] == [False, True, False]
+    rate.reset("r", {"user": "own"})
+    assert not hit(rate, "shared"), "its cost stays when there is room for a state of its own"
 
 
 # -- limits that share keys --------------------------------------------------------------------------------
