@@ -25,6 +25,8 @@ def each_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def each_store(each_url: str) -> Iterator[Store]:
+def each_store(each_url: str, caplog: pytest.LogCaptureFixture) -> Iterator[Store]:
+    """The store. If a call fails, so does the test: the same decisions without the store would hide that."""
     with closing(open_store(each_url, PATIENT)) as opened:
         yield opened
+    assert [record.getMessage() for record in caplog.get_records("call")] == []

@@ -15,7 +15,7 @@ local LONGEST = 10^14
 local message = cmsgpack.unpack(ARGV[1])
 local limits, numbers = message[1], message[2]
 local cursor, keys_read = 1, 0
-local current = 0 -- the key of the running operation that is read
+local current = 1 -- the key of the running operation that is read
 local reply, length = {}, 0
 
 for _, limit in ipairs(limits) do
@@ -63,21 +63,20 @@ end
 -- The error of an operation, as it is replied. Redis 6.2 puts a place in the script before it.
 local function failure(problem)
   problem = string.gsub(problem, '^@user_script: %d+: %-?', '')
-  if problem == 'STATE' or string.find(problem, 'WRONGTYPE', 1, true) then return 'STATE ' .. current end
+  if problem == 'STATE' or string.find(problem, 'WRONGTYPE') then return 'STATE ' .. current end
   return problem
 end
 
 -- A lone hit needs no agreement of others, and none of the functions below.
 local function apply_one(now, min_ttl, consume)
   local limit, cost, key = limits[numbers[HEAD + 1]], numbers[HEAD + 2], KEYS[1]
-  current = 1
   local state = limit.read(limit, key)
   local kept, _, remaining, retry, reset, at, delay = limit:decide(state, now, cost)
   if consume and kept ~= state then limit.write(limit, key, kept, expires_at(reset, min_ttl)) end
   return {now, remaining, retry or -1, reset, at, delay or 0}
 end
 
-if numbers[1] == HITS and numbers[HEAD] == 1 and not numbers[HEAD + 3] then
+if numbers[1] == HITS and not numbers[HEAD + 3] then
   local ok, result = pcall(apply_one, numbers[3] or time(), numbers[4], numbers[2])
   return ok and result or redis.error_reply(failure(result))
 end
@@ -103,9 +102,8 @@ local function apply(count, now, min_ttl, consume)
     cursor = cursor + 2
   end
   for i, hit in ipairs(hits) do
-    current = i
     local limit, state, key = hit.limit, hit.state, hit.key
-    local ban, retry = bans and limit.rule and bans[limit.rule], hit[4]
+    local ban, retry = bans and bans[limit.rule], hit[4]
     if hit[2] and limit.is_ban and ban.counts then -- count_rejections of bans.py
       local kept = limit:charge(state, now, 1)
       ban.wait = select(4, limit:decide(kept, now, 1))
@@ -161,10 +159,7 @@ while numbers[cursor] do
   local ok, problem = pcall(run, unpack(numbers, first, first + HEAD - 1))
   if not ok then
     problem = failure(problem)
-    if string.find(problem, 'READONLY', 1, true) then return redis.error_reply(problem) end
-    for i = length, before + 1, -1 do
-      reply[i] = nil
-    end
+    if string.find(problem, 'READONLY') then return redis.error_reply(problem) end
     length = before + 1
     reply[length] = problem -- the error of this operation only
   end

@@ -15,7 +15,7 @@ from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.algorithms.fixed_window import CalendarWindow
 from ratelimit_mw.clock import wall_us
 from ratelimit_mw.decision import BanLimit, BanTerms, Charge, Correction, Decision, Hit
-from ratelimit_mw.errors import StoreError
+from ratelimit_mw.errors import StateError, StoreError
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED
 
@@ -80,9 +80,9 @@ def test_no_hit_rewrites_a_state_that_grows(store: RedisStore, server: redis.Red
 
 def test_every_key_expires_after_whatever_was_done(store: RedisStore, server: redis.Redis) -> None:
     """Hits, rejections, charges, refunds: each leaves an expiry that covers the reset; a day when time is given."""
-    for spec, now in itertools.product(ALGORITHMS, (None, NOW)):
+    limits = [limit_of("5 concurrent"), *(limit_of("5/day", spec) for spec in ALGORITHMS)]
+    for limit, now in itertools.product(limits, (None, NOW)):
         server.flushdb()
-        limit = limit_of("5/day", spec)
         one = hit(limit)
         look = one._replace(cost=0)
         (first,) = store.apply([one], now)
@@ -127,6 +127,10 @@ def test_what_is_given_back_whole_leaves_no_key(store: RedisStore, server: redis
     assert len(list(server.scan_iter())) == len(hits)
     store.correct([undo(one, when) for one, when in zip(hits, at, strict=True)], NOW)
     assert list(server.scan_iter()) == []
+    (slot,) = store.apply([hits[0]._replace(cost=2)], NOW)
+    for _ in range(2):  # the second knows nothing of the first, whose reply may have been lost
+        store.correct([Correction(slot.hit.limit, slot.hit.key, 1, Charge(slot.at_us, 2))], NOW)
+    assert list(server.scan_iter()) == []
 
 
 def test_states_are_readable(store: RedisStore, server: redis.Redis) -> None:
@@ -143,12 +147,21 @@ def test_states_are_readable(store: RedisStore, server: redis.Redis) -> None:
 
 
 def test_a_key_of_another_kind_is_an_error_of_its_own(store: RedisStore, server: redis.Redis) -> None:
-    """A list of another application under a key: ``StoreError``, no change, and no effect on other requests."""
-    compact, log = limit_of("5/hour", "gcra"), limit_of("5/hour", "sliding-window-log")
-    for limit in (compact, log):
-        server.lpush("rl:" + limit.prefix + "ip=192.0.2.7", "x")
-        with pytest.raises(StoreError, match="does not hold a state"):
-            store.apply([hit(limit)])
+    """A list of another application under a key: an error with this key, no change, no effect on other requests."""
+    compact, log, other = limit_of("5/hour", "gcra"), limit_of("5/hour", "sliding-window-log"), hit(limit_of("9/hour"))
+    for one in (hit(compact), hit(log)):
+        server.lpush("rl:" + one.key, "x")
+        for call, items in (
+            (store.apply, [other, one, other]),
+            (store.correct, [undo(each, NOW) for each in (other, one)]),
+        ):
+            with pytest.raises(StateError, match="does not hold a state") as error:
+                call(items, NOW)
+            assert error.value.keys == (one.key,)
+    for limit in (log, limit_of("5 concurrent")):
+        server.zadd("rl:" + limit.prefix + "ip=192.0.2.8", {"nonsense": 1})
+        with pytest.raises(StateError, match="does not hold a state"):
+            store.apply([hit(limit, "ip=192.0.2.8")])
     for limit in (compact, BanLimit(BanTerms(1, 1, 1, 1, 1), compact)):
         server.set("rl:" + limit.prefix + "ip=192.0.2.8", "nonsense")
         with pytest.raises(StoreError, match="does not hold a state"):
