@@ -59,9 +59,11 @@ class Overview:
             self._marks.setdefault(rule, []).append(mark)
         if any(view.is_static for _, view in views):
             self.exempt.append(f"{route.endpoint} from every rule without match.path and match.view")
-        for exempt in dict.fromkeys(_exemption(view) for _, view in views if view.exempt is not None):
-            methods = [method for method, view in views if _exemption(view) == exempt]
-            self.exempt.append(f"{route.describe(methods)} from {exempt}")
+        exempt = defaultdict[str, list[str]](list)
+        for method, view in views:
+            if view.exempt is not None:
+                exempt[_exemption(view)].append(method)
+        self.exempt += [f"{route.describe(methods)} from {rules}" for rules, methods in exempt.items()]
 
     def as_json(self, rule: CompiledRule) -> dict[str, Any]:
         """Return a rule for programs. Options that have no column of a table are there when the rule has them.
@@ -203,7 +205,7 @@ def algorithm_of(rule: CompiledRule) -> str:
 
 
 def _exemption(view: ViewMarks) -> str:
-    """Return the rules that a view is exempt from, in words."""
+    """Return the rules that an exempt view is exempt from, in words."""
     return ", ".join(view.exempt or ()) or ("every other rule" if view.inside else "every rule")
 
 

@@ -89,7 +89,8 @@ class Factory:
 """
 FLASK = """
 from flask import Flask
-from ratelimit_mw.flask import RateLimiter, limit
+from flask.views import MethodView
+from ratelimit_mw.flask import RateLimiter, exempt, limit
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from werkzeug.routing import Map, Rule
 
@@ -99,6 +100,13 @@ app.get("/items/<int:number>", endpoint="item")(limit("5/minute", name="item", k
 found = Flask("found")
 RateLimiter(found, {})
 found.get("/orders")(limit(lambda ip: "5/minute", name="orders", key="ip")(lambda: ""))
+class Note(MethodView):
+    decorators = [limit("5/minute", name="notes")]
+    get, put = exempt(lambda self: ""), exempt("notes")(lambda self: "")
+    post = limit("3/minute", name="added")(lambda self: "")
+by_method = Flask("by_method")
+RateLimiter(by_method, {})
+by_method.add_url_rule("/notes", view_func=Note.as_view("notes"))
 bare = Flask("bare")
 hosted = Flask("hosted", subdomain_matching=True)
 hosted.config["SERVER_NAME"] = "example.com"
@@ -263,6 +271,10 @@ def test_the_json_has_the_source_and_routes_of_each_rule() -> None:
     }
     assert (answer["exempt"], answer["required_features"]) == ([], {})
     assert (answer["problems"], result.exit_code) == ([], 0)
+    answer = json.loads(run("check", "--app", "flasks:by_method", "--json").stdout)  # a view for each method
+    found = {rule["name"]: rule["applies_to"] for rule in answer["rules"]}
+    assert found == {"notes": ["OPTIONS/POST /notes"], "added": ["POST /notes"]}
+    assert answer["exempt"][1:] == ["GET/HEAD /notes from every rule", "PUT /notes from notes"]
 
 
 @pytest.mark.slow
