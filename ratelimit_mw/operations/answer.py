@@ -169,7 +169,7 @@ def seconds_of(text: str) -> float:
 def span_text(seconds: float) -> str:
     """Return a duration in its two largest units without zeros, rounded up to whole seconds.
 
-    >>> span_text(0.2), span_text(61.0), span_text(90_000.0)
+    >>> span_text(0.2), span_text(61.0), span_text(90_061.0)
     ('1 s', '1 min 1 s', '1 d 1 h')
     """
     left = ceil(min(seconds, _MAX_SHOWN))

@@ -322,8 +322,9 @@ def test_an_access_log_is_imported(tmp_path: Path) -> None:
 def test_a_log_with_an_error_counts_nothing(tmp_path: Path) -> None:
     """A pipe is read as a whole before its requests are counted, as a file is. So is the URL."""
     url = f"sqlite:///{tmp_path}/log.db"
-    for lines, message in (("\n", "contains no request"), (line() * 3 + "x\n", "more than 1%")):
-        result = run("traffic", "import", url, "-", input=lines)
+    read = [("combined", "\n", "contains no request"), ("combined", line() * 3 + "x\n", "more than 1%")]
+    for name, lines, message in (*read, ("alb", line(), "not in the format alb")):
+        result = run("traffic", "import", url, "-", "--format", name, input=lines)
         assert (result.exit_code, message in result.stderr) == (1, True)
         assert not (tmp_path / "log.db").exists()
     assert run("traffic", "import", "nowhere://x", "-", input=line()).exit_code == 1

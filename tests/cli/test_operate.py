@@ -28,12 +28,12 @@ ANN = {"ip": "192.0.2.7", "email": "Ann@Example.com"}
 
 
 class Site:
-    """A settings file with a store, and an application that counts requests in it."""
+    """A settings file with a store, and an application that counts requests in it. Only that has the observers."""
 
     def __init__(self, folder: Path, store: str, *rules: dict[str, Any], **settings: Any) -> None:
-        options = {"store_timeout": "10s", "rejection_cache": 0, **settings}
+        options = {"store_timeout": "10s", "rejection_cache": 0, "observers": ["nowhere:count"], **settings}
         self.file = Files(folder).rules(*(rules or (LOGIN, PAGES, EVERYBODY, BANNING)), store=store, **options)
-        self.limiter = Limiter.from_settings(self.file)
+        self.limiter = Limiter.from_settings(self.file, observers=())
         self.limiter.start()
 
     def hit(self, path: str, times: int = 1, **features: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_client_is_banned_and_gets_other_limits(site: Site) -> None:
 
 def limits(file: Path, **features: Any) -> list[str]:
     """Return the limits of a request in a worker that starts now."""
-    limiter = Limiter.from_settings(file)
+    limiter = Limiter.from_settings(file, observers=())
     limiter.start()
     found = limiter.peek({"method": "GET", "path": "/pages", **features}, cost=0)
     limiter.close()

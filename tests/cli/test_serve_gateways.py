@@ -129,7 +129,7 @@ def test_a_request_that_no_browser_sends_is_a_400_of_the_client(
 
     Gunicorn and Daphne remove a prefix from the path, and other servers read `x_api_key` as `x-api-key`.
     """
-    rule = {**API, "key": ["header:x-api-key", "header:x-tenant-id"], "match": {"path": "/login"}}
+    rule = {**API, "key": ["header:x-api-key", "header:x-tenant-id", "cookie:x-other"], "match": {"path": "/login"}}
     asked = Asked(rule, exempt=["/**"], service=service)
     ask = asked.nginx if service is NGINX else asked.forward
     names = [(name, f"expected no header {name.lower()!r}") for name in INVALID_NAMES]
