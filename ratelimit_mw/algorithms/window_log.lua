@@ -1,5 +1,5 @@
 -- The twin of window_log.py. State: a series, which is a view of rows, oldest first: bucket, running total before it,
--- cost in it. The store of the rows provides size, row(i), up_to(bucket) and from(i); i counts from 0. A changed view
+-- cost in it. The store of the rows provides row(i), up_to(bucket) and from(i); i counts from 0. A changed view
 -- is without the rows before start, and has tail instead of the rows from cut on.
 
 local WRAP = 2^52 -- running totals start again from 0 here; only their differences matter
@@ -15,8 +15,7 @@ end
 
 -- A series without costs.
 function Series.empty(rows, bucket)
-  local size = rows and rows.size or 0
-  return series(rows, size, size, 0, bucket, 0)
+  return series(rows, 0, 0, 0, bucket, 0)
 end
 
 function Series:row(i)
@@ -44,9 +43,8 @@ function Series:added(bucket, cost)
   return series(self.rows, self.start, last + 1, self.base, bucket, total, last, {{bucket, before, already + cost}})
 end
 
--- The newest rows that together reach cost.
+-- The newest rows that together reach cost, of a series that exceeds it.
 function Series:newest(cost)
-  if self.sum <= cost then return self end
   local start = self:place(self.sum - cost + 1)
   local _, before = self:row(start)
   return series(self.rows, start, self.stop, before, self.open, self.total, self.cut, self.tail)
@@ -72,7 +70,7 @@ end
 -- The series with cost less in bucket. Later rows start with a lower total, so they are written again.
 function Series:without(bucket, cost)
   local cut = self.rows:up_to(bucket - 1)
-  local later = cut < self.stop and self.rows:from(cut) or {}
+  local later = self.rows:from(cut)
   if not later[1] or later[1][1] ~= bucket then return self end
   local held = later[1][3]
   local taken, tail = min(cost, held), {}
@@ -82,8 +80,7 @@ function Series:without(bucket, cost)
   end
   local stop = cut + #tail
   if stop == 0 then return nil end
-  local open = #tail > 0 and tail[#tail][1] or (self.rows:row(stop - 1))
-  return series(self.rows, 0, stop, 0, open, (self.total - taken) % WRAP, cut, tail)
+  return series(self.rows, 0, stop, 0, nil, (self.total - taken) % WRAP, cut, tail) -- it is read again to decide
 end
 
 local TieredWindow = {series = true}

@@ -13,7 +13,7 @@ from tables import expect_error
 from ratelimit_mw import ConfigError, Limiter, Rule, stores
 from ratelimit_mw.clock import SECOND, now_us
 from ratelimit_mw.errors import MissingExtraError
-from ratelimit_mw.stores import LmdbStore, MemcachedStore, MemoryStore, RedisStore, open_store
+from ratelimit_mw.stores import LmdbStore, MemcachedStore, MemoryStore, PostgresStore, RedisStore, open_store
 from ratelimit_mw.testing import ManualClock
 
 MISTAKES = {
@@ -143,6 +143,7 @@ def test_a_store_has_a_name_without_secrets() -> None:
         "<RedisStore redis://localhost:6379/0>": RedisStore(client=redis.Redis(password="secret")),
         "<MemcachedStore memcached://a:1,b>": MemcachedStore("memcached://u:secret@a:1,b"),
         "<MemcachedStore memcacheds://a:1,b>": open_store("memcacheds://u:secret@a:1,b"),
+        "<PostgresStore postgresql://db/shop>": PostgresStore("postgresql://app:secret@db/shop"),
         "<RedisStore redis+sentinel://h1,h2/main>": open_store("redis+sentinel://:secret@h1,h2/main"),
     }
     assert [repr(store) for store in names.values()] == list(names)

@@ -25,7 +25,7 @@ end
 local function stored(list)
   if #list == 0 then return nil end
   local bucket, before, cost = unpack(list[#list])
-  return series(setmetatable({list = list, size = #list}, Table), 0, #list, 0, bucket, (before + cost) % WRAP)
+  return series(setmetatable({list = list}, Table), 0, #list, 0, bucket, (before + cost) % WRAP)
 end
 
 local function from_entries(numbers, total)
@@ -48,10 +48,10 @@ end
 local Held = {} -- slots, in a table
 Held.__index = Held
 
-local function held(list, bound)
+local function held(list)
   if #list == 0 then return nil end
   table.sort(list, function(a, b) return a[1] < b[1] end)
-  return setmetatable({list = list, count = #list, total = total_of(list), bound = bound}, Held)
+  return setmetatable({list = list, count = #list, total = total_of(list)}, Held)
 end
 
 function Held:latest()
@@ -95,7 +95,7 @@ local function held_after(kept)
     if not gone[slot] then left[#left + 1] = slot end
   end
   assert(total_of(left) == kept.total)
-  return held(left, kept.bound)
+  return held(left)
 end
 
 local function after(kept)

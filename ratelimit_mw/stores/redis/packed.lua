@@ -16,7 +16,7 @@ function Packed.read(limit, key)
   if limit.fields then
     local a, b, c, d, e = string.match(text, PATTERNS[limit.fields])
     if not a then error('STATE', 0) end
-    return {tonumber(a), tonumber(b), tonumber(c), d and tonumber(d), e and tonumber(e)}
+    return {tonumber(a), tonumber(b), tonumber(c), tonumber(d), tonumber(e)}
   end
   if not string.find(text, '^%d+:%d+[:%d]*$') then error('STATE', 0) end
   local state = {}

@@ -320,7 +320,3 @@ GOOD: dict[str, Any] = {
 def test_a_url_has_the_parameters_of_libpq(url: str, parameters: dict[str, str]) -> None:
     """Servers in turn, a socket, and a login with escaped characters."""
     assert check_store_url(url)[1].parameters == {"application_name": "ratelimit_mw", **parameters}
-
-
-def test_a_store_has_no_password_in_its_name() -> None:
-    assert repr(PostgresStore("postgresql://app:secret@db/shop")) == "<PostgresStore postgresql://db/shop>"

@@ -181,6 +181,8 @@ def test_running_totals_start_again_before_they_grow_inexact(server: redis.Redis
     trace.decide(NOW + 11, 2)
     trace.refund(NOW + 12, Charge(NOW + 5, 4), 2)
     trace.decide(NOW + 13, 3)
-    trace.refund(NOW + 14, Charge(first.at_us, 2), 2)
+    trace.refund(NOW + 14, Charge(first.at_us, 2), 5)  # more than is there
+    trace.refund(NOW + 15, Charge(NOW + 20, 1), 1)  # of a clock that was ahead
+    trace.decide(NOW + 16, 1)
     trace.decide(NOW + 1_000_001, 5)
     assert differences(server, [trace]) == []

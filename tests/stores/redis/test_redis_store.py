@@ -147,26 +147,21 @@ def test_states_are_readable(store: RedisStore, server: redis.Redis) -> None:
 
 
 def test_a_key_of_another_kind_is_an_error_of_its_own(store: RedisStore, server: redis.Redis) -> None:
-    """A list of another application under a key: an error with this key, no change, no effect on other requests."""
+    """Values of another application: an error with their key, no change, and no effect on other requests."""
     compact, log, other = limit_of("5/hour", "gcra"), limit_of("5/hour", "sliding-window-log"), hit(limit_of("9/hour"))
-    for one in (hit(compact), hit(log)):
-        server.lpush("rl:" + one.key, "x")
-        for call, items in (
-            (store.apply, [other, one, other]),
-            (store.correct, [undo(each, NOW) for each in (other, one)]),
-        ):
+    for limit, *value in (
+        *[(limit, "LPUSH", "x") for limit in (compact, log)],
+        *[(limit, "SET", "nonsense") for limit in (compact, BanLimit(BanTerms(1, 1, 1, 1, 1), compact))],
+        *[(limit, "ZADD", 1, "nonsense") for limit in (log, limit_of("5 concurrent"))],
+    ):
+        one, changes = hit(limit), [undo(each, NOW) for each in (other, hit(limit))]
+        server.execute_command(value[0], f"rl:{one.key}", *value[1:])
+        for call, items in ((store.apply, [one]), (store.apply, [other, one, other]), (store.correct, changes)):
             with pytest.raises(StateError, match="does not hold a state") as error:
                 call(items, NOW)
             assert error.value.keys == (one.key,)
-    for limit in (log, limit_of("5 concurrent")):
-        server.zadd("rl:" + limit.prefix + "ip=192.0.2.8", {"nonsense": 1})
-        with pytest.raises(StateError, match="does not hold a state"):
-            store.apply([hit(limit, "ip=192.0.2.8")])
-    for limit in (compact, BanLimit(BanTerms(1, 1, 1, 1, 1), compact)):
-        server.set("rl:" + limit.prefix + "ip=192.0.2.8", "nonsense")
-        with pytest.raises(StoreError, match="does not hold a state"):
-            store.apply([hit(limit, "ip=192.0.2.8")])
-    assert store.apply([hit(compact, "ip=192.0.2.9")])[0].remaining == 4
+        server.delete(f"rl:{one.key}")
+    assert store.apply([other])[0].remaining == 8
 
 
 def test_an_hour_of_threads_needs_few_connections(own_server: Server, store: RedisStore, server: redis.Redis) -> None:
