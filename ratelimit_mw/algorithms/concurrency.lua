@@ -4,7 +4,7 @@
 
 local HINT = 1000000
 
-local Concurrency = {slots = true}
+local Concurrency = {}
 Concurrency.__index = Concurrency
 
 local function total_of(slots)
@@ -17,9 +17,8 @@ end
 
 -- The state without the slots that are gone, with one put in their place.
 local function changed(state, gone, put)
-  local count, total = state and state.count or 0, state and state.total or 0
-  if count == #gone and not put then return nil end
-  total = total - total_of(gone)
+  if not put and state.count == #gone then return nil end
+  local total = (state and state.total or 0) - total_of(gone)
   if put then total = total + put[3] end
   return {slots = state, gone = gone, put = put, total = total}
 end
@@ -57,7 +56,7 @@ function Concurrency:refund(state, now, consumed, cost)
   if not state then return nil end
   local gone = state:ended(now)
   local slot = state:find(consumed.at, consumed.cost)
-  if not slot or slot[2] <= now then return #gone > 0 and changed(state, gone, nil) or #gone == 0 and state or nil end
+  if not slot or slot[2] <= now then return changed(state, gone, nil) end
   gone[#gone + 1] = slot
   if cost == 0 then return changed(state, gone, {slot[1], now + self.lifetime, slot[3]}) end
   if slot[3] > cost then return changed(state, gone, {slot[1], slot[2], slot[3] - cost}) end

@@ -67,13 +67,9 @@ def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> No
     check_traces(server, random.Random(kind), partial(random_trace, kind))
 
 
-def test_random_leases_are_the_same_in_lua(server: redis.Redis) -> None:
-    """10,000 random steps of slots: taken, named, renewed, returned, expired, and a clock that goes back."""
+def test_random_leases_and_bans_are_the_same_in_lua(server: redis.Redis) -> None:
+    """10,000 random steps each, at each edge: slots that are named, renewed, returned, old; rejections taken back."""
     check_traces(server, random.Random("leases"), random_leases)
-
-
-def test_random_bans_are_the_same_in_lua(server: redis.Redis) -> None:
-    """10,000 random steps of bans: rejections that start them, are taken back, or are old, at each edge."""
     check_traces(server, random.Random("bans"), random_bans)
 
 
