@@ -126,18 +126,19 @@ def test_a_factory_adds_one_extension_to_several_applications() -> None:
 )
 @each("kind", ["status", RateLimitExceeded])
 def test_an_error_handler_replaces_the_rejection(status: int, limits: Any, expected: str, kind: Any) -> None:
-    """It receives the verdict, and the response has the rate limit headers. That of the error precedes others."""
+    """It receives an error of Werkzeug. Its response has the rate limit headers. That of the error precedes others."""
     store = SharedStore()
     store.down = True
     app = app_of(still(limits) if isinstance(limits, dict) else Limiter([limits], store))
     app.register_error_handler(status, lambda error: ("any error", status))
     app.register_error_handler(
         status if kind == "status" else kind,
-        lambda error: (f"{error.verdict.retry_after} {error.verdict.unavailable}", status),
+        lambda error: (f"{error.verdict.retry_after} {error.verdict.unavailable}", status, error.get_headers()),
     )
     responses = [ask(app) for _ in range(2)]
     assert [responses[-1].status_code, responses[-1].text] == [status, expected]
     assert status != 429 or responses[-1].headers["ratelimit"] == '"api";r=0;t=60'
+    assert responses[-1].headers.getlist("retry-after") == ([] if status == 403 else [expected.partition(".")[0]])
 
 
 def test_an_error_handler_of_a_blueprint_applies_there() -> None:
