@@ -104,6 +104,7 @@ class RateLimitMiddleware:
         host = request.host if rules.needs_host else ""
         plan = rules.plan(request.native["method"], path, host, request.to, request)
         if ADMISSION in scope or limits.before_user:
+            _forget_ended(scope)
             plan = undecided(plan, limits, scope, limits.before_user)
         admission: ASGIAdmission | None = None
         try:
@@ -117,7 +118,7 @@ class RateLimitMiddleware:
                     return
                 verdict = decided
             if is_http:
-                admission = ASGIAdmission(limits, request, plan, verdict, request.native, send)
+                admission = ASGIAdmission(limits, request, plan, verdict, scope, send)
             else:
                 admission = connection = WebSocketAdmission(limits, request, plan, verdict, scope, send)
                 receive = connection.open(receive)
@@ -125,7 +126,7 @@ class RateLimitMiddleware:
             if verdict.allowed:
                 if plan.may_delay and verdict.delay:
                     await asyncio.sleep(verdict.delay)
-                await self.app(admission.native, receive, admission.send)
+                await self.app(scope, receive, admission.send)
             else:
                 await admission.reject(receive)
         except BaseException as error:
@@ -136,7 +137,7 @@ class RateLimitMiddleware:
                 request.ahead.close()
             if admission is not None:
                 set_admission(before)
-                admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
+                admission.leave_scope()
         if due := admission.take_due():
             await admission.settle(due, admission.status or ERROR)
         elif limits.is_observed:
@@ -161,6 +162,13 @@ class RateLimitMiddleware:
         return send_in_time
 
 
+def _forget_ended(scope: Scope) -> None:
+    """Let middleware outside call the application again with the scope of a request that has ended."""
+    if ADMISSION in scope and scope[ADMISSION].has_ended:
+        del scope[ADMISSION]
+        scope.pop(BODY, None)
+
+
 async def _decide(
     limits: HttpLimits, plan: Plan, request: ASGIRequest, receive: Receive
 ) -> tuple[Verdict | None, Receive]:
@@ -171,7 +179,7 @@ async def _decide(
     if limits.reader.reads_bodies and not request.has_body and limits.reader.needs_body(plan):
         ahead = _read_ahead(limits, request, receive)
         receive = ahead.receive
-        request.native = {**request.native, BODY: await ahead.read()}
+        request.native[BODY] = await ahead.read()
     if not plan.waits:
         return await limits.adecide(plan, request), receive
     ahead = _read_ahead(limits, request, receive)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from asgi_checker import App, Receive, Scope, Send
 from calls import (
     OK,
@@ -15,7 +16,8 @@ from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, BaseUser, SimpleUser, UnauthenticatedUser
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import HTTPConnection
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from tables import each
@@ -72,6 +74,36 @@ def test_a_mounted_middleware_decides_once_with_the_full_path() -> None:
         middleware=[Middleware(RateLimitMiddleware, limiter=rate)],
     )
     assert statuses(both, 3, path="/sub/items") == [200, 200, 429]
+
+
+def test_middleware_outside_sees_the_route() -> None:
+    """It reads in its scope what the router adds, at the start of a response and after an error."""
+    seen: list[Any] = []
+
+    class Metrics(BaseHTTPMiddleware):
+        async def dispatch(self, request: Request, call_next: Any) -> Any:
+            try:
+                return await call_next(request)
+            finally:
+                seen.append((request.path_params, request.scope["endpoint"].__name__))
+
+    inner = [Route("/{name}", lambda request: PlainTextResponse()), Route("/a/b", min)]
+    twice = [Middleware(RateLimitMiddleware, limiter=limiter("9/minute"))] * 2
+    app = Starlette(routes=[Mount("/sub", routes=inner)], middleware=[Middleware(Metrics), *twice])
+    assert statuses(app, 1, path="/sub/a") == [200]
+    with pytest.raises(TypeError):
+        statuses(app, 1, path="/sub/a/b")
+    assert seen == [({"name": "a"}, "<lambda>"), ({}, "min")]
+
+
+def test_a_scope_that_comes_again_is_another_request() -> None:
+    """Middleware outside may try again: the request is read and decided again."""
+    app = RateLimitMiddleware(OK, limiter=limiter("1/minute", key=["json:a"]))
+    scope = http_scope(method="POST", headers=[(b"content-type", b"application/json")])
+    bodies = [b'{"a": %d}' % number for number in (1, 2, 1)]
+    sent = [send_bare(app, scope, [{"type": "http.request", "body": body}])[0] for body in bodies]
+    assert [start["status"] for start in sent] == [200, 200, 429]
+    assert all(b"ratelimit" in dict(start["headers"]) for start in sent)
 
 
 # -- method and path ---------------------------------------------------------------------------------------
