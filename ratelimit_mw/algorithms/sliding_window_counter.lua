@@ -36,10 +36,10 @@ function SlidingWindowCounter:fresh_at(start, at, previous, current)
   return previous > 0 and max(at, start + self:weighs_at_most(previous, 0)) or at
 end
 
--- The first time in a window at which the previous one, of count, weighs at most room.
+-- When in a window the previous one, of count, first weighs at most room, which is less.
 function SlidingWindowCounter:weighs_at_most(count, room)
   local parts = muldiv(room, self.period, count, self.period - 1)
-  return max(0, self.period - 1 - parts)
+  return self.period - 1 - parts
 end
 
 -- The state as of now, or as of its own time when that is later.

@@ -61,8 +61,8 @@ class SlidingWindowCounter(Algorithm):
         return max(at, start + self._weighs_at_most(previous, 0)) if previous else at
 
     def _weighs_at_most(self, count: int, room: int) -> int:
-        """Return the first time in a window at which the previous one, of ``count``, weighs at most ``room``."""
-        return max(0, self.period - 1 - ((room + 1) * self.period - 1) // count)
+        """Return when in a window the previous one, of ``count``, first weighs at most ``room``, which is less."""
+        return self.period - 1 - ((room + 1) * self.period - 1) // count
 
     def charge(self, state: State, now: int, cost: int) -> State:
         fresh = now - now % self.period, now, 0, 0, now
