@@ -93,7 +93,7 @@ class Programs:
                     used = own_cost if cost is None else cost
                     for limit, prefix in limits:
                         hits.append((limit, prefix + key, used))
-            decisions = apply(hits, None if own_clock is None else own_clock()) if hits else ()
+            decisions = apply(hits, None if own_clock is None else own_clock())
             for decision in decisions:
                 if not decision.allowed:
                     return Verdict(decisions, False)

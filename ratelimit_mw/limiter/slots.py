@@ -230,12 +230,11 @@ class SlotQueues:
             queue = self._queues.get(key)
             if queue is None or waiter not in queue:
                 return
-            was_first = queue[0] is waiter
             queue.remove(waiter)
-            if not queue:
-                del self._queues[key]
-            elif was_first:
+            if queue:
                 queue[0].wake()
+            else:
+                del self._queues[key]
 
 
 def _blocking(verdict: Verdict, rules: Mapping[str, Rule]) -> list[str]:

@@ -152,9 +152,8 @@ class LastDecisions:
         """Apply the corrections that the store has made."""
         for change, at in zip(changes, times, strict=True):
             if change.cost and (last := self.pop(change.key)):
-                last = last.corrected(change, at)
-                if last.rest < change.limit.algorithm.limit:
-                    self._young.setdefault(change.key, last[:])  # another thread may know a later decision
+                # Another thread may know a later decision.
+                self._young.setdefault(change.key, last.corrected(change, at)[:])
 
     def pop(self, key: str) -> LastDecision | None:
         old = self._old.pop(key, None)

@@ -50,7 +50,7 @@ class Lease:
         self.unused -= hit[2]
         counted = self.decision
         rest, reset = counted.remaining + self.unused, counted.reset_us - now + self.taken_at
-        decision = Decision(True, rest if rest > 0 else 0, 0, reset if reset > 0 else 0, counted.at_us)
+        decision = Decision(True, rest, 0, reset if reset > 0 else 0, counted.at_us)
         decision.hit = hit
         return decision
 
@@ -118,12 +118,11 @@ class Leases:
 
     def learn(self, request: LeasedRequest, replies: list[Decision]) -> None:
         """Build the decisions of a request. When the store has rejected a share, ask for the hits themselves."""
-        if request.shares:
-            with self._lock:
-                if not self._fill(request, replies, self._clock()):
-                    request.asked, request.shares = list(request.hits), {}
-                    return
-        request.result = replies
+        with self._lock:
+            if self._fill(request, replies, self._clock()):
+                request.result = replies
+            else:
+                request.asked, request.shares = list(request.hits), {}
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop leases without returning them: after a reset the store no longer counts them."""
@@ -163,7 +162,7 @@ class Leases:
             # The next share is at most half of the remaining quota.
             lease.next_share, lease.busy_until = replies[i].remaining // 2, now
             are_taken = are_taken and replies[i].allowed
-        for i, lease in request.shares.items() if are_taken else ():
+        for i, lease in request.shares.items():
             if is_allowed:
                 lease.unused, lease.decision = lease.hit.cost, replies[i]
                 if self._by_key.get(lease.hit.key) is not lease:  # the call took longer than the lease's life

@@ -123,7 +123,7 @@ class RemoteStore:
 
     def recall(self, hits: Sequence[tuple[Limit, str, int]]) -> list[Decision]:
         """Return the decisions on a request that needs no call of the store; an empty list for another one."""
-        return self.rejections.recall(hits, _process_us()) if self.is_open else []
+        return self.rejections.recall(hits, _process_us())
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return run_blocking(self._apply(blocking_call, hits, now, consume))
@@ -158,9 +158,9 @@ class RemoteStore:
         if breaker.open:
             self._reject_call()
         epoch, asked = breaker.epoch, hits
-        if consume and monotonic() >= self.fleet.due_at:
+        began = monotonic()
+        if consume and began >= self.fleet.due_at:
             asked = self.fleet.join(hits)
-        began = 0.0 if self.on_call is None else monotonic()
         try:
             if call is blocking_call:  # each request comes here, so the store is called by no name
                 decisions = self.store.apply(asked, now, consume)
