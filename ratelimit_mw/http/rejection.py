@@ -154,7 +154,7 @@ _FORMS: Final = (
 @lru_cache(1024)
 def _preferred(accept: str) -> int:
     """Return the index of the form that an ``Accept`` header prefers (RFC 9110, 12.5.1)."""
-    wanted = dict(_media_range(part) for part in accept.split(",") if part.strip()) or {"*/*": 1.0}
+    wanted = dict(map(_media_range, accept.split(",")))
     quality = [next((wanted[name] for name in names if name in wanted), 0.0) for _, _, names in _FORMS]
     return quality.index(max(quality))
 

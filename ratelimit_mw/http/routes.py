@@ -35,7 +35,7 @@ def marks_by_method(
     cls = view if inspect.isclass(view) else class_behind(view)
     entries = [method for name in _DISPATCHERS for method in _in_all_bases(cls, name)]
     common = [marks(thing) for thing in (*within, view, *entries)]
-    handlers = {method: _handlers_of(view, cls, method) for method in METHODS if cls is not None}
+    handlers = {method: _handlers_of(view, cls, method) for method in METHODS}
     by_method = {method: merge_marks([*common, *map(marks, each)]) for method, each in handlers.items() if each}
     return {"": merge_marks(common), **by_method}
 
@@ -44,7 +44,7 @@ def _in_all_bases(cls: Any, name: str) -> list[object]:
     return [vars(base)[name] for base in reversed(getattr(cls, "__mro__", ())) if name in vars(base)]
 
 
-def _handlers_of(view: object, cls: type, method: str) -> list[object]:
+def _handlers_of(view: object, cls: type | None, method: str) -> list[object]:
     """Return the methods of a class-based view for a request, base classes first."""
     actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
     name = method.lower()

@@ -239,7 +239,7 @@ class KeyMaker:
         """Return the parts of a key, each with its kind, ``=``, ``#`` (digest) or ``!`` (invalid), and its value."""
         read, text = [], without_hash_tag(key)
         try:
-            for parts, _, _, is_last in self._entries if text else ():
+            for parts, _, _, is_last in self._entries:
                 name, *_ = (name for name, *_ in parts if text.startswith((f"{name}=", f"{name}#", f"{name}!")))
                 kind, text = text[len(name)], text[len(name) + 1 :]
                 if kind == "#":

@@ -151,7 +151,7 @@ def marks_of(view: object) -> ViewMarks:
 
 def own_marks(thing: object) -> ViewMarks:
     """Merge the marks of all decorators on an object. ``method_decorator`` copies them one by one."""
-    attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
+    attributes = getattr(thing, "__dict__", {})
     each = [*(attributes[name] for name in sorted(attributes) if name.startswith(ATTRIBUTE)), thing]
     return functools.reduce(combine_marks, map(marks_of, each))
 

@@ -134,8 +134,8 @@ def _glob(segment: str, has_group: bool = False) -> str:
     if not rest:
         return first
     between = "".join(f"(?>[^/]*?{text})" for text in rest[:-1])
-    star = "[^/]*" if rest[-1] else "[^/]*+"
-    return f"{first}{between}{f'({star})' if has_group else star}{rest[-1]}"
+    star = "([^/]*)" if has_group else "[^/]*"
+    return f"{first}{between}{star}{rest[-1]}"
 
 
 def overlap(one: str, other: str) -> bool:
@@ -157,8 +157,7 @@ def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
     if not one or not other:
         return all(segment == _DEEP for segment in (*one, *other))
     if _DEEP in (one[0], other[0]):
-        deep, plain = (one, other) if one[0] == _DEEP else (other, one)
-        return _overlap(deep[1:], plain) or _overlap(deep, plain[1:])
+        return _overlap(one[1:], other) or _overlap(one, other[1:])
     return _segments_overlap(one[0], other[0]) and _overlap(one[1:], other[1:])
 
 
@@ -173,17 +172,16 @@ def _segments_overlap(one: str, other: str) -> bool:
 
 
 class Captures:
-    """The parameters of patterns that have one place in each path.
+    """Those parameters of patterns that are needed, and have one place in each path.
 
-    >>> captures = Captures(["/users/{user}/files/{rest:path}", "/v{version}/**"])
+    >>> captures = Captures(["/users/{user}/files/{rest:path}", "/v{version}/**"], ["path:user", "path:rest"])
     >>> sorted(captures.names), captures.read("/users/ann/files/a/b")
-    (['path:rest', 'path:user', 'path:version'], {'path:user': 'ann', 'path:rest': 'a/b'})
+    (['path:rest', 'path:user'], {'path:user': 'ann', 'path:rest': 'a/b'})
     """
 
-    def __init__(self, patterns: Iterable[str], needed: Iterable[str] | None = None) -> None:
+    def __init__(self, patterns: Iterable[str], needed: Iterable[str]) -> None:
         self._patterns = list(map(_expression, patterns))
-        every = {name for names, _ in self._patterns for name in names}
-        self.names = frozenset(every if needed is None else every.intersection(needed))
+        self.names = frozenset(name for names, _ in self._patterns for name in names).intersection(needed)
 
     def add(self, features: Features) -> Features:
         """Return the features with the captures. A parameter of the route takes precedence."""

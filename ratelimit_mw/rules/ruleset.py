@@ -205,13 +205,12 @@ class RuleSet:
         by_request = self._by_request  # ``override`` replaces it, so no plan from before comes after
         path, host = path if self.needs_path else "", host if self.needs_host else ""
         params = functools.partial(getattr, request, "path_params", {})
-        found = self._patterns.match(path, to, params) if self.needs_path else set[int]()
-        numbers = sorted(found.union(self._pathless))
+        numbers = sorted(self._patterns.match(path, to, params).union(self._pathless))
         if self._has_views:
             numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
         numbers += dict.fromkeys(self._of_mark[mark] for mark in to.marks.marks) if to.marks else ()
         lists = self.lists.at(path, to)
-        plan = self._matching_plan(numbers, method, normalize_host(host) if host else "", to.marks, lists)
+        plan = self._matching_plan(numbers, method, normalize_host(host), to.marks, lists)
         if len(f"{method}{path}{host}") <= _MAX_CACHED_TEXT:
             if len(by_request) >= _MAX_CACHED:
                 by_request.clear()
