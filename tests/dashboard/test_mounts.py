@@ -1,8 +1,10 @@
 """The dashboard in each framework: who may see it, and which requests it takes."""
 
+from typing import Any
+
 import pytest
 from decision_service import TOKEN
-from mounted_dashboards import FRAMEWORKS, SERVE, basic, is_staff, mounted, service
+from mounted_dashboards import FRAMEWORKS, SERVE, ais_staff, basic, is_staff, mounted, service
 from tables import case, each
 
 from ratelimit_mw import Limiter
@@ -57,9 +59,10 @@ def test_without_the_password_the_dashboard_is_closed(name: str) -> None:
 
 
 @each("name", FRAMEWORKS)
-def test_your_function_opens_the_dashboard(name: str) -> None:
+@each("allow", [is_staff, ais_staff])
+def test_your_function_opens_the_dashboard(name: str, allow: Any) -> None:
     """It decides alone: staff come from other machines, and this machine has no other right."""
-    with mounted(FRAMEWORKS[name], RULES, is_staff) as site:
+    with mounted(FRAMEWORKS[name], RULES, allow) as site:
         for path in FILES:
             allowed = site.ask(path, headers=STAFF, **ELSEWHERE)
             assert (allowed.status_code, site.ask(path).status_code) == (200, 403)

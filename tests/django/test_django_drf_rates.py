@@ -153,6 +153,7 @@ def test_an_own_key_may_extend_that_of_the_class() -> None:
         assert served.statuses(times=2, **ANN) == [200, 429]
         sent = [served.ask(headers={"x-forwarded-for": f"203.0.113.{number}"}).status_code for number in range(2)]
         assert sent == [200, 429]
+        assert served.ask(client="203.0.113.1").status_code == 200
 
 
 def test_throttles_may_inherit_one_get_cache_key(caplog: pytest.LogCaptureFixture) -> None:

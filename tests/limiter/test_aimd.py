@@ -41,7 +41,7 @@ class Load:
             group = min(left, int(limit.limit) if at_once is None else at_once)
             running = [enter(limit, self.now) for _ in range(group)]
             while running:
-                limit.note_response(int(took * SECOND), 503 if dropped > 0 else 200)
+                limit.note_response(int(took * SECOND), 503 if dropped > 0 else 500)  # which says nothing of the load
                 dropped -= 1
                 running.pop()
             left -= group
@@ -149,3 +149,11 @@ def test_the_lowest_class_is_rejected_first_and_let_in_again_last() -> None:
     running.pop()
     assert allows(limit, SECOND, 60)
     assert allows(aimd(1, 1), 0, 60)
+
+
+def test_a_class_with_its_last_place_keeps_lower_ones_out_and_a_look_does_not() -> None:
+    limit = aimd()
+    running = [enter(limit, 0) for _ in range(20)]
+    assert limit.claim(2 * SECOND, 20, 0, begins=False) == 0
+    del running[12:]
+    assert [allows(limit, at, 90) for at in (SECOND - 1, 2 * SECOND)] == [False, True]

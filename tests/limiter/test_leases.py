@@ -249,12 +249,15 @@ def test_a_period_sees_at_most_one_share_per_process_more(seed: int) -> None:
 
 
 def test_remaining_counts_down_within_a_lease() -> None:
-    """Remaining falls by one per hit, and reset_after continues."""
+    """Remaining falls by one per hit, and reset_after continues to 0, when the bucket of the store is full again."""
     (limiter,), _, clock = setup("1000/minute", "2%")
     assert [limiter.hit(WHO).decisions[0].remaining for _ in range(60)] == list(range(999, 939, -1))
     before = limiter.hit(WHO).decisions[0].reset_after
     clock.advance(1.0)
     assert limiter.hit(WHO).decisions[0].reset_after == pytest.approx(before - 1.0)
+    (limiter,), _, clock = setup("1000/minute", "2%", algorithm="gcra")
+    assert [limiter.hit(WHO) and clock.advance(second) for second in (0, 2.5)]
+    assert limiter.hit(WHO).decisions[0].reset_after == 0
 
 
 def test_a_refund_of_a_leased_hit_reaches_the_store(way: Any) -> None:

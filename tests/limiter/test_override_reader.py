@@ -29,7 +29,7 @@ from ratelimit_mw.errors import StateError
 from ratelimit_mw.stores import MemoryStore
 
 
-@each("damage", [lambda data: data[:-1], lambda _: b"x"])
+@each("damage", [lambda data: data[:-1], lambda data: data[data.index(b"[") :]])
 def test_a_damaged_record_keeps_the_last_overrides_and_is_logged_once(
     damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,8 +151,8 @@ def test_the_first_parallel_requests_of_a_worker_know_the_overrides(
         become_child()
 
 
-def test_a_store_that_is_away_at_the_start_is_not_read(recording: Recording) -> None:
-    """The first request waits for one call. Later reads find the overrides, even if no later change is looked for."""
+def test_a_store_that_is_away_at_the_start_is_not_read(recording: Recording, later: Later) -> None:
+    """The first request waits for one call. Later reads find the overrides. Then no change is looked for."""
     set_elsewhere(recording, "7/minute")
     worker = limiter_of(store=recording, reload_interval=0)
     recording.down, reads = True, recording.reads
@@ -160,6 +160,9 @@ def test_a_store_that_is_away_at_the_start_is_not_read(recording: Recording) -> 
     assert recording.reads == reads
     recording.down = False
     learns(worker, ["7/minute"])
+    set_elsewhere(recording, "8/minute")
+    later.passed = 3600
+    assert limits(worker) == ["7/minute"]
 
 
 def test_an_event_loop_makes_no_blocking_call(recording: Recording) -> None:
@@ -171,6 +174,8 @@ def test_an_event_loop_makes_no_blocking_call(recording: Recording) -> None:
         set_elsewhere(recording, "7/minute")
         recording.read_record = lambda _: 1 // 0  # type: ignore[assignment, method-assign]
         recording.aread_record = read  # type: ignore[method-assign]
+        recording.apply = lambda *_: 1 // 0  # type: ignore[assignment, method-assign]
+        recording.aapply = recording.states.aapply  # type: ignore[method-assign]
         while limits_of(await limiter.ahit(ACME)) != ["7/minute"]:
             await asyncio.sleep(0.001)
         await limiter.aclose()

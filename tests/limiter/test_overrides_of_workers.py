@@ -94,6 +94,7 @@ def test_limiters_with_one_store_object_learn_at_once() -> None:
 def test_a_store_without_records_is_not_asked() -> None:
     limiter = limiter_of(store=SharedStore())
     assert limiter.reloads.watch is None
+    assert limiter.clients.bans().decisions == []
     with pytest.raises(ConfigError, match="keeps no records"):
         limiter.clients.override("api", ACME, "7/minute")
 

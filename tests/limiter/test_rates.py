@@ -52,8 +52,9 @@ def test_demand_goes_from_the_floor_to_the_ceiling_and_back_in_the_steps_of_the_
 
 def test_demand_counts_the_windows_that_were_drained() -> None:
     """The amount rises from 90 of 100 on, and falls below 50."""
-    for drained, amount in ((90, 105), (89, 100), (50, 100), (49, 95)):
-        assert interval(demand(1, 200, start=7), 7, drained) == amount, drained
+    for drained, *expected in ((90, 105, "grew"), (89, 100, "start"), (50, 100, "start"), (49, 95, "unused")):
+        rate = demand(1, 200, start=7)
+        assert [interval(rate, 7, drained), rate.reason] == expected
     assert (demand(90, 100).limit, demand(1, 1).amount(5)) == (90, 1)
 
 
@@ -173,6 +174,8 @@ def test_the_amount_follows_the_demand_without_the_store(shared: SharedStore) ->
         (None, 0.0, 0.0, 16),
         (404, 0.0, 0.0, 40),
         (200, 0.0, 5.0, 16),
+        (200, 0.3, -60.0, 16),  # the clock of the proxy is wrong
+        (200, 0.0, 61.0, 40),
     ],
 )
 @each("store", [MemoryStore, SharedStore])

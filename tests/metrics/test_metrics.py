@@ -115,6 +115,12 @@ def test_adaptive_limits_are_shown_with_the_reason_of_their_last_change() -> Non
     assert registry.get_sample_value("ratelimit_mw_adaptive_in_flight", {"rule": "load"}) is None
 
 
+def test_the_functions_for_the_settings_stand_for_readers() -> None:
+    """So the gauges have their limiters, and requests need no events."""
+    rate = Limiter(RULES, observers=[f"ratelimit_mw.metrics.{name}:count" for name in ("prometheus", "opentelemetry")])
+    assert [type(each) for each in rate.observers.readers] == [PrometheusMetrics, OpenTelemetryMetrics]
+
+
 def test_the_store_is_measured_and_its_breaker_shown() -> None:
     """A call that fails counts as an error. The memory store has neither."""
     reader, registry = InMemoryMetricReader(), CollectorRegistry()

@@ -16,7 +16,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.keys.forms import normalize_path
-from ratelimit_mw.rules.paths import Captures, PathTable, checked_pattern
+from ratelimit_mw.rules.paths import PARAMETER, Captures, PathTable, checked_pattern
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
@@ -160,7 +160,8 @@ def test_a_parameter_with_one_place_is_captured() -> None:
         ("/{a}/**/{b}/**/{c}", "/1/2/3/4", {"a": "1", "c": "4"}),
         ("/{x:path}/{a}/{y:path}", "/1/2/3", {}),
     ):
-        assert Captures([pattern]).read(path) == {f"path:{name}": value for name, value in expected.items()}
+        needed = [f"path:{name}" for name, _ in PARAMETER.findall(pattern)]
+        assert Captures([pattern], needed).read(path) == {f"path:{name}": value for name, value in expected.items()}
 
 
 def test_an_ambiguous_path_is_invalid() -> None:
