@@ -40,7 +40,6 @@ _MAX_CURVES: Final = 20
 _MAX_ROWS: Final = 50
 _MAX_NAMES: Final = 200
 _MAX_CLIENTS: Final = 20
-_MAX_BANS: Final = 100
 _MAX_PAGES: Final = 5
 """The maximum number of pages that are searched for bans, of up to 10,000 keys each."""
 _KEPT: Final = 4 * SECOND
@@ -160,7 +159,7 @@ def _read_store(limiter: Limiter) -> Json:
         store = _read_state(limiter)
         found = {"store": store, "bans": _UNREACHABLE, "overrides": _UNREACHABLE}
         if store["reachable"]:  # otherwise each call would wait for the store again
-            shown = bans(blocking_call, limiter, limit=_MAX_BANS, pages=_MAX_PAGES)
+            shown = bans(blocking_call, limiter, pages=_MAX_PAGES)
             found |= {"bans": _part(shown), "overrides": _part(list_overrides(blocking_call, limiter))}
         _kept[limiter] = now, found
     return found

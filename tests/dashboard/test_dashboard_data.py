@@ -169,12 +169,13 @@ def test_few_of_many_series_are_drawn_and_the_rest_is_counted() -> None:
     """The page has the largest; each other one can be chosen by its name."""
     limiter = limiter_of(traffic_log="memory://")
     assert limiter.traffic_log is not None
-    for i in range(200):
+    for i in range(300):
         limiter.traffic_log.record(f"endpoint:/{i:03}:allowed", n=1 + i)
     traffic = data(limiter, "by=endpoint")["traffic"]
-    assert [each["endpoint"] for each in traffic["curves"]] == [f"/{i}" for i in range(180, 200)]
-    assert (traffic["curves_left_out"], len(traffic["totals"]), traffic["totals_left_out"]) == (180, 50, 150)
-    assert "180 more are not drawn" in shown(page(limiter, "by=endpoint"))
+    assert [each["endpoint"] for each in traffic["curves"]] == [f"/{i}" for i in range(280, 300)]
+    assert (traffic["curves_left_out"], len(traffic["totals"]), traffic["totals_left_out"]) == (280, 50, 250)
+    assert len(traffic["names"]) == 200
+    assert "280 more are not drawn" in shown(page(limiter, "by=endpoint"))
     (chosen,) = data(limiter, "by=endpoint&name=/007")["traffic"]["curves"]
     assert chosen["lines"]["allowed"][-1] == chosen["total"] == 8
 
@@ -227,6 +228,9 @@ def test_bans_and_overrides_have_the_json_of_the_commands(monkeypatch: pytest.Mo
     clock.advance(5)
     found = data(limiter)
     assert (found["bans"], len(found["overrides"]["overrides"])) == ({"error": "it cannot list keys"}, 1)
+    monkeypatch.setattr("ratelimit_mw.dashboard.data._MAX_PAGES", -1)
+    clock.advance(5)
+    assert data(limiter)["bans"] == {"bans": [], "has_more": True}
 
 
 def test_hours_are_in_utc() -> None:

@@ -22,6 +22,7 @@ from servers import (
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.stores import open_store
+from ratelimit_mw.traffic import TrafficLog
 
 SECRET, OTHER = "s3cret/ä:@", "0ther"
 IN_ADDRESS = "s3cret%2F%C3%A4%3A%40"
@@ -121,11 +122,18 @@ SMOKE = ("redis", "rediss", "unix", "redis+sentinel", "memcached", "memcacheds")
 )
 @pytest.mark.slow
 def test_a_server_with_a_password(scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The URL is all that is needed. Without the password, or with another one, each call fails and shows none."""
+    """The URL is all that is needed. Without the password, or with another one, each call fails and shows none.
+
+    A traffic log takes the URLs of Redis, too.
+    """
     with SCENES[scheme](tmp_path) as address:
         with closing(open_store(address, PATIENT)) as store:
             wait_for(lambda: answers(store), address)
         check_decisions(address)
+        if not scheme.startswith("memcached"):
+            with closing(TrafficLog(address, clock=lambda: 10**15)) as log:
+                log.record("api")
+                assert log.total("api", 10**9, 10**9) == 1
         check_wrong_password(address, caplog)
         scheme, _, place = address.partition("://")
         with closing(open_store(f"{scheme}://{place.rpartition('@')[2]}", PATIENT)) as store:
