@@ -114,7 +114,7 @@ SCENES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 }
 
 
-SMOKE = ("redis", "rediss", "unix", "redis+sentinel", "memcached", "memcacheds")
+SMOKE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "memcached", "memcacheds")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_a_server_with_a_password(scheme: str, tmp_path: Path, caplog: pytest.Lo
         check_decisions(address)
         if not scheme.startswith("memcached"):
             with closing(TrafficLog(address, clock=lambda: 10**15)) as log:
-                log.record("api")
-                assert log.total("api", 10**9, 10**9) == 1
+                log.record("api", "192.0.2.7")
+                assert log.top("api", 10**9, 10**9) == [("192.0.2.7", log.total("api", 10**9, 10**9))]
         check_wrong_password(address, caplog)
         scheme, _, place = address.partition("://")
         with closing(open_store(f"{scheme}://{place.rpartition('@')[2]}", PATIENT)) as store:

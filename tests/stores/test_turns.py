@@ -240,14 +240,47 @@ def test_a_late_request_does_not_race_again(store: DictStore, monkeypatch: pytes
     assert late.turn.done()
 
 
-def test_a_request_that_loses_one_race_has_consumed_nothing(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store writes all or none, so the state of no other key is refunded."""
+@pytest.mark.parametrize("is_atomic", [True, False])
+def test_a_request_that_loses_one_race_has_consumed_nothing(
+    store: DictStore, monkeypatch: pytest.MonkeyPatch, is_atomic: bool
+) -> None:
+    """A store that writes all or none refunds no key. Another one writes a place in a queue last: it has no refund."""
+    monkeypatch.setattr(store, "is_atomic", is_atomic)
+    queue = limit_of("1000/hour", {"name": "leaky-bucket", "mode": "queue"})
+    hits = [Hit(queue, queue.prefix, 1), hit("a"), hit("b")]
+    place, *others = keys = [each.key for each in hits]
     store.may_read.release(3)
-    both = [hit("a"), hit("b")]
-    store.apply(both, NOW)
-    swap, lost = store.swap, [both[1].key]
-    monkeypatch.setattr(store, "swap", lambda writes: [lost.pop()] if lost else swap(writes))
-    assert [each.remaining for each in store.apply(both, NOW)] == [998, 998]
+    store.apply(hits, NOW)
+    swap, lost, swapped = store.swap, [hit("b").key], []
+
+    def swap_second(writes: Sequence[Write]) -> Collection[str]:
+        swapped.append([each.key for each in writes])
+        if not lost:
+            return swap(writes)
+        swap([each for each in writes if not is_atomic and each.key not in lost])
+        return [lost.pop()]
+
+    monkeypatch.setattr(store, "swap", swap_second)
+    assert [each.remaining for each in store.apply(hits, NOW)] == [998] * 3
+    assert swapped == ([keys, keys] if is_atomic else [others, others, [place]])
+
+
+def test_a_rejection_stays_while_its_refund_loses_a_race(store: DictStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt lost only the second limit, which is full in the next one, and that loses the refund."""
+    monkeypatch.setattr(store, "is_atomic", False)
+    store.may_read.release(5)
+    store.apply([Hit(LIMIT, hit("full").key, 1_000)], NOW)
+    swap, losses = store.swap, [hit("b").key, hit("a").key]
+
+    def swap_third(writes: Sequence[Write]) -> Collection[str]:
+        lost = [losses.pop(0)] if losses else []
+        swap([each for each in writes if each.key not in lost])
+        store.states[hit("b").key] = store.states[hit("full").key]
+        return lost
+
+    monkeypatch.setattr(store, "swap", swap_third)
+    assert [each.allowed for each in store.apply([hit("a"), hit("b")], NOW)] == [True, False]
+    assert store.apply([hit("a")], NOW)[0].remaining == 999
 
 
 def test_a_probe_of_a_store_of_your_own_reads(store: DictStore) -> None:

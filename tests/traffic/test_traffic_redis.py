@@ -1,7 +1,6 @@
 """A traffic log in Redis: expiry, size of calls, and the servers that a URL can have."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import redis
 from forked import become_child
 from redis.client import Pipeline
 from redis_handles import address
-from servers import HOST, STEADY, Server, cluster_running
+from servers import Server
 from tables import each
 from traffic_records import NOW
 
@@ -148,17 +147,3 @@ def test_an_unreachable_server_is_a_store_error(
     with monkeypatch.context() as restarted:
         restarted.setattr(counts_in_redis, "open_client", lambda _: server)
         log.flush()
-
-
-@pytest.mark.slow
-def test_a_cluster_behind_its_own_url_keeps_a_log(tmp_path: Path) -> None:
-    """The URLs are those of the Redis store. All keys of a log are in one slot."""
-    with cluster_running(tmp_path, *STEADY) as nodes:
-        log = TrafficLog(f"redis+cluster://{HOST}:{nodes[0].port}", clock=CLOCK)
-        for _ in range(2):
-            log.record("a", "x")
-            log.flush()
-        assert log.total("a", NOW, NOW) == 2
-        assert log.top("a", NOW, NOW) == [("x", 2)]
-        assert log.distinct("a", NOW, NOW) == 1
-        log.close()
