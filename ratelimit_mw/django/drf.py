@@ -178,6 +178,9 @@ def _decide(group: Iterable[Throttle], request: Any, view: Any) -> dict[type, Ve
         kind, scope = type(each), _scope_of(each, view)
         if scope is None or (key := each.get_cache_key(request, view)) is None:
             continue
+        if each.rate != kind.rate:
+            problem = "it would have no effect on one throttle. Set it on the class"
+            raise ConfigError(problem, "rate", name_of(kind) or "")
         scopes.add(scope)
         marks += _marks_of(kind, scope, admission.limits.rules, type(view))
         own = _own_key(kind, scope)

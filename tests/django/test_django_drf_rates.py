@@ -212,14 +212,16 @@ def test_a_rate_that_cannot_work_stops_django(view: Any, given: dict[str, Any], 
 
 
 def test_a_throttle_that_only_a_request_shows_is_checked_then() -> None:
-    """``get_throttles`` of a view may name one. An unknown scope fails the request, as in REST framework."""
-    late, unknown = (own(scope=scope) for scope in ("late", "unknown"))
+    """``get_throttles`` of a view may name one. An unknown scope fails the request, and so does a rate of a request."""
+    late, unknown, rated = (own(scope=scope) for scope in ("late", "unknown", "late"))
+    rated.__init__ = lambda self: setattr(self, "rate", "9/min")  # type: ignore[misc]
+    kinds = {"": late, "unknown": unknown, "rated": rated}
 
     def throttles(self: Any) -> list[Any]:
-        return [unknown() if "unknown" in self.request.query_params else late()]
+        return [kinds[self.request.META["QUERY_STRING"]]()]
 
     with project(still(), path("", view_of(get_throttles=throttles).as_view()), **rates(late="1/min")) as served:
-        assert [served.ask(where).status_code for where in ("/", "/", "/?unknown")] == [200, 429, 500]
+        assert [served.ask(f"/?{kind}").status_code for kind in ("", "", "unknown", "rated")] == [200, 429, 500, 500]
 
 
 def test_settings_override_a_rate() -> None:
