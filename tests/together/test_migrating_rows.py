@@ -6,6 +6,7 @@ A row has both decorators, the requests, and which of them are served. Other opt
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import slowapi.errors
 import slowapi.middleware
 import slowapi.util
 from calls import ask as ask_asgi
-from django.core.cache import cache
+from django.core.cache import cache as django_cache
 from django.http import HttpResponse
 from django.urls import path
 from django_calls import MIDDLEWARE, project
@@ -74,6 +75,14 @@ def account(request: Any) -> str:
     return request.headers.get("Account") or ""
 
 
+def rate_of(request: Any) -> str:
+    return "2/hour" if account(request) else "1/hour"
+
+
+TWO_VIEWS = ("GET /a, GET /a, GET /b, GET /b", "1010")
+BY_RATE = ("GET /a, GET /a, GET /a Account=ann, GET /a Account=ann, GET /a Account=ann", "10110")
+
+
 def default_rule(limits: str, *more: str) -> dict[str, Any]:
     return {"name": "default", "limits": limits, "key": ["view", *more, "ip"]}
 
@@ -99,6 +108,16 @@ ROWS: dict[str, dict[str, Row]] = {
             lambda our: our.limit("1/hour", key="header:account"),
             "GET /a, GET /a",
             "11",
+        ),
+        "one limit on several views": Row(
+            dict.fromkeys("ab", cache(lambda their: their.limit("1/hour"))),
+            dict.fromkeys("ab", cache(lambda our: our.limit("1/hour", key=["view", "ip"]))),
+            *TWO_VIEWS,
+        ),
+        "a function of the limit": one(
+            lambda their: their.limit(lambda: rate_of(flask.request)),
+            lambda our: our.limit({"rate": str}, key=["rate", "ip"]),
+            *BY_RATE,
         ),
         "exempt with flags": Row(
             {
@@ -206,16 +225,15 @@ ROWS: dict[str, dict[str, Row]] = {
             "10",
             "A rule does not apply to a request without its feature",
         ),
-        "groups without a separator": Row(
-            {
-                "a": lambda _: ratelimit(group="x", key="ip", rate="15/d"),
-                "b": lambda _: ratelimit(group="x1", key="ip", rate="5/d"),
-            },
-            {"a": lambda our: our.limit("15/d", name="x"), "b": lambda our: our.limit("5/d", name="x1")},
-            "GET /a, GET /a, GET /a, GET /a, GET /a, GET /b",
-            "111111",
-            "111110",
-            'Keys are unambiguous. In django-ratelimit, `group="x1", rate="5/m"`',
+        "one limit on several views": Row(
+            dict.fromkeys("ab", cache(lambda _: ratelimit(key="ip", rate="1/d"))),
+            dict.fromkeys("ab", cache(lambda our: our.limit("1/d", key=["view", "ip"]))),
+            *TWO_VIEWS,
+        ),
+        "a function of the rate": one(
+            lambda _: ratelimit(key="ip", rate=lambda group, each: rate_of(each)),
+            lambda our: our.limit({"rate": str}, key=["rate", "ip"]),
+            *BY_RATE,
         ),
     },
 }
@@ -242,7 +260,7 @@ def view_of(path: str, kind: str) -> Any:
 def in_flask(row: Row) -> Iterator[list[Send]]:
     theirs, ours = flask.Flask("theirs"), flask.Flask("ours")
     limiter = FlaskLimiter(get_remote_address, app=theirs, storage_uri="memory://", **row.options)
-    ratelimit_mw.flask.RateLimiter(ours, limiter=still({"rules": row.rules}))
+    ratelimit_mw.flask.RateLimiter(ours, limiter=still({"rules": row.rules}), features={"rate": rate_of})
     for app, limits, views in ((theirs, limiter, row.theirs), (ours, ratelimit_mw.flask, row.ours)):
         for where, decorate in views.items():
             app.add_url_rule(f"/{where}", where, decorate(limits)(view_of(where, "flask")), methods=["GET", "POST"])
@@ -294,13 +312,13 @@ def signed_in(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @contextmanager
 def in_django(row: Row) -> Iterator[list[Send]]:
-    cache.clear()
+    django_cache.clear()
     views = [
         path(f"{side}/{where}", decorate(ratelimit_mw.django)(view_of(where, "django")))
         for side, decorators in (("theirs", row.theirs), ("ours", row.ours))
         for where, decorate in decorators.items()
     ]
-    limits = {"limiter": still({"rules": row.rules})}
+    limits = {"limiter": still({"rules": row.rules}), "features": {"rate": rate_of}}
     with project(limits, *views, middleware=[f"{__name__}.signed_in", *MIDDLEWARE]) as served:
 
         def sending(side: str, rejected: int) -> Send:
