@@ -126,8 +126,8 @@ def test_top_names_clients_as_inspect_does(
     assert ("ann" in found["client"]) == (not settings)
     assert [each["client"] for each in read("top", file)["clients"]] == [found["client"]]
     asked = Asked(rule, traffic_log="memory://", traffic_clients=True, **settings)
-    for _ in range(2):
-        asked.check(features={name: value for name, value in client.items() if name in key})
+    for consume in (True, True, False):
+        asked.check(features={name: value for name, value in client.items() if name in key}, consume=consume)
     assert [each["client"] for each in asked.ask("GET", "/v1/top").json()["clients"]] == [found["client"]]
     assert asked.ask("GET", "/v1/report?last=1h").json()["rules"][0]["rejected"] == 1
 

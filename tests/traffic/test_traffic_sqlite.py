@@ -96,7 +96,7 @@ def test_a_file_with_lost_rows_is_damaged(tmp_path: Path, statement: str) -> Non
     ("statement", "message"),
     [
         ("CREATE TABLE orders (id)", "is a database of another program. Name another file"),
-        ("PRAGMA user_version = 0", "has version 0 of the traffic log, and .* needs 2"),
+        ("PRAGMA user_version = 3", "has version 3 of the traffic log, and .* needs 2"),
         ("PRAGMA user_version = 1", "has version 1 of the traffic log, and .* needs 2. .* move the file away, or name"),
     ],
 )

@@ -83,7 +83,7 @@ def test_hostile_keys_have_different_legal_names(prefix: str) -> None:
     """
     names = KeyNames(prefix)
     hashed = names.state(names.token("x" * 300)).decode()
-    texts = ["x" * 300, *(hashed.removeprefix(start) for start in ("", prefix, f"{prefix}#"))]
+    texts = ["x" * 300, hashed, hashed.removeprefix(prefix), hashed[-32:]]
     found = [name for text in {*HOSTILE, *texts} for name in all_names(names, text)]
     assert all(LEGAL.fullmatch(name) and name.startswith(prefix.encode()) for name in found)
     assert len(set(found)) == len(found)
@@ -96,14 +96,6 @@ def test_any_two_keys_have_different_legal_names(one: str, other: str) -> None:
     mine, its = all_names(names, one), all_names(names, other)
     assert all(LEGAL.fullmatch(name) for name in (*mine, *its))
     assert one == other or not set(mine) & set(its)
-
-
-def test_a_key_that_looks_like_the_hash_of_another_has_its_own_name() -> None:
-    """A client that sends the name of a long key gets a name of its own."""
-    names = KeyNames("rl:")
-    hashed = names.state(names.token("x" * 300)).decode()
-    for text in (hashed, hashed.removeprefix("rl:"), hashed.removeprefix("rl:#")):
-        assert names.state(names.token(text)) != hashed.encode()
 
 
 def test_a_common_key_can_be_read_in_the_server() -> None:
