@@ -171,9 +171,8 @@ class Admission:
             else:
                 await asyncio.sleep(verdict.delay)
         if verdict.settlement is not None and not verdict.settles_at_end:
-            if plan.needs_settlement:
-                status = None if self.is_open else (self.first or self).status  # an open WebSocket has no outcome yet
-                await call(self.limits.limiter, "conclude", verdict, status)
+            status = None if self.is_open else (self.first or self).status  # an open WebSocket has no outcome yet
+            await call(self.limits.limiter, "conclude", verdict, status)
             self.report_now(verdict)
         return verdict
 

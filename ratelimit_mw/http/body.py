@@ -92,12 +92,9 @@ class Body:
 
     def field(self, name: str) -> Any:
         """Return a field of the form or of JSON as text, None without one."""
-        value = self.json(name)
-        if not self._is_json:
-            in_form = self.form(name)
-            # A text that is a form and JSON at once is ambiguous: the application may read either.
-            value = in_form if value is None else value if in_form is None else INVALID
-        return value
+        value, in_form = self.json(name), self.form(name)
+        # A text that is a form and JSON at once is ambiguous: the application may read either.
+        return in_form if value is None else value if in_form is None else INVALID
 
     @property
     def _is_json(self) -> bool:
