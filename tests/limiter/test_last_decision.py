@@ -37,6 +37,16 @@ class Outage:
         return sum(self.call.hit(WHO, 1).allowed for _ in range(hits))
 
 
+def test_a_second_outage_continues_from_the_first(way: Any) -> None:
+    """The store does not know the hits of the first."""
+    mine = Outage(way, "10/hour", algorithm="fixed-window")
+    mine.call.hit(WHO, 2)
+    assert mine.without(2) == 2
+    mine.store.down = False
+    mine.call.hit(WHO)
+    assert mine.without(9) == 6
+
+
 def test_a_slot_that_was_returned_is_free_without_the_store(way: Any) -> None:
     """A process rejects no request for a slot that it has returned itself."""
     mine = Outage(way, "1 concurrent")

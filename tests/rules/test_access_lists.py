@@ -253,7 +253,7 @@ def test_the_route_and_the_path_that_was_sent_both_match(
     template: str, path: str, params: dict[str, Any], matching: list[str]
 ) -> None:
     """A pattern matches the path, the template, or the template with its parameters as the framework read them."""
-    patterns = ["/login", "/items/*", "/items/7", "/files/{rest:path}", "/*/login", "/files/x"]
+    patterns = ["/login", "/items/*", "/items/7", "/files/{rest:path}", "/*/login", "/files/x", "/"]
     found = PathPatterns(enumerate(patterns)).match(path, Destination(template), lambda: params)
     assert [patterns[i] for i in sorted(found)] == matching
 

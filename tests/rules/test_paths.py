@@ -70,6 +70,7 @@ def match_by_regex(pattern: str, path: str) -> bool:
 @example(["/**", "/", "/*"], "/")
 @example(["/a/**/b", "/**/a/**", "/a/{rest:path}"], "/a/b")
 @example(["/a/**/**/b"], "/a/b")
+@example(["/*/b/**"], "/a/a/b")
 def test_the_table_agrees_with_a_regular_expression_for_each_pattern(table: list[str], path: str) -> None:
     """For any patterns and path the table finds the same patterns as separate matches, in ascending order."""
     expected = tuple(i for i, pattern in enumerate(table) if match_by_regex(pattern, path))
