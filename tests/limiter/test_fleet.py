@@ -152,14 +152,17 @@ def test_an_announcement_that_was_rejected_shows_no_number() -> None:
     assert size(limiter) == 0
 
 
-def test_a_number_that_is_given_or_cannot_be_learned_is_not_announced(ratelimit_clock: ManualClock) -> None:
-    """A store of your own may have no slots. A test leaves nothing behind in the store of the application."""
+def test_a_number_that_is_given_or_cannot_be_learned_is_not_announced() -> None:
+    """A store of your own may have no slots."""
     for lacks_slots, given, expected in (False, {"fleet_size": 3}, 3), (True, {}, 0):
         store = WatchedStore()
         store.lacks_slots = lacks_slots
         limiter = process(store, **given)
         assert limiter.hit(WHO)
         assert (store.announcements, size(limiter)) == (0, expected)
+
+
+def test_a_test_leaves_nothing_behind_in_the_store_of_the_application(ratelimit_clock: ManualClock) -> None:
     store = WatchedStore()
     assert Limiter([Rule(name="api", limits="10/hour")], store).hit(WHO)
     assert store.announcements == 0

@@ -25,7 +25,7 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.limiter.observers import readers
 from ratelimit_mw.limiter.observers.events import REJECTED, Outcome
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
-from ratelimit_mw.metrics import opentelemetry, prometheus
+from ratelimit_mw.metrics import BUCKETS, opentelemetry, prometheus
 from ratelimit_mw.metrics.opentelemetry import OpenTelemetryMetrics, annotate
 from ratelimit_mw.metrics.prometheus import PrometheusMetrics
 from ratelimit_mw.settings import load_settings
@@ -147,6 +147,9 @@ def test_the_store_is_measured_and_its_breaker_shown() -> None:
         if each.name == "ratelimit_mw_store_seconds_count"
     }
     assert counts == {("shared", "ok"): 3, ("shared", "error"): 3}
+    assert {each.explicit_bounds for each in found["ratelimit.store.duration"]} == {BUCKETS}
+    buckets = {each.labels.get("le") for family in registry.collect() for each in family.samples}
+    assert buckets == {None, "+Inf", *map(str, BUCKETS)}
 
 
 def test_the_sdk_exports_when_a_limiter_is_closed(

@@ -30,8 +30,9 @@ def outcomes(events: list[Event]) -> list[str]:
 
 
 def test_a_check_in_a_stream_is_in_its_own_event_only() -> None:
+    """The traffic log counts the request once for its endpoint."""
     part = Rule(name="part", limits="9/minute", match={"view": ""})
-    rate, events = observed(Rule(name="api", limits="9/minute"), part)
+    rate, events = observed(Rule(name="api", limits="9/minute"), part, traffic_log="memory://")
 
     async def view(request: Any) -> Any:
         async def parts() -> Any:
@@ -44,6 +45,7 @@ def test_a_check_in_a_stream_is_in_its_own_event_only() -> None:
     app = Starlette(routes=[Route("/", view)])
     assert ask(RateLimitMiddleware(app, limiter=rate)).status_code == 200
     assert [event.outcomes for event in events] == [{"part": "allowed"}, {"api": "allowed"}]
+    assert rate.traffic_log.total("endpoint:/:allowed", 0, 2e6) == 1  # type: ignore[union-attr]
 
 
 @each("name", SITES)
