@@ -123,7 +123,7 @@ def error_path(path: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise (ConfigError(error.message, join_path(path, error.path)) if path else error) from None
+        raise ConfigError(error.message, join_path(path, error.path)) from None
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def _live() -> Iterator[tuple[Any, _Registration, _Lock | None]]:
     """Each entry with its owner and its lock, oldest first. Reads a copy, as other threads may register more."""
     for entry in list(_entries.values()):
         owner = entry.owner()
-        lock = getattr(owner, entry.attribute, None) if entry.factory else None
+        lock = getattr(owner, entry.attribute, None)
         if lock or (owner is not None and not entry.factory):
             yield owner, entry, lock
 

@@ -63,8 +63,7 @@ class ThreadClock(threading.local):
 
     def result(self, future: Future[_Result], deadline: float) -> _Result:
         """Return the result of another thread, or ``TimeoutError`` at the deadline."""
-        if not future.done():
-            self.wait(future.exception, deadline)
+        self.wait(future.exception, deadline)
         return future.result()
 
 

@@ -74,8 +74,6 @@ class TrafficLog:
         if address.family == "sqlite":  # a server may be unreachable, so its log is checked when it is first used
             with suppress(StoreError):  # so is a damaged file, or one that is locked
                 self._require_same_log()
-        if not _of_process:
-            atexit.register(_close_all)
         _of_process.add(self)
 
     def _start_over(self) -> None:
@@ -462,6 +460,7 @@ class TrafficLog:
 _of_process: Final = WeakSet[TrafficLog]()
 
 
+@atexit.register
 def _close_all() -> None:
     """Write the counts of a process that ends."""
     for log in tuple(_of_process):

@@ -60,9 +60,10 @@ def test_the_part_of_a_verdict_takes_effect_at_once(limiter: Limiter) -> None:
     other, verdict = limiter.hit(WHO), limiter.hit(WHO)
     verdict["tokens"].settle(300)
     assert left(limiter) == [18, 6, 600, 4600]
-    verdict["requests"].refund()
-    assert left(limiter) == [19, 7, 600, 4600]
     verdict["tokens"].reset()
+    assert [each.remaining for each in verdict.decisions] == [18, 6, 1000, 5000]
+    verdict["requests"].refund()
+    assert left(limiter) == [19, 7, 1000, 5000]
     limiter.conclude(verdict, 200)
     assert left(limiter) == [19, 7, 1000, 5000]
     limiter.refund(verdict)

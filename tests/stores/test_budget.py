@@ -44,6 +44,8 @@ def test_thread_that_lacks_the_gil_uses_up_little_of_the_budget(hands: Hands) ->
     assert clock.now == pytest.approx(TURN)
     clock.once(reply, clock.now + 0.02)
     assert clock.now == pytest.approx(TURN + 0.02)
+    clock.wait(lambda _: setattr(hands, "now", hands.now + 0.001), BUDGET)
+    assert clock.now == pytest.approx(TURN + 0.021)
 
 
 def test_attempts_are_repeated_until_the_deadline(hands: Hands) -> None:

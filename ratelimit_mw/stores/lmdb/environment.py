@@ -63,8 +63,7 @@ class Environment:
                 # Another process uses a larger size. No transaction has begun. Opening again maps the whole file.
                 return self._open().run(work, now)
         except (lmdb.Error, OSError) as error:
-            if isinstance(error, lmdb.Error):
-                self._discard()
+            self._discard()
             raise StoreError(f"{self._name} failed: {type(error).__name__}: {error}") from error
 
     def grow(self, size: int) -> None:

@@ -120,7 +120,7 @@ class LmdbCall(ByteCall):
         """Return the keys of a page, without those too long for a name. Its cursor is the last key before it."""
         begin, after = (STATE + b":" + text.encode("utf-8", "surrogatepass") for text in (prefix, cursor))
         with self._txn.cursor() as entries:
-            if not entries.set_range(max(begin, after + b"\0" * bool(cursor))[:_MAX_NAME]):
+            if not entries.set_range(max(begin, after + b"\0" * bool(cursor))):
                 return KeyPage([], None)
             names = takewhile(lambda name: name.startswith(begin), entries.iternext(values=False))
             keys = [name[len(STATE) + 1 :].decode("utf-8", "surrogatepass") for name in islice(names, MAX_LISTED)]

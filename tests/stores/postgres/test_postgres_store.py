@@ -25,6 +25,7 @@ from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.bytecall import DAY, Write
 from ratelimit_mw.stores.postgres.connection import connect
 from ratelimit_mw.stores.postgres.store import PostgresCall, PostgresStore
+from ratelimit_mw.stores.wire import ReplyError
 from ratelimit_mw.testing.store_suite import limit_of
 
 
@@ -135,13 +136,15 @@ def test_a_state_stays_until_its_reset(
 
 
 def test_a_damaged_state_is_an_error_of_the_store(postgres_server: PostgresServer, store: PostgresStore) -> None:
-    """The error names the key, so the limiter can delete it."""
+    """The error names the key, so the limiter can delete it. No other error of a statement is a lost race."""
     one = hit(limit_of("5/hour", "gcra"))
     store.apply([one], NOW)
     ask(postgres_server, "UPDATE ratelimit_mw SET data = 'nonsense' WHERE key = %s", one.key.encode())
     with pytest.raises(StoreError, match="PostgreSQL: a damaged state") as error:
         store.apply([one], NOW)
     assert error.value.keys == (one.key,)  # type: ignore[attr-defined]
+    with pytest.raises(ReplyError, match="LIMIT must not be negative"):
+        run_blocking(PostgresCall(store, way_of(store), 10.0).ask(b"sweep", bytes(8), b"\xff" * 8))
 
 
 def test_plans_use_the_index(postgres_server: PostgresServer) -> None:

@@ -90,7 +90,7 @@ def test_a_call_without_its_client_is_an_error_of_the_configuration(redis_server
     """Only client=: blocking calls work, and an async call names the missing argument. And the reverse."""
     one = hit(limit_of("5/hour"))
 
-    async def run() -> None:
+    async def run() -> tuple[RedisStore, object]:
         aown = redis.asyncio.Redis(port=redis_server.port)
         astore = RedisStore(aclient=aown, timeout_us=PATIENT)
         assert (await astore.aapply([one]))[0].allowed
@@ -99,8 +99,11 @@ def test_a_call_without_its_client_is_an_error_of_the_configuration(redis_server
         await asyncio.to_thread(astore.ping)  # the limiter probes from a thread
         assert (await asyncio.to_thread(astore.apply, [one]))[0].remaining == 3
         await aown.aclose()
+        return astore, asyncio.get_running_loop()
 
-    asyncio.run(run())
+    astore, _ended = asyncio.run(run())
+    with pytest.raises(ConfigError, match="cannot make blocking calls"):
+        astore.apply([one])
     with redis.Redis(port=redis_server.port) as own:
         store = RedisStore(client=own, timeout_us=PATIENT)
         assert store.apply([one])[0].allowed
