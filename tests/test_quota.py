@@ -261,6 +261,7 @@ def test_a_quota_says_itself_shortly(quota: Quota, text: str) -> None:
         ("5 minute", ""),
         ("0", ""),
         ("5/parsec of light", ""),
+        ("5 requests per xyzzy", ""),
     ],
 )
 def test_an_error_names_the_closest_quota(text: str, right: str) -> None:

@@ -18,6 +18,7 @@ from ratelimit_mw.limiter.followers import files
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
 from ratelimit_mw.rules.places import place_of
+from ratelimit_mw.settings import with_options
 from ratelimit_mw.testing import ManualClock
 
 CLIENT = {"ip": "192.0.2.7"}
@@ -245,6 +246,15 @@ def test_an_interval_of_zero_looks_never(file: Path, later: Later) -> None:
     assert rest_later(limiter, later) == (6, 6)
     file.write_text(toml("7/minute"))
     assert rest_later(limiter, later) == (6, 6)
+
+
+def test_the_arguments_of_a_middleware_stay(file: Path) -> None:
+    """They replace the settings that the file has later, too."""
+    limiter = Limiter.from_settings(with_options(str(file), {"limits": "9/hour", "enabled": False}))
+    file.write_text(toml("5/minute", more='limits = "7/day"'))
+    limiter.reload()
+    assert [str(rule.quotas[0]) for rule in limiter.settings.rules] == ["5/minute", "9/hour"]
+    assert not limiter.settings.enabled
 
 
 def test_what_needs_a_restart_is_named_and_the_rest_applies(file: Path, caplog: pytest.LogCaptureFixture) -> None:
