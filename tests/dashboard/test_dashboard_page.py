@@ -110,12 +110,12 @@ def test_another_range_redraws_the_curves(browser: Browser, page: str) -> None:
     browser.wait(lambda: "range=hour" in browser.driver.current_url and drawn(browser), "the last hour")
     assert legend(browser) == "20 allowed 8 rejected"
     assert pixels(browser) != before
-    browser.open(page)
-    browser.wait(lambda: drawn(browser), "a chart")
     over = browser.find(".u-over")
     drag = ActionChains(browser.driver, duration=50).move_to_element_with_offset(over, -120, 0).click_and_hold()
     drag.move_by_offset(90, 0).move_by_offset(60, 0).release().perform()
-    browser.wait(lambda: "from=2025-12-31T" in browser.driver.current_url, "the range of the selection")
+    browser.wait(lambda: "from=2026-01-01T" in browser.driver.current_url, "the range of the selection")
+    assert "&to=2026-01-01T" in browser.driver.current_url
+    assert "range=" not in browser.driver.current_url
     # The form takes whole days in UTC: the last one is part of the range.
     browser.open(page + "?from=2025-12-31&to=2025-12-31")
     browser.wait(lambda: drawn(browser), "a chart")
@@ -157,23 +157,30 @@ def test_an_update_shows_what_a_new_page_shows(
 ) -> None:
     """The script and the server write the same texts, in the same order. Scripts in names of clients do not run."""
     query = "?by=endpoint&clients=yes"
+    limiter.clients.unban("api", {"ip": "192.0.2.66"})
     browser.open(page + query)
     clock.advance(5)
     log = limiter.traffic_log
     assert log is not None
     log.record(f"endpoint:{HOSTILE}new:rejected", n=5_000, at=NOON)
     log.record("rule:api:rejected", by=f"user={HOSTILE}", n=1_234, at=NOON)
-    limiter.clients.unban("api", {"ip": "192.0.2.66"})
     limiter.clients.ban("api", {"ip": "192.0.2.67"}, "1d")
-    limiter.clients.override("api", {"ip": "192.0.2.10"}, "unlimited")
+    limiter.clients.remove_override("api", {"ip": "192.0.2.9"})
+    for client in ("192.0.2.11", "192.0.2.10"):
+        limiter.clients.override("api", {"ip": client}, "unlimited")
     changes = ("5,000", "1,234", "192.0.2.67", "192.0.2.10")  # an update may have read before the last of them
     browser.wait(lambda: all(map(browser.text("main").__contains__, changes)), "an update")
-    updated = browser.text("main")
+    clock.advance(5)
+    browser.wait_for_text("12:30:40", "header")  # the next update finds the new rows
+    elements = "[...document.querySelectorAll('main :is(a, input, [data-if], [data-unless])')]"
+    facts = "[[...new URLSearchParams(each.search)].sort(), each.value, each.hidden]"
+    state = f"return {elements}.map((each) => {facts})"
+    updated = browser.text("main"), browser.run(state)
     assert browser.driver.title == "Rate limits"
     browser.open(page + query)
-    assert updated == browser.text("main")
-    assert "5,000" in updated
-    assert "</script>\"'\\u202e\\u000a" in updated
+    assert updated == (browser.text("main"), browser.run(state))
+    assert "5,000" in updated[0]
+    assert "</script>\"'\\u202e\\u000a" in updated[0]
     assert browser.driver.title == "Rate limits"
 
 
@@ -201,15 +208,18 @@ def test_updates_can_be_paused_and_fail(browser: Browser, limiter: Limiter) -> N
     """The button works with the keyboard, and stops requests. The page shows that the server has ended."""
     with dashboard_site(limiter) as url:
         browser.open(url)
-        count = "const real = fetch; window.fetch = (...all) => { asked += 1; return real(...all); };"
-        browser.run(f"window.asked = 0; {count} document.querySelector('#pause').focus()")
+        reply = "failing ? new Response('', {status: 500}) : real(...all)"
+        count = f"const real = fetch; window.fetch = (...all) => {{ asked += 1; return {reply}; }};"
+        browser.run(f"window.asked = 0; window.failing = false; {count} document.querySelector('#pause').focus()")
         browser.press(Keys.ENTER)
         assert browser.text("#pause") == "Resume updates"
         asked = browser.run("return asked")
         browser.press(Keys.ENTER)
         browser.wait(lambda: browser.run("return asked") > asked, "a request after the pause")
         assert browser.text("#pause") == "Pause updates"
-        assert not browser.find("#failure").is_displayed()
+        for failing in (True, False):
+            browser.run("window.failing = arguments[0]", failing)
+            browser.wait(lambda shown=failing: browser.find("#failure").is_displayed() == shown, "the reply")
     browser.wait(lambda: browser.find("#failure").is_displayed(), "the failure")
     browser.problems()
 

@@ -64,7 +64,7 @@
     let last = template;
     for (const row of rows) {
       const key = names.map((name) => visible(String(row[name] ?? ""))).join(" ");
-      const element = known.get(key) ?? template.content.firstElementChild.cloneNode(true);
+      const element = known.get(key) ?? document.importNode(template.content.firstElementChild, true);  // links need its URL
       known.delete(key);
       element.dataset.row = key;
       write(element, row);

@@ -3,14 +3,12 @@
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 import redis
 from redis_twins import Trace, differences
 from servers import HOST, Server
 from traces import SPECS
-from vectors import CASES, Case, fields, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build_limit
@@ -28,36 +26,6 @@ TRACES, STEPS = 100, 100
 def server(redis_server: Server) -> Iterator[redis.Redis]:
     with redis.Redis(host=HOST, port=redis_server.port) as client:
         yield client
-
-
-class ByLua:
-    """A path for the vectors: plays the steps in Python, to be compared with Lua in the end."""
-
-    def __init__(self, case: Case) -> None:
-        self.trace = Trace(build_limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"]))
-        self.consumed: dict[int, Charge] = {}
-
-    def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
-        decision = self.trace.decide(now, cost)
-        self.consumed[step] = Charge(decision.at_us, cost, decision.delay_us)
-        return fields(decision)
-
-    def refund(self, step: int, now: int, cost: int | None) -> None:
-        consumed = self.consumed[step]
-        back = consumed.cost if cost is None else cost
-        self.trace.refund(now, consumed, back)
-        self.consumed[step] = consumed._replace(cost=consumed.cost - back)
-
-    def charge(self, step: int, now: int, cost: int) -> None:
-        self.trace.charge(now, cost)
-
-
-def test_the_vectors_hold_in_lua(server: redis.Redis) -> None:
-    """Every case that was worked by hand: Lua decides and stores the same as Python, step by step."""
-    paths = [ByLua(case) for case in CASES]
-    for case, path in zip(CASES, paths, strict=True):
-        replay(case, path)
-    assert differences(server, [path.trace for path in paths]) == []
 
 
 @pytest.mark.slow
