@@ -49,7 +49,8 @@ class Heartbeat(Generic[_Item]):
                 try:
                     self._thread.start()
                 except RuntimeError as error:
-                    if not self._is_warned:
+                    # Since Python 3.12, a process that ends cannot start threads.
+                    if not self._is_warned and threading.main_thread().is_alive():
                         _log.error("no thread can %s (%s); %s", self._task, error, self._effect)
                         self._is_warned = True
 
