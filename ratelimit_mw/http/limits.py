@@ -68,6 +68,7 @@ class HttpLimits:
         here = RulesHere(all_rules, has_routes, FeatureReader({}, *reading).knows if leaves else None)
         if "ip" not in functions.may_provide:  # it may be anything
             here.check_addresses(http.ipv6_prefix)
+        here.check_parameters(functions.may_provide)
         self.rules, self.left_to_inner = here.rules, here.left_to_inner
         self.reader = FeatureReader(here.needs, *reading, has_routes, here.optional)
         is_known = http_limiter.before_user or http_limiter.gives_user

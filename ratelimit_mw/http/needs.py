@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 from typing import Final
 
 from ..errors import ConfigError
 from ..keys.parts import Part
 from ..rules.compiled import CompiledRule
+from ..rules.lookup import unread_names
 from ..rules.priorities import PRIORITY
 from ..rules.ruleset import RuleSet
 from ..rules.values import FeatureCost
@@ -58,6 +59,14 @@ class RulesHere:
         for rule in self.rules.rules:
             with rule.located():
                 check_rule(rule.source, ipv6_prefix)
+
+    def check_parameters(self, provided: Set[str]) -> None:
+        """Raise ``ConfigError`` for a function of limits that names a feature, and is passed a part of the key."""
+        for rule in self.rules.rules:
+            for name in unread_names(rule.source.limits, rule.source.arguments) & provided:
+                fix = f'Write limits={{"{name}": function}}, or call the feature plan or group'
+                message = f"the function is passed the parts of the key, not the feature {name!r}. {fix}"
+                raise rule.error(message, "limits")
 
     def without_user(self) -> Iterator[str]:
         """Yield what rules and lists do where no user is known. Views pass it to rules that only they decide."""

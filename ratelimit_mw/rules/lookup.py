@@ -181,12 +181,22 @@ def function_of(
         return checked_call(function, value_of([name])), [(part_of(name, in_key=False),)]
     if not callable(limits):
         return None, []
-    known = {re.sub(r"\W", "_", part.feature): part for part in map(part_of, (*BUILT_IN, *parts, *chain(*entries)))}
+    known = {_parameter_of(part): part for part in map(part_of, (*BUILT_IN, *parts, *chain(*entries)))}
     required, optional = _parameters(limits)
     if all(name in known for name in required):
         names = [*required, *takewhile(known.__contains__, optional)]
         entries = [(known[name],) for name in names] or entries
     return checked_call(limits, *map(value_of, entries)), entries
+
+
+def unread_names(limits: object, passed: Sequence[tuple[Part, ...]]) -> set[str]:
+    """Return the names of the parameters of a function that are not the names of the parts that it is passed."""
+    names = _parameters(limits)[0] if callable(limits) else ()
+    return {*names} - {*map(_parameter_of, chain(*passed))}
+
+
+def _parameter_of(part: Part) -> str:
+    return re.sub(r"\W", "_", part.feature)
 
 
 def value_of(names: Iterable[str]) -> str:

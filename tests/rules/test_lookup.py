@@ -65,6 +65,8 @@ def test_a_rule_needs_the_parts_that_its_function_is_passed() -> None:
     assert Rule(limits={"tenant": of_plan}, key="ip").needs == ("ip", "tenant")
     with pytest.raises(ConfigError, match="'tenant'"):
         RateLimitMiddleware(PlainTextResponse("hello"), limits={"tenant": of_plan})
+    with pytest.raises(ConfigError, match="limits: the function is passed the parts of the key, not"):
+        RateLimitMiddleware(PlainTextResponse("hello"), limits=lambda tenant: of_plan(tenant), features={"tenant": str})
 
 
 def test_a_function_returns_limits_in_every_form() -> None:
