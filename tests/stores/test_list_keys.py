@@ -55,7 +55,9 @@ def test_the_keys_of_a_prefix_are_listed(handle: StoreHandle, opened: Callable[[
     """Any text may be in a key, and no character of the prefix has a special meaning. A command has no other call."""
     handle.apply([Hit(LIMIT, LIMIT.prefix + key, 1) for key in ODD])
     handle.apply([Hit(OTHER, OTHER.prefix + key, 1) for key in ODD])
-    assert sorted(listed(handle, LIMIT.prefix)[0]) == sorted(LIMIT.prefix + key for key in ODD)
+    keys, pages = listed(handle, LIMIT.prefix)
+    assert sorted(keys) == sorted(LIMIT.prefix + key for key in ODD)
+    assert pages in {1, 3}, "one for each server"
     assert sorted(listed(handle, "1|log[in]|")[0]) == sorted(OTHER.prefix + key for key in ODD)
     assert listed(handle, "1|logi")[0] == listed(handle, "1|" * 400)[0] == []
     with closing(opened()) as fresh:

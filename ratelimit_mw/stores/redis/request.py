@@ -140,7 +140,8 @@ class RedisRequest:
             raise as_store_error(error) from error
         position = int(following)
         cursor = f"{number}:{position}" if position else f"{number + 1}:0"
-        return KeyPage([key_of_name(self._store.prefix, name) for name in names], cursor)
+        is_last = not position and number + 1 == len(servers)
+        return KeyPage([key_of_name(self._store.prefix, name) for name in names], None if is_last else cursor)
 
     def _on_key(self, verb: bytes, key: str, *arguments: Any) -> RedisCall:
         name, slot = self.locate(key)
