@@ -73,7 +73,9 @@ class SqliteCounts(CountStore):
         with self._errors(), suppress(FileExistsError):  # the names of clients are for the owner of the file alone
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with self._connection() as db:
-            self._has_log(db)  # the next statement would change the database of another program
+            db.execute("BEGIN")  # at one moment: another process may create the log now
+            self._has_log(db)  # the next statements would change the database of another program
+            db.execute("COMMIT")
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN IMMEDIATE")
             if not self._has_log(db):

@@ -5,7 +5,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,29 @@ def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.Monk
         db.execute("ROLLBACK")
         waiting.join()
     assert log.total("a", NOW, NOW) == 2
+
+
+def test_a_log_that_another_process_creates_is_no_other_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that write for the first time at the same moment: one of them waits."""
+    logs = [opened(tmp_path / "log.db") for _ in range(2)]
+    first, second = logs
+
+    class Meanwhile(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if "sqlite_master" in statement and logs:
+                logs.clear()
+                with suppress(StoreError):  # the file is locked
+                    second.flush()
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr(sqlite, "_BUSY", 0.01)
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Meanwhile))
+    first.record("a")
+    second.record("a")
+    first.flush()
+    assert second.total("a", NOW, NOW) == 2
 
 
 @pytest.mark.slow
