@@ -25,6 +25,8 @@ _COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[requests]:,} r
 _CACHE: Final = 50_000
 """The memory of the database in KiB. The rest of it is on disk."""
 _READ: Final = MAX_LINE + 2  # with the end of the line
+_EXT: Final = msgspec.msgpack.Ext(0, b"")
+"""The value of an invalid feature in the database."""
 _FORMATS: Final = (
     "Expected a format of --format, or JSON lines with the names of nginx, Caddy, Traefik or Envoy. A host name, a"
     " time, or a prefix of syslog or Kubernetes may precede it. With docker compose logs, add --no-log-prefix"
@@ -128,7 +130,7 @@ class RequestLog:
         self, sizes: Mapping[str, int], parse: Callable[[bytes], LogEntry], update: Callable[..., None]
     ) -> Iterator[tuple[float, bytes]]:
         """Yield the time and the data of each request. The files are given with their sizes."""
-        encode, before, done = msgspec.msgpack.Encoder(enc_hook=_encode_invalid).encode, 0.0, 0
+        encode, before, done = msgspec.msgpack.Encoder().encode, 0.0, 0
         for path, size in sizes.items():
             start, self._unread = self._lines - self._blank, 0
             with click.open_file(path, "rb") as file:
@@ -144,7 +146,8 @@ class RequestLog:
                     before = entry.time
                     if self._lines % _AT_ONCE == 0:
                         update(requests=self._formats.total(), completed=done + file.tell() if size else None)
-                    yield entry.time, encode(entry)
+                    features = {name: _EXT if each is INVALID else each for name, each in entry.features.items()}
+                    yield entry.time, encode(entry._replace(features=features))
             done += size
             self._check(self._lines - self._blank - start)
 
@@ -192,11 +195,6 @@ class RequestLog:
 
 def _name_of(path: str) -> str:
     return "<stdin>" if path == "-" else path
-
-
-def _encode_invalid(_: object) -> msgspec.msgpack.Ext:
-    """Encode a value that is no JSON: that of an invalid feature."""
-    return msgspec.msgpack.Ext(0, b"")
 
 
 def _decode_invalid(_code: int, _data: memoryview) -> object:

@@ -297,6 +297,13 @@ def test_a_field_of_json_lines_may_have_an_attribute(rules: Write, log: Write) -
     assert (report["rules"][0]["matched"], report["rejected"]) == (2, 1)
 
 
+def test_a_deny_list_rejects_an_invalid_feature(rules: Write, log: Write) -> None:
+    """Several lines of a header are invalid, as in the middleware."""
+    settings = rules(lists={"deny": {"header:x-a": ["9"]}})
+    entry = {"time": START, "ip": "192.0.2.1", "method": "GET", "path": "/", "status": 200, "http_x_a": ["1", "2"]}
+    assert replayed(settings, log([json.dumps(entry) + "\n"]))["denied"] == 1
+
+
 APP = """
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
