@@ -214,6 +214,7 @@ def test_clients_are_distinguished_as_in_the_application(
         ({"key": "header:referer"}, line().replace('"-" "-"', '"https://example.com/" "-"'), line()),
         ({"key": "query:token"}, line(path="/?token=1"), line(path="/?other=1")),
         ({"key": "query:token"}, line(path="/?" + "a&" * 2000), line(path="/?token=")),
+        ({"key": "host"}, line(path="http://example.com/"), line(path="/")),
         ({"match": {"host": "example.com"}}, line(path="http://example.com/"), line(path="/")),
         ({"match": {"header:user-agent": "curl"}}, line(agent="curl"), line(agent="wget")),
     ],

@@ -140,9 +140,10 @@ def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
             raise ValueError("broken")
         renewed.set()
 
-    keeper = Heartbeat(renew, interval=0.01)
+    keeper, others = Heartbeat(renew, interval=0.01), {*threading.enumerate()}
     keeper.hold(bad)
     keeper.hold(good)
+    assert len({*threading.enumerate()} - others) == 1
     for _ in range(3):
         renewed.clear()
         assert renewed.wait(PATIENCE)

@@ -91,6 +91,7 @@ def test_the_keys_of_one_client_are_shown_for_all_rules() -> None:
     assert (everybody["client"], everybody["next request"]) == ("all clients", "allowed")
     assert not answer.found_wrong
     assert [key["rule"] for key in shop.keys(rejected=True)] == ["login"]
+    assert [key["rule"] for key in shop.keys(rule="login", features=WHO)] == ["login", "login"]
 
 
 def test_keys_are_found_by_rule_and_by_the_start_of_a_value() -> None:
