@@ -56,7 +56,7 @@ function Concurrency:refund(state, now, consumed, cost)
   if not state then return nil end
   local gone = state:ended(now)
   local slot = state:find(consumed.at, consumed.cost)
-  if not slot or slot[2] <= now then return changed(state, gone, nil) end
+  if not slot or slot[2] <= now then return #gone == 0 and state or changed(state, gone, nil) end
   gone[#gone + 1] = slot
   if cost == 0 then return changed(state, gone, {slot[1], now + self.lifetime, slot[3]}) end
   if slot[3] > cost then return changed(state, gone, {slot[1], slot[2], slot[3] - cost}) end

@@ -60,8 +60,10 @@ local function add_decision(remaining, retry, reset, at, delay)
   length = length + 5
 end
 
--- The error of an operation, as it is replied. Redis 6.2 puts a place in the script before it.
+-- The error of an operation, as it is replied: a text, or a table where pcall is that of Lua. Redis 6.2 puts a place in
+-- the script before it.
 local function failure(problem)
+  if type(problem) == 'table' then problem = problem.err end
   problem = string.gsub(problem, '^@user_script: %d+: %-?', '')
   if problem == 'STATE' or string.find(problem, 'WRONGTYPE') then return 'STATE ' .. current end
   return problem
