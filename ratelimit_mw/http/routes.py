@@ -46,7 +46,8 @@ def _in_all_bases(cls: Any, name: str) -> list[object]:
 
 def _handlers_of(view: object, cls: type | None, method: str) -> list[object]:
     """Return the methods of a class-based view for a request, base classes first."""
-    actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
+    actions = getattr(view, "actions", None)  # of REST framework's view sets: {"get": "list"}
+    actions = actions if isinstance(actions, Mapping) else {}  # any view may have such an attribute
     name = method.lower()
     if name == "head" and not hasattr(cls, "head") and "head" not in actions:
         name = "get"

@@ -26,7 +26,7 @@ from tables import each, expect_error
 from ratelimit_mw import ConfigError, Rule
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.routes import Route as Described
-from ratelimit_mw.http.routes import check_routes
+from ratelimit_mw.http.routes import check_routes, marks_by_method
 from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import Destination
@@ -249,6 +249,13 @@ def test_paths_of_starlette_are_found(where: str) -> None:
     starlette(DEEP[:2] + DEEP[3:], path=where)
     with pytest.raises(ConfigError, match="no route has the path '/a/in/item'"):
         starlette(DEEP[:2], path="/a/in/item")
+
+
+@each("view", [HTTPEndpoint, lambda request: request])
+def test_a_view_may_have_actions_of_its_own(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those of REST framework are a table of methods."""
+    monkeypatch.setattr(view, "actions", ["get"], raising=False)
+    assert marks_by_method(view)[""].marks == ()
 
 
 def test_paths_that_cannot_be_known_are_no_error() -> None:
