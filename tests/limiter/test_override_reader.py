@@ -208,21 +208,25 @@ def test_a_read_that_a_short_event_loop_cancels_is_made_in_a_thread(recording: R
     limiter = limiter_of(store=recording, reload_interval="1h")
     asyncio.run(limiter.ahit(ACME))
     begun: list[str] = []
+    may_read, read = threading.Event(), recording.read_record
 
     async def never(name: str) -> None:
         begun.append(name)
         await asyncio.sleep(3600)
 
-    async def view() -> None:
-        for intervals in (0.8, 2.0):
+    async def view(*times: float) -> None:
+        for intervals in times:
             later.passed = intervals * 3600
             limiter.match(ACME)
             await asyncio.sleep(0)
 
     recording.aread_record = never  # type: ignore[assignment, method-assign]
+    recording.read_record = lambda name: read(name) if may_read.wait() else None  # type: ignore[method-assign]
     set_elsewhere(recording, "7/minute")
-    asyncio.run(view())
+    asyncio.run(view(0.8, 2.0))
+    asyncio.run(view(0.9))  # while the thread reads
     assert len(begun) == 1
+    may_read.set()
     wait_for(lambda: limits(limiter) == ["7/minute"], "the override")
 
 

@@ -68,7 +68,7 @@ class FileFollower(Follower):
 
     async def look(self, call: Call, waits: bool) -> None:
         """Compare the identity of the files. A thread reads them once a change has stayed for a while."""
-        now = monotonic()
+        now = self._begun_at = monotonic()
         identities = _identities_now(self._known)
         pause = 0.0 if identities == self._known else self._unchanged_for - self._age(identities)
         if identities == self._known or pause > 0:

@@ -18,6 +18,8 @@ NEVER: Final = -1e9
 class Follower:
     """Looks for changes that another process, or an operator, has made. Times are those of ``time.monotonic``."""
 
+    _begun_at = NEVER
+    """When the last look began in the background."""
     _seen_at = NEVER
     """When the last look began that has ended: later changes are not known."""
 
@@ -33,8 +35,8 @@ class Follower:
 
     @property
     def due_at(self) -> float:
-        """The time from which a request begins a look, if none runs."""
-        return self._seen_at + _EARLY * self.interval
+        """The time from which a request begins a look. While one runs, a request waits for it once it is stale."""
+        return self.stale_at if self._begun_at > self._seen_at else self._seen_at + _EARLY * self.interval
 
     async def look(self, call: Call, waits: bool) -> None:
         """Look for changes, in a thread or a task where it may take long.

@@ -43,7 +43,7 @@ class RecordFollower(Follower):
         self._problem: type[Exception] | None = None
         self._thread: Future[None] | None = None
         self._task: asyncio.Future[None] | None = None
-        self._seen_at = NEVER
+        self._begun_at = self._seen_at = NEVER
 
     @property
     def interval(self) -> float:
@@ -62,10 +62,12 @@ class RecordFollower(Follower):
             await call(self._remote, "start")
         elif not self._remote.is_open:
             self._remote.start()
-        elif not self._tasks.must_not_wait:
-            self._read_in_thread()
-        elif self._task is None or self._task.done():
-            self._task = self._tasks.start(self.aread(), self._read_in_thread)
+        else:
+            self._begun_at = monotonic()
+            if not self._tasks.must_not_wait:
+                self._read_in_thread()
+            elif self._task is None or self._task.done():
+                self._task = self._tasks.start(self.aread(), self._read_in_thread)
 
     def close(self) -> None:
         """Wait for a thread that reads now, so that it leaves no connection open."""
