@@ -118,11 +118,12 @@ class Leases:
 
     def learn(self, request: LeasedRequest, replies: list[Decision]) -> None:
         """Build the decisions of a request. When the store has rejected a share, ask for the hits themselves."""
-        with self._lock:
-            if self._fill(request, replies, self._clock()):
-                request.result = replies
-            else:
-                request.asked, request.shares = list(request.hits), {}
+        if request.shares:  # without shares, threads need no lock
+            with self._lock:
+                if not self._fill(request, replies, self._clock()):
+                    request.asked, request.shares = list(request.hits), {}
+                    return
+        request.result = replies
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop leases without returning them: after a reset the store no longer counts them."""
