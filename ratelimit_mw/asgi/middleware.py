@@ -93,18 +93,20 @@ class RateLimitMiddleware:
         if not is_http and scope["type"] != "websocket":
             await self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
             return
+        before = get_admission()
+        if ADMISSION in scope and (scope[ADMISSION] is not before or before.has_ended):
+            scope = _as_another(scope)
         request = ASGIRequest(scope if is_http else {**scope, "method": "GET"})
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await self.http_limiter.alatest()
-        rules, before = limits.rules, get_admission()
+        rules = limits.rules
         path = request.sent_path if rules.needs_path else ""  # ``plan_for_request`` without its call
         host = request.host if rules.needs_host else ""
         plan = rules.plan(request.native["method"], path, host, request.to, request)
         if ADMISSION in scope or limits.before_user:
-            _forget_ended(scope)
             plan = undecided(plan, limits, scope, limits.before_user)
         admission: ASGIAdmission | None = None
         try:
@@ -162,11 +164,12 @@ class RateLimitMiddleware:
         return send_in_time
 
 
-def _forget_ended(scope: Scope) -> None:
-    """Let middleware outside call the application again with the scope of a request that has ended."""
-    if ADMISSION in scope and scope[ADMISSION].has_ended:
+def _as_another(scope: Scope) -> Scope:
+    """Return a scope for its own decisions: middleware outside calls the application with one scope several times."""
+    if scope[ADMISSION].has_ended:
         del scope[ADMISSION]
-        scope.pop(BODY, None)
+        return scope
+    return {name: value for name, value in scope.items() if name not in (ADMISSION, BODY)}
 
 
 async def _decide(
@@ -179,7 +182,7 @@ async def _decide(
     if limits.reader.reads_bodies and not request.has_body and limits.reader.needs_body(plan):
         ahead = _read_ahead(limits, request, receive)
         receive = ahead.receive
-        request.native[BODY] = await ahead.read()
+        request.native = {**request.native, BODY: await ahead.read()}
     if not plan.waits:
         return await limits.adecide(plan, request), receive
     ahead = _read_ahead(limits, request, receive)

@@ -128,6 +128,10 @@ def asgi_user(request: Request, http_limiter: HttpLimiter) -> Any:
     return None
 
 
+async def _send_late(message: Message) -> None:
+    """Ignore a message after the end, as servers do."""
+
+
 class ASGIAdmission(Admission):
     """An admission whose response is sent over ASGI."""
 
@@ -139,6 +143,8 @@ class ASGIAdmission(Admission):
         # As without this middleware, those outside see what the application adds to the scope, such as the route.
         if request.native is scope:  # which mounts change
             request.native = dict(scope)  # half the time of {**scope}
+        elif BODY in request.native:
+            scope[BODY] = request.native[BODY]
         state = scope.get("state")
         if state is None:
             state = scope["state"] = {}
@@ -147,15 +153,26 @@ class ASGIAdmission(Admission):
         """The ``send`` of the server."""
 
     def leave_scope(self) -> None:
-        """End the part of the application. The scope keeps the admission, for tasks that check after the response."""
+        """End the part of the application. The scope keeps the outermost one, for checks after the response.
+
+        It then refers to nothing that may have the scope, such as the server, so the garbage collector gets no cycle.
+        """
+        if self.request.ahead is not None:
+            self.native.pop(BODY, None)
+            self.request.ahead = None
         if self.outer is not None:
             self.native[ADMISSION] = self.outer
-        self.native = self.request.native  # no cycle is left to the garbage collector
+        else:
+            self.native = self.request.native
+            self.server_send = _send_late
+            vars(self.request).pop("for_functions", None)
 
     def build_current_request(self) -> ASGIRequest:
         """Return the request with what the layers inside have added to its scope. Mounts have changed its path."""
         before = self.request
         place = {name: before.native.get(name, none) for name, none in _PLACE.items()}
+        if BODY in before.native:
+            place[BODY] = before.native[BODY]
         request = ASGIRequest({"method": before.method, **self.native, **place})  # a WebSocket's scope has no method
         request.index, request.to = before.index, before.to
         request.parsed_body = before.parsed_body

@@ -1,5 +1,6 @@
 """The ASGI middleware reads state, mounts, method, path and features of requests."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -104,6 +105,22 @@ def test_a_scope_that_comes_again_is_another_request() -> None:
     sent = [send_bare(app, scope, [{"type": "http.request", "body": body}])[0] for body in bodies]
     assert [start["status"] for start in sent] == [200, 200, 429]
     assert all(b"ratelimit" in dict(start["headers"]) for start in sent)
+
+
+def test_a_scope_may_come_again_at_the_same_time() -> None:
+    """Middleware outside may hedge a request: each call is decided."""
+    app = RateLimitMiddleware(OK, limiter=limiter("1/minute"))
+    scope, sent = http_scope(), []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("status"))
+        await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(*(app(scope, asyncio.Event().wait, send) for _ in range(2)))  # type: ignore[arg-type]
+
+    asyncio.run(both())
+    assert sorted(filter(None, sent)) == [200, 429]
 
 
 # -- method and path ---------------------------------------------------------------------------------------
