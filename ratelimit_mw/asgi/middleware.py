@@ -93,16 +93,13 @@ class RateLimitMiddleware:
         if not is_http and scope["type"] != "websocket":
             await self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
             return
-        before = get_admission()
-        if ADMISSION in scope and (scope[ADMISSION] is not before or before.has_ended):
-            scope = _as_another(scope)
         request = ASGIRequest(scope if is_http else {**scope, "method": "GET"})
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.http_limiter.in_force
         if limits.watch is not None:
             limits = await self.http_limiter.alatest()
-        rules = limits.rules
+        rules, before = limits.rules, get_admission()
         path = request.sent_path if rules.needs_path else ""  # ``plan_for_request`` without its call
         host = request.host if rules.needs_host else ""
         plan = rules.plan(request.native["method"], path, host, request.to, request)
@@ -128,7 +125,7 @@ class RateLimitMiddleware:
             if verdict.allowed:
                 if plan.may_delay and verdict.delay:
                     await asyncio.sleep(verdict.delay)
-                await self.app(scope, receive, admission.send)
+                await self.app(admission.native, receive, admission.send)
             else:
                 await admission.reject(receive)
         except BaseException as error:
@@ -139,7 +136,8 @@ class RateLimitMiddleware:
                 request.ahead.close()
             if admission is not None:
                 set_admission(before)
-                admission.leave_scope()
+                admission.show_route()
+                admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
         if due := admission.take_due():
             await admission.settle(due, admission.status or ERROR)
         elif limits.is_observed:
@@ -162,14 +160,6 @@ class RateLimitMiddleware:
             await send(message)
 
         return send_in_time
-
-
-def _as_another(scope: Scope) -> Scope:
-    """Return a scope for its own decisions: middleware outside calls the application with one scope several times."""
-    if scope[ADMISSION].has_ended:
-        del scope[ADMISSION]
-        return scope
-    return {name: value for name, value in scope.items() if name not in (ADMISSION, BODY)}
 
 
 async def _decide(

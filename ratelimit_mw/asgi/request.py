@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
-from ..http.admission import ADMISSION, Admission
+from ..http.admission import Admission
 from ..http.headers import with_headers
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
@@ -27,6 +27,7 @@ _PERCENT: Final = ord("%")  # a number, because "in" is eight times as fast as w
 ERROR: Final = 500
 """The status that servers send when an application raises."""
 _STARTS: Final = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
+_ROUTE: Final = ("endpoint", "path_params", "route", "router")  # which routers add
 _PLACE: Final = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
 
 
@@ -128,51 +129,28 @@ def asgi_user(request: Request, http_limiter: HttpLimiter) -> Any:
     return None
 
 
-async def _send_late(message: Message) -> None:
-    """Ignore a message after the end, as servers do."""
-
-
 class ASGIAdmission(Admission):
     """An admission whose response is sent over ASGI."""
 
     request: ASGIRequest
 
     def __init__(
-        self, limits: HttpLimits, request: ASGIRequest, plan: Plan, verdict: Verdict, scope: Scope, send: Send
+        self, limits: HttpLimits, request: ASGIRequest, plan: Plan, verdict: Verdict, server_scope: Scope, send: Send
     ) -> None:
-        # As without this middleware, those outside see what the application adds to the scope, such as the route.
-        if request.native is scope:  # which mounts change
-            request.native = dict(scope)  # half the time of {**scope}
-        elif BODY in request.native:
+        scope = dict(server_scope)  # half the time of {**server_scope}
+        if BODY in request.native:
             scope[BODY] = request.native[BODY]
         state = scope.get("state")
         if state is None:
             state = scope["state"] = {}
         super().__init__(limits, request, plan, verdict, scope, state)
-        self.server_send = send
-        """The ``send`` of the server."""
-
-    def leave_scope(self) -> None:
-        """End the part of the application. The scope keeps the outermost one, for checks after the response.
-
-        It then refers to nothing that may have the scope, such as the server, so the garbage collector gets no cycle.
-        """
-        if self.request.ahead is not None:
-            self.native.pop(BODY, None)
-            self.request.ahead = None
-        if self.outer is not None:
-            self.native[ADMISSION] = self.outer
-        else:
-            self.native = self.request.native
-            self.server_send = _send_late
-            vars(self.request).pop("for_functions", None)
+        self.server_scope, self.server_send = server_scope, send
+        """The ``scope`` and the ``send`` of the server."""
 
     def build_current_request(self) -> ASGIRequest:
         """Return the request with what the layers inside have added to its scope. Mounts have changed its path."""
         before = self.request
         place = {name: before.native.get(name, none) for name, none in _PLACE.items()}
-        if BODY in before.native:
-            place[BODY] = before.native[BODY]
         request = ASGIRequest({"method": before.method, **self.native, **place})  # a WebSocket's scope has no method
         request.index, request.to = before.index, before.to
         request.parsed_body = before.parsed_body
@@ -181,9 +159,16 @@ class ASGIAdmission(Admission):
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         return http_error(verdict)
 
+    def show_route(self) -> None:
+        """Show the route of the application to middleware outside, such as metrics, in the scope that it knows."""
+        for name in _ROUTE:
+            if name in self.native:
+                self.server_scope[name] = self.native[name]
+
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers at the start of the response."""
         if message["type"] in _STARTS:
+            self.show_route()
             added = self.start_response(message.get("status", 101))
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
                 names = self.limits.writer.names if self.verdict.allowed else {name for name, _ in added}

@@ -33,11 +33,6 @@ class WebSocketAdmission(ASGIAdmission):
         self._plan = rules.plan_for_marks(self._message_marks, request.method, request.host, marks, self.lists)
         return self._receive_allowed
 
-    def leave_scope(self) -> None:
-        super().leave_scope()
-        self._is_closed = True
-        del self._receive
-
     async def handle(self, error: BaseException, receive: Receive) -> bool:
         """End the admission after an error. A rejection closes a connection that is open."""
         if self.status is None or rejection_of(error) is None:

@@ -170,10 +170,12 @@ def keep_parameters(_endpoint: str | None, values: dict[str, Any] | None) -> Non
 class Layer:
     """The WSGI layer of the hooks. Code of the application finds the attributes of its own layers on it, too."""
 
+    _hooks: Any = None  # before a copy has its own
+
     def __init__(self, hooks: "FlaskHooks") -> None:
         self._hooks = hooks
 
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         return self._hooks.run(environ, start_response)
 
     def __getattr__(self, name: str) -> Any:

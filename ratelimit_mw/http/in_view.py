@@ -15,7 +15,6 @@ from ..decision import Decision, Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
 from ..keys.features import checked_name, is_email
 from ..keys.forms import normalized_email
-from ..rules.marks import get_admission
 from ..rules.names import ascii_name
 from ..rules.plan import Plan
 from ..runtime.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
@@ -146,7 +145,7 @@ async def verdict(_call: Call, scope: Values, _rules: tuple[str, ...], _features
     Example:
         verdict(request)["tokens"].settle(150)
     """
-    innermost = _innermost(scope)
+    innermost: Admission | None = scope.get(ADMISSION)
     if innermost is None and not testmode.off:
         raise MissingMiddlewareError("verdict()", "returns the verdict of the middleware")
     return Verdict() if innermost is None else innermost.verdict
@@ -259,15 +258,9 @@ def _in_order(verdict: Verdict, rules: Iterable[str]) -> Usages:
     }
 
 
-def _innermost(scope: Values) -> Admission | None:
-    """Return the innermost admission around the code that runs: a task may run on when its call has left the scope."""
-    here: Admission | None = get_admission()
-    return here if here is not None and here.native is scope else scope.get(ADMISSION)
-
-
 def _find_admission(scope: Values, rules: tuple[str, ...], called: str) -> Admission | None:
     """Return the admission of the innermost middleware, whose limiter has the rules; None while limits are off."""
-    admission = _innermost(scope)
+    admission: Admission | None = scope.get(ADMISSION)
     if admission is None:
         if testmode.off:
             return None

@@ -14,8 +14,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OWN_KEYS = {"state", "ratelimit_mw.admission", "ratelimit_mw.body"}
-"""The keys that the middleware may add to a scope, which middleware outside and the application share."""
+ROUTE = {"endpoint", "path_params", "route", "router"}
+"""The keys of a scope that a router adds, which middleware outside sees."""
 OWN_STATE = {"ratelimit"}
 """The keys that the middleware may add to the state of a request."""
 
@@ -60,8 +60,8 @@ def checked(build: Callable[[App], App], app: App) -> App:
             await middleware(scope, counted_receive, checked_send)
         finally:
             _exchange.reset(token)
-            changed = {name for name, value in scope.items() if before.get(name) is not value}
-            require(before.keys() <= scope.keys() and changed <= OWN_KEYS, f"the server's scope was changed: {changed}")
+            others = {name: value for name, value in scope.items() if name not in ROUTE - before.keys()}
+            require(others == before, "the server's scope was changed")
             require(list(scope.get("headers", ())) == headers, "the server's headers were changed")
             added = {name for name, value in (scope.get("state") or {}).items() if state.get(name) is not value}
             require(added <= OWN_STATE, f"the server's state was given {added - OWN_STATE}")
