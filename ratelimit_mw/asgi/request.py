@@ -168,7 +168,8 @@ class ASGIAdmission(Admission):
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers at the start of the response."""
         if message["type"] in _STARTS:
-            self.show_route()
+            if "endpoint" in self.native:
+                self.show_route()
             added = self.start_response(message.get("status", 101))
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
                 names = self.limits.writer.names if self.verdict.allowed else {name for name, _ in added}
