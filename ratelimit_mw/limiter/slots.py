@@ -230,11 +230,12 @@ class SlotQueues:
             queue = self._queues.get(key)
             if queue is None or waiter not in queue:
                 return
+            was_first = queue[0] is waiter
             queue.remove(waiter)
-            if queue:
-                queue[0].wake()
-            else:
+            if not queue:
                 del self._queues[key]
+            elif was_first:  # others would ask the store once more for each request that leaves
+                queue[0].wake()
 
 
 def _blocking(verdict: Verdict, rules: Mapping[str, Rule]) -> list[str]:
