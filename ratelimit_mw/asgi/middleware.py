@@ -136,9 +136,7 @@ class RateLimitMiddleware:
                 request.ahead.close()
             if admission is not None:
                 set_admission(before)
-                if admission.status is None:  # no response has shown it
-                    admission.show_route()
-                admission.native = scope  # its own scope has the admission: no cycle is left to the garbage collector
+                admission.leave_scope()
         if due := admission.take_due():
             await admission.settle(due, admission.status or ERROR)
         elif limits.is_observed:

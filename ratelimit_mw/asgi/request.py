@@ -159,7 +159,13 @@ class ASGIAdmission(Admission):
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         return http_error(verdict)
 
-    def show_route(self) -> None:
+    def leave_scope(self) -> None:
+        """Leave the scope of the application, which has this admission: the garbage collector gets no cycle."""
+        if self.status is None:  # no response has shown it
+            self._show_route()
+        self.native = self.server_scope
+
+    def _show_route(self) -> None:
         """Show the route of the application to middleware outside, such as metrics, in the scope that it knows."""
         for name in _ROUTE:
             if name in self.native:
@@ -169,7 +175,7 @@ class ASGIAdmission(Admission):
         """Send a message of the application, with the rate limit headers at the start of the response."""
         if message["type"] in _STARTS:
             if "endpoint" in self.native:
-                self.show_route()
+                self._show_route()
             added = self.start_response(message.get("status", 101))
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
                 names = self.limits.writer.names if self.verdict.allowed else {name for name, _ in added}
