@@ -1,7 +1,6 @@
 """The requests to one Flask application: decided before each view, inside a WSGI layer that owns the response."""
 
 import io
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
@@ -113,8 +112,7 @@ class Rejected(HTTPException, RateLimitExceeded):
     def __init__(self, verdict: Verdict, respond: Callable[[Verdict], Response]) -> None:
         RateLimitExceeded.__init__(self, verdict)
         self.description = self.describe(verdict)
-        self.response, wait = None, verdict.retry_after
-        self.retry_after = None if wait is None else math.ceil(wait) or 1  # which Werkzeug's ``get_headers`` reads
+        self.response = self.retry_after = None  # Werkzeug reads both. The layer adds the header
         self._respond = respond
 
     def get_response(self, *_: Any, **__: Any) -> Response:
