@@ -25,7 +25,7 @@ _COLUMNS: Final = (TaskProgressColumn(), TextColumn("{task.fields[requests]:,} r
 _CACHE: Final = 50_000
 """The memory of the database in KiB. The rest of it is on disk."""
 _READ: Final = MAX_LINE + 2  # with the end of the line
-_EXT: Final = msgspec.msgpack.Ext(0, b"")
+_STORED_INVALID: Final = msgspec.msgpack.Ext(0, b"")
 """The value of an invalid feature in the database."""
 _FORMATS: Final = (
     "Expected a format of --format, or JSON lines with the names of nginx, Caddy, Traefik or Envoy. A host name, a"
@@ -146,8 +146,9 @@ class RequestLog:
                     before = entry.time
                     if self._lines % _AT_ONCE == 0:
                         update(requests=self._formats.total(), completed=done + file.tell() if size else None)
-                    features = {name: _EXT if each is INVALID else each for name, each in entry.features.items()}
-                    yield entry.time, encode(entry._replace(features=features))
+                    items = entry.features.items()
+                    stored = {name: _STORED_INVALID if value is INVALID else value for name, value in items}
+                    yield entry.time, encode(entry._replace(features=stored))
             done += size
             self._check(self._lines - self._blank - start)
 
