@@ -36,7 +36,7 @@ function SlidingWindowCounter:fresh_at(start, at, previous, current)
   return previous > 0 and max(at, start + self:weighs_at_most(previous, 0)) or at
 end
 
--- When in a window the previous one, of count, first weighs at most room, which is less.
+-- When in a window the previous one, of count, weighs at most room, less than count.
 function SlidingWindowCounter:weighs_at_most(count, room)
   local parts = muldiv(room, self.period, count, self.period - 1)
   return self.period - 1 - parts

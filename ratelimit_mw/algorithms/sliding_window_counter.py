@@ -61,7 +61,7 @@ class SlidingWindowCounter(Algorithm):
         return max(at, start + self._weighs_at_most(previous, 0)) if previous else at
 
     def _weighs_at_most(self, count: int, room: int) -> int:
-        """Return when in a window the previous one, of ``count``, first weighs at most ``room``, which is less."""
+        """Return when in a window the previous one, of ``count``, weighs at most ``room``, less than ``count``."""
         return self.period - 1 - ((room + 1) * self.period - 1) // count
 
     def charge(self, state: State, now: int, cost: int) -> State:
