@@ -64,7 +64,7 @@ class RulesHere:
         """Raise ``ConfigError`` for a function of limits that names a feature, and is passed a part of the key."""
         for rule in self.rules.rules:
             for name in unread_names(rule.source.limits, rule.source.arguments) & provided:
-                fix = f'Write limits={{"{name}": function}}, call the feature plan or group, or rename the parameter'
+                fix = f'Write limits={{"{name}": function}}, or rename the parameter'
                 message = f"the function is passed the parts of the key, not the feature {name!r}. {fix}"
                 raise rule.error(message, "limits")
 
