@@ -10,7 +10,6 @@ import hmac
 import re
 from secrets import token_urlsafe
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from ..errors import ConfigError
 from ..http.request import Request, parse_pairs
@@ -63,7 +62,7 @@ def is_own_form(request: Request, form: dict[str, str]) -> bool:
         return False
     if site is not None:
         return bool(site == "same-origin")
-    return origin is None or [urlsplit(str(origin)).netloc] == request.header_lines("host")
+    return origin is None or [str(origin).partition("://")[2]] == request.header_lines("host")
 
 
 def change(limiter: Limiter, form: dict[str, str]) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
-from wsgiref.headers import Headers
 
 from ..keys.features import INVALID
 from ..keys.forms import normalize_host
@@ -28,6 +27,22 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 _ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
 _INSIDE = re.compile(r"[\s,]([^\s,=\"]+)\s*+(?:=|\Z)")
 _UTF8_CHARSET = re.compile(rf'[;\s]charset[ \t]*=[ \t]*(?:{_UTF8}|"{_UTF8}")[ \t]*(?:;|\Z)', re.ASCII)
+
+
+class Headers(Mapping[str, str]):
+    """The headers of a request by name, in any case."""
+
+    def __init__(self, lines: Mapping[str, list[str]]) -> None:
+        self._lines = lines
+
+    def __getitem__(self, name: str) -> str:
+        return ", ".join(self._lines[name.lower()])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
 
 
 class Request(ABC):
@@ -100,7 +115,7 @@ class Request(ABC):
     @cached_property
     def headers(self) -> Headers:
         """The headers by name, in any case. Several lines of one name are joined with commas."""
-        return Headers([(name, ", ".join(lines)) for name, lines in group_values(self.header_pairs()).items()])
+        return Headers(group_values(self.header_pairs()))
 
     @property
     @abstractmethod

@@ -32,6 +32,7 @@ _SCHEMES: Final = {
 }
 _PATHS: Final = ("lmdb", "unix", "memcached+unix")
 """The schemes with the path of a file."""
+_LOGIN_AND_HOSTS: Final = re.compile("(?<=://)[^/?#]*")
 _UNESCAPED: Final = re.compile("[?;@]|=[^&=]*=[^&=]")  # = may end a text in base64
 # The names of the package limits, and of Celery.
 _ALIASES: Final = {
@@ -84,10 +85,7 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
     Raises:
         ConfigError: ``open_store`` cannot open the URL.
     """
-    try:
-        split = urlsplit(url)
-    except ValueError:  # its text may show the login
-        raise ConfigError("cannot parse the store URL: its login or its host is malformed") from None
+    split = _split_url(url)
     if not split.scheme or f"{split.scheme}://" not in url.lower():  # text before a lone colon may be a login
         raise ConfigError("a store URL starts with a scheme and ://, for example redis://cache:6379/0")
     split = split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
@@ -121,8 +119,14 @@ def redacted_url(url: str | Store) -> str:
     """
     if isinstance(url, Store):
         return url.name or type(url).__name__
-    split = urlsplit(url)
+    split = _split_url(url)
     return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
+
+
+def _split_url(url: str) -> SplitResult:
+    """Split a URL. Newer versions of Python reject brackets after the start of the hosts, as in a:1,[::1]:2."""
+    hosts = _LOGIN_AND_HOSTS.search(url.strip())
+    return urlsplit(_LOGIN_AND_HOSTS.sub("", url, 1))._replace(netloc=hosts[0] if hosts else "")
 
 
 def _check_escapes(split: SplitResult) -> None:

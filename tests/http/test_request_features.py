@@ -103,13 +103,13 @@ def test_an_unescaped_query_is_invalid() -> None:
 
 def test_headers_are_a_case_insensitive_mapping() -> None:
     """Names ignore case, commas join repeated lines, and a missing header is not in the mapping."""
-    headers = asgi(headers=[(b"X-A", b"1"), (b"x-b", b"\xe9"), (b"x-a", b"2")]).headers
-    assert (headers["x-A"], headers["X-B"], headers.get("x-c")) == ("1, 2", "\u00e9", None)
-    assert (headers.keys(), len(headers)) == (["x-a", "x-b"], 2)
+    headers = asgi(headers=[(b"X-A", b"1"), (b"x-b", b"\xe9\x1f"), (b"x-a", b"2")]).headers
+    assert (headers["x-A"], headers["X-B"], headers.get("x-c")) == ("1, 2", "\u00e9\x1f", None)
+    assert (list(headers), len(headers)) == (["x-a", "x-b"], 2)
     assert headers.get("\u0142") is None
     fields = wsgi(HTTP_X_A="1", CONTENT_TYPE="text/plain", CONTENT_LENGTH="3").headers
     assert (fields["X-a"], fields["content-length"]) == ("1", "3")
-    assert fields.keys() == ["x-a", "content-type", "content-length"]
+    assert list(fields) == ["x-a", "content-type", "content-length"]
 
 
 def test_headers_are_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:

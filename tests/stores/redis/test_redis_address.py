@@ -3,7 +3,6 @@
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from redis_handles import PATIENT, hit, limit_of
@@ -12,8 +11,9 @@ from servers import HOST, redis_running
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.address import Address, parse_address
+from ratelimit_mw.stores.redis.address import Address
 from ratelimit_mw.stores.redis.store import RedisStore
+from ratelimit_mw.stores.url import check_store_url
 
 MEANINGS: dict[str, dict[str, Any]] = {
     "redis://": {"hosts": (("localhost", 6379),)},
@@ -27,6 +27,11 @@ MEANINGS: dict[str, dict[str, Any]] = {
     "unix:///run/redis.sock": {"hosts": (("/run/redis.sock", 0),)},
     "unix://ann:secret@/run/redis.sock": {"hosts": (("/run/redis.sock", 0),), "username": "ann", "password": "secret"},
     "redis+sentinel://a,b:26380/mymaster/2": {"hosts": (("a", 26379), ("b", 26380)), "service": "mymaster", "db": 2},
+    "redis+sentinel://a,[::1]:2,[::2]/mymaster": {
+        "hosts": (("a", 26379), ("::1", 2), ("::2", 26379)),
+        "service": "mymaster",
+    },
+    "redis://:pa[ss@a\n": {"hosts": (("a", 6379),), "password": "pa[ss"},
     "redis+cluster://:secret@a:7000,b:7001": {
         "hosts": (("a", 7000), ("b", 7001)),
         "cluster": True,
@@ -38,8 +43,7 @@ MEANINGS: dict[str, dict[str, Any]] = {
 def test_parts_of_a_url() -> None:
     """A URL gives hosts, ports, database, path, service and login."""
     for address, parts in MEANINGS.items():
-        split = urlsplit(address)
-        assert parse_address(split, dict(parse_qsl(split.query))) == Address(**parts), address
+        assert check_store_url(address)[1] == Address(**parts), address
 
 
 def test_a_remap_that_cannot_be_used_is_rejected() -> None:
