@@ -70,7 +70,7 @@ def test_edges_are_the_first_moments_of_local_days() -> None:
         ("Asia/Kolkata", "year", (2026, 7, 1), (2026, 1, 1), 365 * 24),
         ("Pacific/Apia", "day", (2011, 12, 29, 12), (2011, 12, 29), 24),
         ("Pacific/Apia", "month", (2011, 12, 31, 12), (2011, 12, 1), 30 * 24),
-        ("America/Havana", "day", (2026, 11, 1, 12), (2026, 11, 1), 25),
+        ("America/Havana", "day", (2024, 11, 3, 12), (2024, 11, 3), 25),
         ("UTC", "month", (2024, 2, 29, 23), (2024, 2, 1), 29 * 24),
     ):
         with case(zone, period, now):

@@ -1,7 +1,7 @@
 """Limits on Django's views: functions, coroutines, classes and methods by method_decorator, and on their routes."""
 
-import asyncio
 import functools
+from inspect import iscoroutinefunction
 from typing import Any
 
 from django.contrib.syndication.views import Feed
@@ -23,7 +23,7 @@ both = each("is_async", [False, True])
 
 def test_a_decorated_coroutine_stays_a_coroutine_function() -> None:
     """Django sees that a limited async view is async."""
-    assert asyncio.iscoroutinefunction(limit("1/minute")(ahello))
+    assert iscoroutinefunction(limit("1/minute")(ahello))
 
 
 class Items(View):

@@ -104,11 +104,16 @@ def test_new_clients_share_a_limited_number_of_threads() -> None:
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_event_loop_never_waits_for_its_own_tasks(is_async: bool) -> None:
     """A blocking call on the loop calls the function itself. Only where it cannot await the result, it is rejected."""
-    calls = []
+    calls, blocking_called = [], threading.Event()
 
     def limits_of(user: str) -> Any:
         calls.append(user)
-        return asyncio.sleep(0, "5/minute") if is_async else "5/minute"
+        if is_async:
+            return asyncio.sleep(0, "5/minute")
+        if len(calls) == 2:
+            blocking_called.set()
+        blocking_called.wait(10)
+        return "5/minute"
 
     async def scenario() -> None:
         limiter = build(limits_of)

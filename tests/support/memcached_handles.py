@@ -78,7 +78,8 @@ def names_in(server: Server, holding: str = "") -> dict[bytes, int]:
     """Return the names in a server that contain a text, with their expiry (-1: never)."""
     found = {}
     # Dump the hash table, not the lists: an item that moves between two lists would be left out.
-    for line in ask(server, b"lru_crawler metadump hash", b"END").splitlines()[:-1]:
+    lines = ask(server, b"lru_crawler metadump hash", b"END").splitlines()
+    for line in filter(re.compile(b"key=").match, lines):  # between END and, from newer servers, OK
         fields = dict(part.split(b"=", 1) for part in line.split())
         if holding.encode() in (name := unquote_to_bytes(fields[b"key"])):
             found[name] = int(fields[b"exp"])
