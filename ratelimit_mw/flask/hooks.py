@@ -165,21 +165,6 @@ def keep_parameters(_endpoint: str | None, values: dict[str, Any] | None) -> Non
     flask.request.environ[_SENT_PARAMS] = dict(values or {})
 
 
-class Layer:
-    """The WSGI layer of the hooks. Code of the application finds the attributes of its own layers on it, too."""
-
-    _hooks: Any = None  # before a copy has its own
-
-    def __init__(self, hooks: "FlaskHooks") -> None:
-        self._hooks = hooks
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        return self._hooks.run(environ, start_response)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._hooks.app, name)
-
-
 class FlaskHooks:
     """Decides the requests to one application, and responds to rejections. Its routes are read at the first request."""
 
@@ -189,14 +174,14 @@ class FlaskHooks:
         self.http_limiter = http_limiter
         self.limiter = http_limiter.limiter
         self.routes = FlaskRoutes(http_limiter, app, keep_parameters)
-        app.wsgi_app = self.layer = Layer(self)  # type: ignore[method-assign]
+        app.wsgi_app = self  # type: ignore[method-assign]
         app.handle_exception = partial(self.handle_exception, app.handle_exception)  # type: ignore[method-assign]
         app.url_value_preprocessors[None].insert(0, keep_parameters)
         app.before_request(self.decide)
         app.after_request_funcs[None].insert(0, self.note_stream)  # Flask calls the first one last
         app.error_handler_spec[None][None].setdefault(RateLimitExceeded, self.respond)  # that of the application stays
 
-    def run(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Run the application, as its ``wsgi_app``. An application in a view may have the same environ."""
         outer = environ.get(_EXCHANGE)
         exchange = environ[_EXCHANGE] = Exchange(start_response)
@@ -208,7 +193,7 @@ class FlaskHooks:
     def notes(self) -> Iterator[str]:
         """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""
         app = self._app
-        is_outermost = app.wsgi_app is self.layer and self.app == MethodType(Flask.wsgi_app, app)
+        is_outermost = app.wsgi_app is self and self.app == MethodType(Flask.wsgi_app, app)
         if is_outermost and not hasattr(app, "login_manager"):
             yield from warnings_of_user(self.http_limiter, _NO_LOGIN)
 
