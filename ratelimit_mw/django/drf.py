@@ -26,7 +26,7 @@ from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..testmode import testmode
-from .drf_errors import api_error
+from .drf_errors import APIRejection
 from .limits import rules_by_scope
 from .request import ATTRIBUTE, SCOPE, DjangoAdmission, keep_data, resolve, user_key
 
@@ -107,7 +107,7 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
             decided |= _decide([self], request, view)
         self.verdict = decided.pop(type(self))
         if self.verdict.status in (403, 503):
-            raise api_error(self.verdict)
+            raise APIRejection(self.verdict)
         return self.verdict.allowed
 
     def wait(self) -> float | None:

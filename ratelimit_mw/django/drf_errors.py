@@ -1,39 +1,18 @@
-"""The errors of a rejection inside a view of REST framework, whose exception handler responds to them."""
+"""The error of a rejection inside a view of REST framework, whose exception handler responds to it."""
 
-from typing import Any
+from typing import Final
 
-from rest_framework.exceptions import APIException, PermissionDenied, Throttled
+from rest_framework.exceptions import PermissionDenied, Throttled
 
 from ..decision import RateLimitExceeded, Verdict
-from ..errors import RateLimitError
+
+_DETAILS: Final = {403: PermissionDenied.default_detail, 503: "The service is busy. Try again later."}
+"""The texts for a deny list or a ban from all rules, and for an unreachable store or an adaptive limit."""
 
 
-class APIRejection(RateLimitExceeded):
-    """A rejection that is an error of REST framework, too."""
-
-    def __init__(self, verdict: Verdict, *wait: Any) -> None:
-        super(RateLimitError, self).__init__(*wait)  # that of REST framework
-        self.verdict = verdict
-
-
-class RequestThrottled(APIRejection, Throttled):  # type: ignore[misc] # REST framework has no types
-    """A 429."""
+class APIRejection(RateLimitExceeded, Throttled):  # type: ignore[misc] # REST framework has no types
+    """A rejection that is an error of REST framework, too, with the status of the verdict."""
 
     def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict, verdict.retry_after)
-
-
-class ClientDenied(APIRejection, PermissionDenied):  # type: ignore[misc]
-    """A 403, for a deny list, or for a ban from all rules."""
-
-
-class StoreUnavailable(APIRejection, APIException):  # type: ignore[misc]
-    """A 503, for an unreachable store and ``on_store_error = "deny"``, and for an adaptive limit."""
-
-    status_code = 503
-    default_detail = "The service is busy. Try again later."
-
-
-def api_error(verdict: Verdict) -> RateLimitExceeded:
-    """Return the error for a rejection."""
-    return {403: ClientDenied, 503: StoreUnavailable}.get(verdict.status, RequestThrottled)(verdict)
+        Throttled.__init__(self, verdict.retry_after, _DETAILS.get(verdict.status))
+        self.verdict, self.status_code = verdict, verdict.status

@@ -158,7 +158,7 @@ class DjangoAdmission(Admission):
         """Return the error for a rejection. REST framework responds to its own form of the error with a 429."""
         if "rest_framework.views" not in sys.modules:
             return RateLimitExceeded(verdict)
-        return import_module(f"{__package__}.drf_errors").api_error(verdict)  # type: ignore[no-any-return]
+        return import_module(f"{__package__}.drf_errors").APIRejection(verdict)  # type: ignore[no-any-return]
 
     def custom_response(self) -> Any:
         """Return what the project's function returns for the rejection; None without a function."""
