@@ -190,6 +190,10 @@ class FlaskHooks:
         finally:
             environ[_EXCHANGE] = outer
 
+    def __getattr__(self, name: str) -> Any:
+        # Code of the application finds the attributes of its own layers on its wsgi_app.
+        return getattr(vars(self).get("app"), name)
+
     def notes(self) -> Iterator[str]:
         """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""
         app = self._app

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from libraries import load_without
 from shared_store import SharedStore
 from tables import each
 from werkzeug.exceptions import HTTPException
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, Rule
 from ratelimit_mw.flask import RateLimiter, check
@@ -147,6 +149,15 @@ def test_an_error_handler_of_a_blueprint_applies_there() -> None:
     shop.register_error_handler(HTTPException, lambda error: (f"shop says {error.code}", error.code))
     app.register_blueprint(shop)
     assert [ask(app, path).text[:8] for path in ("/shop", "/")] == ["shop say", '{"type":']
+
+
+def test_layers_of_the_application_keep_their_attributes() -> None:
+    """Its code may read them on wsgi_app, where the extension is now the outermost layer."""
+    app = Flask("app")
+    app.wsgi_app = ProxyFix(app.wsgi_app, x_for=2)  # type: ignore[method-assign]
+    RateLimiter(app)
+    assert (copy(app.wsgi_app).x_for, hasattr(app.wsgi_app, "x_to")) == (2, False)  # type: ignore[attr-defined]
+    assert ask(app).status_code == 404
 
 
 @each("method", ["handle_user_exception", "handle_http_exception"])
