@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -162,13 +162,18 @@ def names_in(value: Any) -> list[str]:
 def with_names(message: str, data: Any, path: str) -> str:
     """Return the message of an error in the setting with a path, with the names of its variables.
 
-    It does not show their values, which may be secrets of another option. It shows a default, as the settings do.
+    It does not show their values, which may be secrets of another option. It shows a default, as the settings do. Nor
+    does it show a secret in the wrong place: in TOML, a setting below the table of a rule is of that table.
     """
-    for step in steps_of(path):
+    steps = steps_of(path)
+    is_secret = "secret" in steps or not isinstance(data, Mapping)  # a file that is no table may hold anything
+    for step in steps:
         try:
             data = data if isinstance(data, str) else data[step]
         except (LookupError, TypeError):  # a path may end within a part of the settings
             break
+    for text in _secrets_in(data, is_secret):
+        message = _without(text, message)
     used = []
     for name in dict.fromkeys(names_in(data)):
         hidden = _without(os.environ.get(name, ""), message)
@@ -176,6 +181,18 @@ def with_names(message: str, data: Any, path: str) -> str:
             used.append(f"${{{name}}}")
         message = hidden
     return f"{message} (from {' and '.join(used)})" if used else message
+
+
+def _secrets_in(value: Any, is_secret: bool) -> Iterator[str]:
+    """Yield the secrets, and the URLs that may have a login."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _secrets_in(item, is_secret or name == "secret")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _secrets_in(item, is_secret)
+    elif isinstance(value, str) and (is_secret or ("://" in value and "@" in value)):
+        yield value
 
 
 def _without(value: str, message: str) -> str:

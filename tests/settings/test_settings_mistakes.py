@@ -161,6 +161,22 @@ def test_an_address_that_cannot_be_shows_no_secret() -> None:
     expect_error("^traffic_log: expected text$", load_settings, {"traffic_log": ["redis://:h1dden@a"]})
 
 
+def test_a_secret_in_the_wrong_place_is_in_no_message(tmp_path: Path) -> None:
+    """In TOML, a setting below a table is of that table. A file in another language is no table at all."""
+    store, secret = 'store = "redis://ann:h1dden@cache"\n', 'secret = "h1dden h1dden h1dden"\n'
+    rule = '[[rules]]\nname = "a"\nlimits = "5/minute"\n'
+    for name, text, message in (
+        ("r.toml", f'[rules]\nname = "a"\n{store}{secret}', r"rules: expected a list .* 'store': '\*\*\*'"),
+        ("r.toml", f"{rule}[rules.per_key]\n{store}", r"per_key\['store'\]: cannot parse quota '\*\*\*'"),
+        ("r.toml", f"{rule}[rules.schedule]\n{secret}", r"schedule\['secret'\]: cannot parse quota '\*\*\*'"),
+        ("r.toml", f"{rule}[rules.per]\n{secret}", r"per.secret: expected a table; got '\*\*\*'"),
+        ("r.json", '[{"store": "redis://ann:h1dden@cache"}]', r"expected a table; got \[{'store': '\*\*\*'}\]"),
+        ("r.yaml", secret, r"expected a table; got '\*\*\*'"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert "h1dden" not in expect_error(message, load_settings, tmp_path / name)
+
+
 def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings can be checked where a store's library is missing, its server is away and its folder is not there."""
     load_without(monkeypatch, "ratelimit_mw.stores.redis", "hiredis")
