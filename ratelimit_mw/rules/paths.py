@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..keys.features import INVALID, Features
 from ..keys.forms import normalize_path, path_feature
 
-PARAMETER: Final = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
+PARAMETER: Final = re.compile(r"\{([^{}:/]*)(?::([^{}/]*))?\}")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 # Parameters as Flask and Django write them, and as many others do at the start of a segment.
 _FOREIGN = re.compile(r"<(?:(\w+)(?:\([^<>]*\))?:)?(\w+)>|(?<=/):()([A-Za-z_]\w*)")

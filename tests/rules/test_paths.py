@@ -139,6 +139,8 @@ def test_a_pattern_that_cannot_match_is_rejected() -> None:
         ("/{id", "unbalanced braces"),
         ("/id}", "unbalanced braces"),
         ("/{{id}}", "unbalanced braces"),
+        ("/items/{id:[^/]+}", r"Write a parameter as \{name\}"),
+        ("/{a/b}", r"Write a parameter as \{name\}"),
         ("/items/<int:id>", r"expected parameters as \{name\}; got '/items/<int:id>'. Write '/items/\{id\}'"),
         ("/items/<id>.json", r"Write '/items/\{id\}.json'"),
         ("/f/<path:rest>", r"Write '/f/\{rest:path\}'"),
