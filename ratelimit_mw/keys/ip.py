@@ -219,6 +219,8 @@ def counted_ip(text: str, ipv6_prefix: int) -> str:
     """
     if (client := ip_key(text, ipv6_prefix)) is not None:
         return client
+    if ip_key(text.partition("/")[0], ipv6_prefix) == text:  # forged ends of a tunnel have such a network, too
+        return text
     network = parse_network(text)
     if network.num_addresses > 1 and (network.version == 4 or network.prefixlen != ipv6_prefix):
         raise ConfigError(f"expected an IP address, because {network} has many clients. lists.deny takes networks")

@@ -24,6 +24,7 @@ from ratelimit_mw.keys.ip import (
     widened,
 )
 from ratelimit_mw.keys.key import KeyMaker, parse_key
+from ratelimit_mw.keys.parts import as_counted
 from ratelimit_mw.starlette import limit
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
@@ -107,6 +108,13 @@ def test_a_wrong_network_prefix_or_width_is_an_error() -> None:
         expect_error(r"counts as the IPv4 address in it\. Write IPv4 networks", parse_network, text)
     for part in ("ip/0", "ip/129", "ip/24/0", "ip/33/48", "ip/24/129", "ip/", "ip/x", "ip/024", "ip/1/2/3"):
         expect_error(r'^\[0\]: expected "ip/24" \(IPv4\), "ip/48" \(IPv6\) or "ip/24/48"', parse_key, [part])
+
+
+def test_the_network_of_a_forged_tunnel_is_a_client() -> None:
+    """Its requests are counted under this network, so the commands that show it also take it."""
+    client = ip_key("2001:0:4136:e378:8000:63bf:f5ff:fffe")  # 10.0.0.1 inverted
+    assert client == "2001:0:4136:e378::/64"
+    assert as_counted({"ip": client}) == {"ip": client}
 
 
 def test_a_network_in_ipv6_form_is_the_ipv4_network() -> None:
