@@ -20,8 +20,8 @@ from .base import RECORD_PREFIX
 FOREVER: Final = 1 << 62
 """The microseconds for which a record is kept, and a state at most."""
 DAY: Final = 86_400 * SECOND
-DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error)
-"""The errors that a damaged state causes."""
+DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error, OSError)
+"""The errors that a damaged state causes. The system has one for a time that is in no calendar."""
 _MAX_PAUSE: Final = 0.0005  # seconds
 _RETRY: Final = SECOND // 10
 """Microseconds until a request that lost all of its races may try again."""

@@ -133,6 +133,18 @@ def test_several_damaged_states_of_one_request_start_anew(damaged: tuple[str, Da
     assert limiter.local_decisions == 0
 
 
+def test_a_window_that_is_in_no_calendar_starts_anew(way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no date for its end. The store still decides."""
+    files = note_files(monkeypatch)
+    limiter = Limiter([Rule(name="api", limits="5 per calendar month")], open_store(f"lmdb://{tmp_path}/state"))
+    (decision,) = way(limiter).hit(WHO).decisions
+    with files[-1].begin(write=True) as txn:
+        txn.put(PREFIX + b"state:" + decision.hit[1].encode(), bytes(8) + b"9" * 24 + b":1:1")
+    verdict = way(limiter).hit(WHO)
+    way(limiter).close()
+    assert ([each.remaining for each in verdict.decisions], limiter.local_decisions) == ([4], 0)
+
+
 class DamagedStore(SharedStore):
     """A store whose states can never be decoded."""
 
