@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 T = TypeVar("T")
@@ -128,8 +129,13 @@ def is_on_event_loop() -> bool:
 
 
 async def run_beside(call: Call, work: Callable[..., T], *arguments: Any) -> T:
-    """Do work that may block: in this thread, or in another one beside an event loop."""
-    return work(*arguments) if call is blocking_call else await asyncio.to_thread(work, *arguments)
+    """Do work that may block: in this thread, or in another one beside an event loop.
+
+    It has a thread of its own, because the application may keep those of ``asyncio.to_thread`` busy for long.
+    """
+    if call is blocking_call:
+        return work(*arguments)
+    return await asyncio.wrap_future(run_once(object(), partial(work, *arguments)))
 
 
 class PerLoop(Generic[_Value]):

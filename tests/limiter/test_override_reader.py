@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
 
@@ -106,6 +107,24 @@ def test_a_defect_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
     monkeypatch.setattr(recording.states, "read_record", lambda _: 1 // 0)
     wait_for(lambda: limiter.match(ACME) and recording.messages(caplog), "a failed read")
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_no_change_waits_for_the_threads_of_the_application(recording: Recording) -> None:
+    """A change has a thread of its own, because jobs may occupy all of ``asyncio.to_thread``, and requests wait."""
+    limiter, may_end = limiter_of(store=recording), threading.Event()
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        job = asyncio.create_task(asyncio.to_thread(may_end.wait))
+        await asyncio.sleep(0)
+        try:
+            await asyncio.wait_for(limiter.clients.aoverride("api", ACME, "7/minute"), 60)
+        finally:
+            may_end.set()
+            await job
+
+    asyncio.run(scenario())
+    assert limits(limiter) == ["7/minute"]
 
 
 def test_closing_waits_for_a_thread_that_reads(way: Any, later: Later) -> None:
