@@ -106,7 +106,7 @@ def _newest(found: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
     return kept[::-1]
 
 
-@lru_cache(1024)
+@lru_cache(64)  # time moves on, and a cover has about a hundred blocks
 def cover(sizes: tuple[int, ...], span: int, bucket: int) -> tuple[tuple[tuple[TierBlock, ...], TierBlock | None], ...]:
     """Return the blocks of each tier in a window, and the block that these and the smaller ones before are parts of."""
     at, groups = bucket - span + 1, []

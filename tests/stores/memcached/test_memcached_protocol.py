@@ -1,5 +1,6 @@
 """The parts of the Memcached store that do no I/O: addresses, names, expiry, commands and answers, tiers."""
 
+import gc
 import time
 from collections.abc import Awaitable
 from typing import Any
@@ -200,3 +201,12 @@ def test_a_window_is_covered_once_and_by_few_counters(precision: int, span: int,
     assert bucket + sizes[-1] <= ends[-1] - 1
     assert sizes[-1] == 1 or sizes[-1] * 10 <= span
     assert len(blocks_of(span, bucket)) <= 122 + 12 * (len(sizes) - 1)
+
+
+def test_the_blocks_of_earlier_windows_are_forgotten() -> None:
+    """A process that runs for long keeps the blocks of its latest windows only."""
+    cover.cache_clear()
+    for bucket in range(2_000):
+        cover(tiers(100), 100, bucket)
+    gc.collect()
+    assert sum(type(each) is TierBlock for each in gc.get_objects()) < 10_000
