@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
 from ..http.admission import Admission
+from ..http.client_ip import DISCONNECTED
 from ..http.headers import with_headers
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
@@ -83,8 +84,10 @@ class ASGIRequest(Request):
 
     @property
     def peer(self) -> str | None:
-        client = self.native.get("client")
-        return client[0] if client else None
+        if client := self.native.get("client"):
+            return client[0]  # type: ignore[no-any-return]
+        server = self.native.get("server")
+        return DISCONNECTED if server and server[1] else None  # a Unix socket has no port
 
     @property
     def query_string(self) -> str:

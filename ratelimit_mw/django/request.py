@@ -91,6 +91,8 @@ class DjangoRequest(WSGIRequest):
     @property
     def peer(self) -> str | None:  # read here, so that a request enters one file less
         address = self.native.get("REMOTE_ADDR")
+        if not address and self._scope is not None and not self._scope.get("client"):
+            return ASGIRequest(self._scope).peer
         return super().peer if address == "localhost" else address or None
 
     @property

@@ -18,6 +18,8 @@ from ..keys.features import INVALID, UNKNOWN_IP
 from ..keys.ip import MAX_ADDRESS, PORT, Networks, ip_key, parse_address, parse_network
 
 UNIX: Final = "unix"
+DISCONNECTED: Final = "disconnected"
+"""The peer of a request over TCP without an address: its client has reset the connection. It is no Unix socket."""
 _MAX_HOPS: Final = 32
 _MAX_BYTES: Final = 8192
 _CACHE_SIZE: Final = 8192

@@ -109,7 +109,8 @@ def warn_of_unknown_ip() -> None:
     """Log a warning for requests without a client address. A limiter calls it once."""
     _log.warning(
         "a request has no client address; all such requests are counted together as ip %r."
-        " Behind a Unix socket, add 'unix' to trusted_proxies, and let your proxy send forwarded_header",
+        " Behind a Unix socket, add 'unix' to trusted_proxies, and let your proxy send forwarded_header."
+        " Over TCP, the client has left",
         UNKNOWN_IP,
     )
 

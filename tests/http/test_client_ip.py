@@ -1,10 +1,12 @@
 """No client can forge its IP address or appear as many clients."""
 
 import ipaddress
+from io import BytesIO
 from typing import Any
 
 import pytest
 from calls import OK, ask, http_scope, limited, limiter, send_bare
+from django.core.handlers.asgi import ASGIRequest as DjangoASGIRequest
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import ASGISite, WSGISite
@@ -12,6 +14,8 @@ from tables import each
 from wsgi_calls import Served, listing
 
 from ratelimit_mw import ConfigError, Rule, load_settings
+from ratelimit_mw.asgi.request import ASGIRequest
+from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.http import features
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.keys.features import INVALID
@@ -212,6 +216,16 @@ def test_a_unix_socket_of_waitress_is_one(port: str, statuses: list[str]) -> Non
     peer = {"REMOTE_ADDR": "localhost", "REMOTE_PORT": port}
     clients = (REAL, f"1.1.1.1, {REAL}", "203.0.113.10")
     assert [Served(app, **peer, HTTP_X_FORWARDED_FOR=client).status[:3] for client in clients] == statuses
+
+
+@each(("server", "last"), [(("127.0.0.1", 8000), 429), (("/run/app.sock", None), 200), (None, 200)])
+def test_a_client_that_has_reset_its_connection_is_no_unix_socket(server: Any, last: int) -> None:
+    """Neither has an address under uvicorn, but only a proxy on a Unix socket may name the client."""
+    app = limited(OK, trusted_proxies=["unix"])
+    scopes = [http_scope(client=None, server=server, headers=[(b"x-forwarded-for", b"1.1.1.%d" % i)]) for i in range(3)]
+    assert [send_bare(app, scope)[0]["status"] for scope in scopes] == [200, 200, last]
+    for scope in scopes:
+        assert DjangoRequest(DjangoASGIRequest(scope, BytesIO())).peer == ASGIRequest(scope).peer
 
 
 @each("peer", [None, "", "unix:/run/app.sock", "junk", "9" * 9000])
