@@ -138,8 +138,9 @@ class Waiter:
 
     def clear(self) -> None:
         """Forget that the request was woken."""
-        self._woken: Future[None] = Future()
-        self._woken.set_running_or_notify_cancel()  # a task that is cancelled does not cancel it
+        woken: Future[None] = Future()
+        woken.set_running_or_notify_cancel()  # a task that is cancelled does not cancel it
+        self._woken = woken  # last, because another thread may wake the request now
 
     def wake(self) -> None:
         """Wake the request. The caller holds the lock of the queue."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -86,6 +86,22 @@ def test_tasks_are_served_in_the_order_in_which_they_came(limiter: Limiter) -> N
     asyncio.run(scenario())
     assert served == list(range(9))
     assert waiting(limiter) == 0
+
+
+def test_a_slot_that_is_returned_while_a_request_prepares_to_wait_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may return it at any step of the request."""
+    limiter = build()
+    held = [limiter.hit(ANN)]
+
+    class Woken(Future[None]):
+        def set_running_or_notify_cancel(self) -> bool:
+            if held and waiting(limiter):
+                limiter.conclude(held.pop(), 200)
+            return super().set_running_or_notify_cancel()
+
+    monkeypatch.setattr(slots, "Future", Woken)
+    assert limiter.hit(ANN)
+    assert (held, waiting(limiter)) == ([], 0)
 
 
 def test_another_client_does_not_wait(limiter: Limiter) -> None:
