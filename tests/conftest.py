@@ -141,6 +141,15 @@ def way(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
 
 
 @pytest.fixture
+def hasty() -> Iterator[None]:
+    """Let threads take turns as often as Python can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture
 def responses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
     """The times in microseconds and the statuses of all responses that adaptive limits are given."""
     found: list[tuple[int, int | None]] = []

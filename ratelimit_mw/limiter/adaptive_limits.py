@@ -237,9 +237,11 @@ class AdaptiveLimits:
         """Add the levels to the history, for the curves of an operator."""
         step = now // HISTORY_STEP
         self._sample_at = (step + 1) * HISTORY_STEP
-        self._history[step] = self.levels()
-        if len(self._history) > _STEPS:
-            del self._history[min(self._history)]
+        levels = self.levels()
+        with self._lock:  # several threads may begin a step
+            self._history[step] = levels
+            if len(self._history) > _STEPS:
+                del self._history[min(self._history)]
 
     def _find(self, key: str, tuning: Tuning, now: int) -> Any:
         """Return the limit of a key. Clients may choose their keys, so those that are not used are forgotten.

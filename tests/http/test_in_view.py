@@ -1,8 +1,7 @@
 """``check`` in a view, often, in threads, tasks and streams, and ready views with the usage of a client."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -45,15 +44,6 @@ def limited(*rules: Rule) -> Limiter:
 def left(limiter: Limiter, **features: Any) -> int:
     plan = limiter.rules.plan_for_rule("mail", None)
     return limiter.decide(plan, {"ip": "192.0.2.7", **features}, 0, False).decisions[0].remaining
-
-
-@pytest.fixture
-def hasty() -> Iterator[None]:
-    """Let threads take turns as often as Python can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_a_stream_keeps_no_verdicts() -> None:

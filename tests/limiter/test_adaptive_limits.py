@@ -1,9 +1,11 @@
 """Adaptive limits in front of the store: each process sheds what it cannot bear, and asks no store for that."""
 
 import asyncio
+import itertools
 import json
 import pickle
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +307,21 @@ class FakeLoop:
         self.now = self.due + late
         callback, self.callback = self.callback, None
         callback()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_threads_that_begin_a_step_of_the_history_together_keep_the_last_hour() -> None:
+    """No request of theirs fails."""
+    steps = itertools.count(1_000_000 * SECOND, adaptive_limits.HISTORY_STEP)
+    limits = Limiter([Rule(name="api", limits=LIMIT, target="250ms", key=[])], None, steps.__next__)
+
+    def work(_: int) -> None:
+        for _ in range(800):
+            limits.conclude(limits.hit(WHO), 200)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(work, range(8))] == [None] * 8
+    assert len(limits.adaptive._history) == 360
 
 
 def test_the_lag_of_an_event_loop_counts(

@@ -2,10 +2,9 @@
 
 import gc
 import itertools
-import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import ref
@@ -23,15 +22,6 @@ from ratelimit_mw.testing import ManualClock
 # -- threads -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """Make Python switch threads as often as possible."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
 def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
     """Return the results of the same work in all threads, which start at the same time."""
     ready = threading.Barrier(threads)
@@ -44,7 +34,7 @@ def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
         return list(pool.map(run, range(threads)))
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("hasty")
 def test_threads_on_one_key_get_exactly_the_limit() -> None:
     """Of 1,600 hits by eight threads 500 are allowed, with one limit and with two."""
     for algorithm, limits in itertools.product(ALGORITHMS, ("500/hour", "500/hour; 9000/day")):
@@ -53,7 +43,7 @@ def test_threads_on_one_key_get_exactly_the_limit() -> None:
         assert sum(passed) == 500, (algorithm, limits)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("hasty")
 def test_threads_refund_exactly_once() -> None:
     """Hits and refunds from eight threads leave the key unchanged."""
     rate = limiter("10/hour")
@@ -72,7 +62,7 @@ def test_threads_refund_exactly_once() -> None:
     assert rate.peek({"user": "one"}, cost=0).decisions[0].remaining == 10
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("hasty")
 def test_the_bound_holds_under_threads() -> None:
     """Eight threads with their own keys never exceed max_keys or a limit."""
     rate = limiter("1/hour", max_keys=300)
