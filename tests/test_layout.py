@@ -82,6 +82,11 @@ def test_the_files_of_the_package_are_found_in_a_zip(tmp_path: Path) -> None:
     assert printed == f"{page} True True\nTrue True\n<PostgresStore postgresql://db/shop>\n"
 
 
+def test_the_package_is_imported_where_bytes_and_text_may_not_meet() -> None:
+    """With the option -bb, Python raises BytesWarning for a comparison of both."""
+    subprocess.run([sys.executable, "-bb", "-c", "import ratelimit_mw.asgi, ratelimit_mw.wsgi"], check=True)
+
+
 def test_the_root_has_few_entries() -> None:
     """The root shows the path of a request: a new module goes into the folder of its step."""
     entries = {path.name for path in PACKAGE.iterdir()} - {"py.typed", "__pycache__"}

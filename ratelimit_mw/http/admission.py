@@ -234,7 +234,8 @@ class Admission:
         """Return whether a response keeps the rate limit headers that it has: the rejection of another limiter."""
         if self.status != _TOO_MANY or not self.verdict.allowed:
             return False
-        return any(name.lower() in FIELD_NAMES for name, _ in headers or ())
+        names = (name if isinstance(name, bytes) else name.encode("latin-1", "replace") for name, _ in headers or ())
+        return any(name.lower() in FIELD_NAMES for name in names)
 
     def rejection(self) -> PreparedRejection:
         """Return the response of this package to a rejection."""

@@ -35,8 +35,8 @@ _TITLE_CASE: Final = {
     for name in (_POLICY_FIELD, _LIMIT_FIELD, _X_LIMIT, _X_REMAINING, _X_RESET, _RETRY_AFTER)
 }
 
-FIELD_NAMES: Final = frozenset(name for key in {*_TITLE_CASE} - {_RETRY_AFTER} for name in (key, key.decode()))
-"""The names of all rate limit headers but ``Retry-After``, as bytes and as text."""
+FIELD_NAMES: Final = _TITLE_CASE.keys() - {_RETRY_AFTER}
+"""The names of all rate limit headers but ``Retry-After``."""
 
 _MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
 
