@@ -26,7 +26,7 @@ from ...clock import Clock, machine
 from ...errors import StoreError, url_of
 from ...runtime.blocking import PerLoop
 from ..budget import ThreadClock
-from .lock import FileLock, LockQueue
+from .lock import FLAGS, FileLock, LockQueue
 from .records import META, PREFIX, LmdbCall, Transactions
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -36,6 +36,8 @@ _CLOCK: Final = META + b"clock"
 _CLOCK_FORM: Final = re.compile(rb"([0-9a-f-]+) (\d+)")
 """The boot ID, and the wall clock at the start of the monotonic clock."""
 _CLOSING_SECONDS: Final = 1.0
+_LOCK_BYTES: Final = 8192
+"""The size of LMDB's own lock file."""
 _ABANDONED: Final[list[lmdb.Environment | None]] = []
 """Environments that a thread of the parent was using at a fork. The child must not even close them."""
 _log = logging.getLogger("ratelimit_mw")
@@ -132,8 +134,20 @@ class Environment:
         for file in (self._folder / "data.mdb", self._folder / "lock.mdb"):
             if file.is_symlink():  # LMDB would write into the file behind the link
                 raise StoreError(f"{self._name} failed: {file} is a symbolic link")
+        self._fill_lock_file()
         options = {"mode": 0o700, "sync": sync, "metasync": sync, "readahead": False, "max_spare_txns": 0}
-        return lmdb.open(str(self._folder), map_size=self.size, **options)  # type: ignore[arg-type]
+        try:
+            return lmdb.open(str(self._folder), map_size=self.size, **options)  # type: ignore[arg-type]
+        except lmdb.LockError as error:  # LMDB locks one byte by the process ID
+            text = f"a process in another PID namespace has the same ID, {os.getpid()}, and has the environment open"
+            raise StoreError(f"{self._name} failed: {text}. Let these containers share their PID namespace") from error
+
+    def _fill_lock_file(self) -> None:
+        """Raise ``OSError`` on a full disk. LMDB would map the file with a hole, and a write to it kill the process."""
+        with os.fdopen(os.open(self._folder / "lock.mdb", FLAGS, 0o600), "r+b") as file:
+            if not any(file.read(_LOCK_BYTES)):
+                file.seek(0)
+                file.write(bytes(_LOCK_BYTES))
 
     def _read_clock(self, env: lmdb.Environment, boot: bytes) -> int:
         """Return the wall clock at zero, in nanoseconds. The first process after a start of the machine sets it."""

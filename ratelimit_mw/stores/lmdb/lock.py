@@ -30,7 +30,7 @@ _PAUSES: Final = (0.00005, 0.0001, 0.0002, 0.0004)
 _LOOP_PAUSE: Final = 0.001  # The shortest sleep of an event loop.
 _MAX_CALLS: Final = 100
 # The boot is written into the file, so a link could make the store overwrite any file of this user.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOOP_BUDGET: Final = 0.05  # a busy turn of the loop uses up a twentieth of this
 _Result = TypeVar("_Result")
 
@@ -121,7 +121,7 @@ class FileLock:
         try:
             if self.fd < 0:
                 self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
-                self.fd = os.open(self._path, _FLAGS, 0o600)
+                self.fd = os.open(self._path, FLAGS, 0o600)
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except BlockingIOError:
             return False

@@ -1,6 +1,8 @@
 """The LMDB store in several processes: counting together, killed and forked."""
 
+import fcntl
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -14,6 +16,8 @@ import pytest
 from folders import SUPPORT
 from lmdb_kit import FORK, decide_on, end, hit, limit_of, open_at, passed, start
 from servers import wait_for
+
+from ratelimit_mw.errors import StoreError
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +42,29 @@ def test_processes_that_open_and_close_lose_no_hit(tmp_path: Path) -> None:
         worker.join()
     with closing(open_at(tmp_path)) as store:
         assert hit(store, limit_of("1000/300 days"), cost=0).remaining == 880
+
+
+def hold_id(path: Path, process_id: int, is_held: Any) -> None:
+    with (path / "lock.mdb").open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, process_id)
+        is_held.set()
+        signal.pause()
+
+
+def test_a_process_id_of_two_containers_is_a_store_error(tmp_path: Path) -> None:
+    """LMDB locks a byte by the process ID. The error says what the containers lack, and the store continues later."""
+    with closing(open_at(tmp_path)) as store:
+        hit(store, limit_of())
+    is_held = FORK.Event()
+    other = start(FORK, hold_id, tmp_path, os.getpid(), is_held)
+    is_held.wait()
+    with closing(open_at(tmp_path)) as store:
+        try:
+            with pytest.raises(StoreError, match=f"PID namespace has the same ID, {os.getpid()}"):
+                hit(store, limit_of())
+        finally:
+            end(other)
+        assert hit(store, limit_of()).allowed
 
 
 # -- killed ---------------------------------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """The URL of the LMDB store, and how its files are opened."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 from folders import SUPPORT
 from lmdb_kit import SIZE, hit, limit_of, open_at
@@ -92,3 +95,22 @@ def test_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> None:
         "assert [hit(store, limit, 'known').allowed for _ in range(2)] == [True, False]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=SUPPORT)
+
+
+@pytest.mark.parametrize("size", [None, 0, 8192])
+def test_lock_file_has_no_hole(path: Path, size: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB maps this file, so a write to a hole would kill the process on a full disk."""
+    ends, open_files = [], lmdb.open
+    if size is not None:  # such a start left the file behind
+        path.mkdir(mode=0o700)
+        (path / "lock.mdb").touch()
+        os.truncate(path / "lock.mdb", size)
+
+    def noting(folder: str, **options: Any) -> lmdb.Environment:
+        with (path / "lock.mdb").open("rb") as file:
+            ends.append(os.lseek(file.fileno(), 0, os.SEEK_HOLE))
+        return open_files(folder, **options)
+
+    monkeypatch.setattr(lmdb, "open", noting)
+    hit(open_at(path), limit_of())
+    assert ends == [8192, 8192]
