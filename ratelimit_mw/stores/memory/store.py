@@ -7,6 +7,7 @@ are not shared: a new client is not banned while the store is full.
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 import threading
@@ -36,6 +37,7 @@ _FAR: Final = 86_400 * SECOND
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _MAX_LIMITS: Final = 10_000
 _NEVER: Final = 1 << 63
+_log = logging.getLogger("ratelimit_mw")
 
 
 class MemoryStore(Store):
@@ -119,10 +121,14 @@ class MemoryStore(Store):
         self._rotates_at = 0
 
     def close(self) -> None:
-        """Write the snapshot if the store has one and was used."""
+        """Write the snapshot if the store has one and was used. An error is logged, as a shutdown must not fail."""
         self._saver.close()
         if len(self._saver):
-            self.save()
+            try:
+                self.save()
+            except OSError as error:
+                text = "cannot write the snapshot %s (%s); a restart begins with older counts"
+                _log.error(text, self._snapshot, error.strerror)
 
     def _after_fork(self, intact: bool) -> None:
         """In a forked child: start empty, without a snapshot, if another thread was changing the tables."""

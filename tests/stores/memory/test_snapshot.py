@@ -238,6 +238,16 @@ def test_a_write_of_the_thread_that_fails_is_logged(tmp_path: Path, caplog: pyte
     store.close()
 
 
+def test_a_write_at_the_end_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error would end the shutdown of an application, and some servers would not show it."""
+    path = tmp_path / "limits"
+    running = limiter(MemoryStore(snapshot=path))
+    running.hit({"ip": "192.0.2.7"})
+    path.mkdir()
+    running.close()
+    assert caplog.messages == [f"cannot write the snapshot {path} (Is a directory); a restart begins with older counts"]
+
+
 def test_a_wrong_interval_is_an_error(tmp_path: Path) -> None:
     """It is a duration above 0."""
     for query, message in (
