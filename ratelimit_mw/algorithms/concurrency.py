@@ -1,8 +1,8 @@
 """Concurrent requests ("10 concurrent"): slots that are released when a request ends, or that expire.
 
-State: (id, expiry, cost) of each slot in turn. The id comes with the hit, else it is the time of the hit, made unique.
-A refund finds the slot by its id. A slot is renewed while it is held, by a refund of 0 or by the same hit again. So the
-slots of a killed worker expire, and a long stream keeps its slot.
+State: (id, expiry) of each slot in turn. The ids of a hit follow each other. The first comes with the hit, else it is
+the time of the hit, made unique. A refund finds the slots by their ids. They are renewed while they are held, by a
+refund of 0 or by the same hit again. So the slots of a killed worker expire, and a long stream keeps its slot.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ _MAX_SLOTS: Final = 10_000
 
 
 class Concurrency(Algorithm):
-    """Allows a cost ``c`` when the cost of the live slots, plus ``c``, is at most N."""
+    """Allows a cost ``c`` when the number of live slots, plus ``c``, is at most N."""
 
     name = "concurrency"
     lifetime = SLOT_LIFE
@@ -33,47 +33,47 @@ class Concurrency(Algorithm):
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
         named: int | None = getattr(cost, "slot", None)
-        live = _live(state, now)
-        if named in live[::3]:
-            live = _without(live, named, cost)
-        room = self.amount - sum(live[2::3])
+        others = live = _live(state, now)
+        if named is not None:  # perhaps the same hit again
+            others = _without(live, range(named, named + min(cost, self.amount)))
+        room = self.amount - len(others) // 2
         if cost == 0 or cost > room:
             # The end of a request is not known. A retry after a second costs little.
             retry = 0 if cost == 0 else None if cost > self.amount else SECOND
-            return state, Decision(cost == 0, max(0, room), retry, max(live[1::3], default=now) - now, now)
+            return state, Decision(cost == 0, max(0, room), retry, max(live[1::2], default=now) - now, now)
         slot = named or _next_id(state, now)
-        kept = (*live, slot, now + self.lifetime, int(cost))
-        return kept, Decision(True, room - cost, 0, self.lifetime, now if named else slot)
+        return self._take(others, slot, now, cost), Decision(
+            True, room - cost, 0, self.lifetime, now if named else slot
+        )
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        return (*_live(state, now), _next_id(state, now), now + self.lifetime, cost)
+        return self._take(_live(state, now), _next_id(state, now), now, min(cost, self.amount))
+
+    def _take(self, live: tuple[int, ...], first: int, now: int, cost: int) -> tuple[int, ...]:
+        for slot in range(first, first + cost):
+            live += (slot, now + self.lifetime)
+        return live
 
     def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
-        """Release the slot; with a cost of 0, renew it."""
-        kept: list[int] = []
+        """Release the last slots of a hit; with a cost of 0, renew all."""
         live = _live(state, now)
-        for slot, end, held in zip(live[::3], live[1::3], live[2::3], strict=True):
-            if slot != consumed.at_us:
-                kept += (slot, end, held)
-            elif cost == 0:
-                kept += (slot, now + self.lifetime, held)
-            elif held > cost:
-                kept += (slot, end, held - cost)
-        return tuple(kept) or None
+        if cost:
+            end = consumed.at_us + consumed.cost
+            return _without(live, range(end - cost, end)) or None
+        held = range(consumed.at_us, consumed.at_us + consumed.cost)
+        pairs = zip(live[::2], live[1::2], strict=True)
+        return tuple(n for slot, end in pairs for n in (slot, now + self.lifetime if slot in held else end)) or None
 
 
 def _live(state: State, now: int) -> tuple[int, ...]:
-    if state is None or min(state[1::3]) > now:
+    if state is None or min(state[1::2]) > now:
         return state or ()
-    slots = zip(state[::3], state[1::3], state[2::3], strict=True)
-    return tuple(number for slot in slots if slot[1] > now for number in slot)
+    return tuple(n for slot, end in zip(state[::2], state[1::2], strict=True) if end > now for n in (slot, end))
 
 
-def _without(live: tuple[int, ...], slot: int | None, cost: int) -> tuple[int, ...]:
-    """Return the slots but the one of this id and cost."""
-    slots = zip(live[::3], live[1::3], live[2::3], strict=True)
-    return tuple(number for each in slots if (each[0], each[2]) != (slot, cost) for number in each)
+def _without(live: tuple[int, ...], slots: range) -> tuple[int, ...]:
+    return tuple(n for slot, end in zip(live[::2], live[1::2], strict=True) if slot not in slots for n in (slot, end))
 
 
 def _next_id(state: State, now: int) -> int:
-    return now if state is None else max(now, max(state[::3]) + 1)
+    return now if state is None else max(now, max(state[::2]) + 1)

@@ -149,10 +149,10 @@ def test_ids_of_clients_and_stores_are_kept_apart() -> None:
     for cost in (first.cost, second.cost, 1, 1):
         state, decision = limit.decide(state, now, cost)
         assert decision.allowed
-    assert state[::3] == (first.cost.slot, second.cost.slot, now, now + 1)  # type: ignore[attr-defined]
+    assert state[::2] == (first.cost.slot, first.cost.slot + 1, second.cost.slot, now, now + 1)  # type: ignore[attr-defined]
     assert {type(number) for number in state} == {int}
     state = limit.algorithm.refund(state, now, Charge(first.cost.slot, 2), 2)
-    assert state[2::3] == (1, 1, 1)
+    assert state[::2] == (second.cost.slot, now, now + 1)  # type: ignore[attr-defined]
 
 
 def renewals_of(monkeypatch: pytest.MonkeyPatch) -> list[Receipt]:

@@ -51,34 +51,24 @@ Held.__index = Held
 local function held(list)
   if #list == 0 then return nil end
   table.sort(list, function(a, b) return a[1] < b[1] end)
-  return setmetatable({list = list, count = #list, total = total_of(list)}, Held)
-end
-
-function Held:latest()
   local latest = 0
-  for _, slot in ipairs(self.list) do
+  for _, slot in ipairs(list) do
     latest = max(latest, slot[2])
   end
-  return latest
+  return setmetatable({list = list, count = #list, latest = latest}, Held)
 end
 
 function Held:ended(now)
   local found = {}
   for _, slot in ipairs(self.list) do
-    if slot[2] <= now then found[#found + 1] = slot end
+    if slot[2] <= now then found[#found + 1] = slot[1] end
   end
   return found
 end
 
-function Held:get(id, cost)
+function Held:ends(id)
   for _, slot in ipairs(self.list) do
-    if slot[1] == id and slot[3] == cost then return slot end
-  end
-end
-
-function Held:find(id, cost)
-  for _, slot in ipairs(self.list) do
-    if slot[1] == id then return slot end
+    if slot[1] == id then return slot[2] end
   end
 end
 
@@ -87,14 +77,17 @@ function Held:newest()
 end
 
 local function held_after(kept)
-  local left, gone = {kept.put}, {}
-  for _, slot in ipairs(kept.gone) do
-    gone[slot] = true
+  local left, changed = {}, {}
+  for _, id in ipairs(kept.gone) do
+    changed[id] = true
+  end
+  for _, id in ipairs(kept.put) do
+    changed[id] = true
+    left[#left + 1] = {id, kept.ends_at}
   end
   for _, slot in ipairs(kept.slots and kept.slots.list or {}) do
-    if not gone[slot] then left[#left + 1] = slot end
+    if not changed[slot[1]] then left[#left + 1] = slot end
   end
-  assert(total_of(left) == kept.total)
   return held(left)
 end
 
@@ -108,7 +101,7 @@ local function text(state)
   local numbers = {}
   if state and state.list then
     for _, slot in ipairs(state.list) do
-      numbers[#numbers + 1] = string.format('%.0f:%.0f:%.0f', unpack(slot))
+      numbers[#numbers + 1] = string.format('%.0f:%.0f', unpack(slot))
     end
   elseif state and state.rows then
     for _, row in ipairs(state.rows.list) do

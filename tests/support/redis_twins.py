@@ -89,7 +89,7 @@ def text(algorithm: Algorithm, state: Any) -> str:
     if isinstance(state, Series):
         return ":".join(map(str, numbers(state) or ()))
     if isinstance(algorithm, Concurrency):  # in Lua the order is that of the ids
-        state = [number for lease in sorted(zip(*[iter(state)] * 3, strict=True)) for number in lease]
+        state = [number for lease in sorted(zip(*[iter(state)] * 2, strict=True)) for number in lease]
     return algorithm.dump(state).decode()
 
 

@@ -68,7 +68,7 @@ def random_leases(chance: random.Random) -> Trace:
 
 
 def named_slot(slot: int) -> SlotCost:
-    cost = SlotCost(1)
+    cost = SlotCost(1 + slot % 2)
     cost.slot = slot
     return cost
 
@@ -104,7 +104,7 @@ def random_steps(
         elif kind < refunds + renewals and consumed:
             trace.refund(now, chance.choice(consumed), 0)
         elif kind < refunds + renewals + charges:
-            trace.charge(now, max(1, cost))
+            trace.charge(now, int(max(1, cost)))
         else:
             decision = trace.decide(now, cost)
             if decision.allowed and cost:

@@ -132,7 +132,7 @@ def test_what_is_given_back_whole_leaves_no_key(store: RedisStore, server: redis
     store.correct([undo(hits[0], slot.at_us - 1)], NOW)  # of a hit that took no slot
     assert not WRITES & calls(server).keys()
     for _ in range(2):  # the second knows nothing of the first, whose reply may have been lost
-        store.correct([Correction(slot.hit.limit, slot.hit.key, 1, Charge(slot.at_us, 2))], NOW)
+        store.correct([Correction(slot.hit.limit, slot.hit.key, 2, Charge(slot.at_us, 2))], NOW)
     assert list(server.scan_iter()) == []
 
 
