@@ -22,8 +22,6 @@ FACT, NOTE, PROBLEM = "fact", "note", "problem"
 _PROBES: Final = 9
 _SKEW: Final = 3
 """Seconds between two clocks that are a risk: more than a reply may take. Memcached has the time in whole seconds."""
-_NEARLY_FULL: Final = 3 / 4
-"""The share of used pages of LMDB that is too much. At seven eighths, new keys fail."""
 _INFO: Final = (
     *("valkey_version", "redis_version", "role", "used_memory_human"),
     *("maxmemory_human", "maxmemory_policy", "evicted_keys"),
@@ -34,12 +32,8 @@ _SHOWN: Final = {
     "sentinel": ("ip", "port", "flags", "num-other-sentinels"),
     "cluster": ("cluster_state", "cluster_slots_ok", "cluster_size", "cluster_known_nodes"),
     "memcached": ("version", "bytes", "limit_maxbytes", "curr_items", "evictions"),
-    "lmdb": ("used", "size", "entries", "free"),
-    "postgresql": ("version", "size", "connections", "max_connections"),
 }
 """The values that are shown, by the kind of the facts. Other kinds are those of your own stores."""
-_BYTES: Final = ("used", "size", "free", "bytes", "limit_maxbytes")
-"""The values that are numbers of bytes."""
 Finding = tuple[str, str]
 """A fact, a note or a problem, and its text. That of a note or a problem ends with what to do."""
 
@@ -111,7 +105,7 @@ def _workers(fleet: Decision, settings: Settings) -> Finding:
 
 
 def examine_part(facts: Facts) -> Iterator[Finding]:
-    """Show a server, or the files of a store, under the names of its values, and judge them.
+    """Show a server under the names of its values, and judge them.
 
     A part without values is a note: the store was asked before, and works without it or has a problem.
     """
@@ -119,18 +113,12 @@ def examine_part(facts: Facts) -> Iterator[Finding]:
     if not facts.problem and facts.kind not in _SHOWN:
         yield FACT, f"{name}: {', '.join(f'{each} {value}' for each, value in values.items())}"
     elif not facts.problem:
-        shown = (f"{each} {_text(each, values[each])}" for each in _SHOWN[facts.kind] if each in values)
+        shown = (f"{each} {values[each]}" for each in _SHOWN[facts.kind] if each in values)
         yield FACT, f"{name}: {', '.join(shown)}"
         yield from ((kind, f"{name}: {text}") for kind, text in _judge(facts.kind, values))
     else:
         fix = "Check the server, the network, the login and the rights of its user"
         yield NOTE, f"{name}: its state is not known ({facts.problem}). {fix}"
-
-
-def _text(name: str, value: Any) -> str:
-    if name in _BYTES:
-        return f"{int(value) / 2**20:,.1f} MiB"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _judge(kind: str, values: Mapping[str, Any]) -> Iterator[Finding]:
@@ -147,12 +135,6 @@ def _judge(kind: str, values: Mapping[str, Any]) -> Iterator[Finding]:
         yield PROBLEM if is_certain else NOTE, f"{effect}. Set maxmemory-policy to noeviction, or volatile-ttl"
     elif evicted:
         yield PROBLEM, f"{evicted:,} keys were evicted, so their clients started at zero. Give it more memory"
-    if values.get("used", 0) > values.get("size", 0) * _NEARLY_FULL:
-        yield PROBLEM, "the file is nearly full. When it is full, new clients fail. Raise ?size="
-    if "free" in values and values.get("size", 0) - values["allocated"] > values["free"]:
-        yield NOTE, "the file may grow to its size, for which the disk has no room. Lower ?size="
-    if aside := values.get("set_aside"):
-        yield NOTE, f"the machine stopped without a shutdown, so counts started at zero once. Remove {aside}"
     clock = float(values.get("time", 0)) or int(values.get("server_time_usec", 0)) / SECOND
     if clock and abs(skew := clock - time.time()) > _SKEW:
         apart = f"{abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'}"

@@ -156,8 +156,6 @@ def test_a_user_without_a_right_is_told_so(
 REDIS = {"redis_version": "7.2.4", "role": "master", "maxmemory_policy": "noeviction"}
 SLOW_CLOCK = {**REDIS, "server_time_usec": "1000000"}
 EVICTING = {**REDIS, "maxmemory": "10000", "maxmemory_policy": "volatile-lru", "evicted_keys": "1"}
-ROOM = {"size": 4_096_000, "entries": 7, "set_aside": "", "allocated": 4096}
-DISK = {**ROOM, "used": 2_000_000, "free": 1 << 40}
 MEMCACHED = {"evictions": "5", "time": "1000"}
 
 
@@ -171,12 +169,10 @@ MEMCACHED = {"evictions": "5", "time": "1000"}
         ("redis", EVICTING, ["volatile-lru evicts keys"]),
         ("cluster", {"cluster_state": "fail", "cluster_slots_ok": "7"}, ["some of the 16,384 slots have no server"]),
         ("memcached", MEMCACHED, ["5 keys were evicted"]),
-        ("lmdb", DISK, []),
-        ("lmdb", {**DISK, "used": 3_300_000}, ["the file is nearly full"]),
     ],
 )
 def test_the_state_of_a_part_is_judged(part: str, values: dict[str, Any], problems: list[str]) -> None:
-    """Role, memory, policy, slots and room."""
+    """Role, memory, policy and slots."""
     found = [text.partition("a:1: ")[2] for kind, text in examine_part(Facts(part, "a:1", values)) if kind == PROBLEM]
     assert [text[: len(start)] for text, start in zip(found, problems, strict=True)] == problems
 
@@ -185,11 +181,7 @@ def test_the_state_of_a_part_is_judged(part: str, values: dict[str, Any], proble
     ("facts", "found"),
     [
         (Facts("redis", "a:1", SLOW_CLOCK), [(FACT, "redis_version 7.2.4, role master"), (NOTE, "its clock is ")]),
-        (
-            Facts("lmdb", "a:1", {**ROOM, "free": 0}),
-            [(FACT, "size 3.9 MiB, entries 7"), (NOTE, "the file may grow to its size")],
-        ),
-        (Facts("postgresql", "a:1", {}, "permission denied"), [(NOTE, "its state is not known (permission denied)")]),
+        (Facts("memcached", "a:1", {}, "permission denied"), [(NOTE, "its state is not known (permission denied)")]),
     ],
 )
 def test_a_finding_that_is_no_problem_is_a_fact_or_a_note(facts: Facts, found: list[tuple[str, str]]) -> None:
@@ -255,19 +247,11 @@ def test_each_memcached_is_examined(tmp_path: Path, memcached_server: Server) ->
     assert len(of("store", report["problems"])) == len(of(f"memcached {HOST}:1", report["notes"])) == 1
 
 
-def test_the_files_of_an_lmdb_are_examined(tmp_path: Path) -> None:
-    """Room and free disk. A path that does not exist stays so."""
+def test_the_store_of_an_lmdb_is_not_created(tmp_path: Path) -> None:
+    """A path that does not exist is a problem, and stays so."""
     file = Files(tmp_path).rules(SITE, store=f"lmdb://{tmp_path}/db?size=8MiB", **PATIENT)
     assert "does not exist. Check the path" in of("store", connected(file, exit_code=1)["problems"])[0]
     assert not (tmp_path / "db").exists()
-    limiter = Limiter.from_settings(file)
-    limiter.hit({"ip": "192.0.2.7"})
-    [room] = of(f"lmdb {tmp_path}/db", connected(file)["facts"])
-    assert ", size 8.0 MiB, entries " in room
-    assert ", free " in room
-    (tmp_path / "db" / "data.mdb.unclean").touch()
-    assert "the machine stopped without a shutdown" in of("lmdb", connected(file)["notes"])[0]
-    limiter.close()
 
 
 def test_several_processes_need_a_shared_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -33,21 +32,6 @@ def facts_after_a_call(store: Store) -> Sequence[Facts]:
     facts = list(store.facts())
     store.close()
     return facts
-
-
-def test_an_lmdb_has_the_numbers_of_its_environment(tmp_path: Path) -> None:
-    """Closed, even by another thread just now, it has those of its folder, and opens nothing."""
-    store: Any = open_store(f"lmdb://{tmp_path}/db?size=8MiB", PATIENT)
-    (facts,) = facts_after_a_call(store)
-    values = facts.values
-    assert (facts.kind, facts.name, values["size"]) == ("lmdb", f"{tmp_path}/db", 8 << 20)
-    assert 0 < values["used"] <= values["allocated"] + 4096
-    assert (values["entries"] > 0, values["set_aside"]) == (True, "")
-    closed = list(store.facts())
-    store.ping()
-    store._environment._env.close()
-    for each in (*closed, *store.facts()):
-        assert ("used" in each.values, each.values["free"] > 0) == (False, True)
 
 
 def test_a_redis_has_its_reply_to_info(redis_server: Server) -> None:

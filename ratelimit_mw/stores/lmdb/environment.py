@@ -14,7 +14,6 @@ import atexit
 import logging
 import os
 import re
-import shutil
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -92,20 +91,6 @@ class Environment:
                 _log.warning("%s could not be synced to the disk", self._name, exc_info=True)
             finally:
                 self.lock.release(close=True)
-
-    def facts(self) -> dict[str, Any]:
-        """Return what is known of the folder and its disk, and the bytes and entries in use while it is open."""
-        aside, facts = self._folder / "data.mdb.unclean", dict[str, Any]()
-        facts["set_aside"] = str(aside) if aside.exists() else ""
-        with suppress(OSError):
-            file = (self._folder / "data.mdb").stat()
-            facts |= {"free": shutil.disk_usage(self._folder).free, "allocated": file.st_blocks * 512}
-        if (env := self._env) is not None:
-            with suppress(lmdb.Error):  # another thread may close it now
-                stat = env.stat()
-                used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"]
-                facts |= {"used": used, "size": env.info()["map_size"], "entries": stat["entries"]}
-        return facts
 
     def _discard(self) -> None:
         """Close the environment; the next call opens it again."""

@@ -2,7 +2,7 @@
 
 import mmap
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import methodcaller
 from typing import Any, ClassVar
@@ -13,7 +13,6 @@ from ...decision import Correction
 from ...errors import ConfigError, StoreError
 from ...runtime.blocking import forms
 from ...runtime.forksafe import check_process
-from ..base import Facts
 from ..bytestore import ByteStore
 from .address import check_size
 from .environment import environment_at
@@ -49,9 +48,6 @@ class LmdbStore(ByteStore):
         self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE)
 
     list_keys, alist_keys = forms(ByteStore.list_keys)
-
-    def facts(self) -> Iterator[Facts]:
-        yield Facts("lmdb", self.path, self._environment.facts())
 
     def close(self) -> None:
         """Close the files. The last process leaves them synced. The next call opens them again."""

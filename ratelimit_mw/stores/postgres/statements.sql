@@ -61,11 +61,4 @@ DELETE FROM {table} WHERE key IN (
 
 PREPARE list (bytea, bytea, bigint) AS
 SELECT key FROM {table} WHERE key >= $1 AND key > $2 AND key < $1 || '\xff'::bytea AND data IS NOT NULL
-ORDER BY key LIMIT $3;
-
-PREPARE facts AS
-SELECT json_build_object(
-    'version', current_setting('server_version'), 'size', pg_total_relation_size('{table}'),
-    'max_connections', current_setting('max_connections'), 'time', extract(epoch FROM clock_timestamp())::bigint,
-    'connections', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
-)
+ORDER BY key LIMIT $3

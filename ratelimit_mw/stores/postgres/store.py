@@ -7,7 +7,7 @@ increases. A write with an old version is lost. One statement writes all states 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -15,12 +15,10 @@ from importlib.resources import files
 from itertools import count
 from typing import ClassVar, Final
 
-import msgspec
-
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
-from ...runtime.blocking import forms, run_blocking
+from ...runtime.blocking import forms
 from ...runtime.forksafe import CHANCE
-from ..base import MAX_LISTED, Facts, KeyPage
+from ..base import MAX_LISTED, KeyPage
 from ..bytecall import DAY, Write
 from ..bytestore import ByteStore, StoreCall
 from ..drivers import Channel, Driver
@@ -36,7 +34,6 @@ _TOMBSTONE_US: Final = 60_000_000
 """How long the row of a deleted state stays, so that a write with an older version is lost."""
 _SWEPT_EVERY: Final = 16  # writes
 _SWEPT_AT_ONCE: Final = 64  # rows
-_FACTS_SECONDS: Final = 1.5
 _BYTEA, _BIGINT = 17, 20  # the numbers of the types
 _NULL: Final = b"\xff" * 4
 
@@ -154,13 +151,6 @@ class PostgresStore(ByteStore):
         super().__init__(timeout_us)
 
     list_keys, alist_keys = forms(ByteStore.list_keys)
-
-    def facts(self) -> Iterator[Facts]:
-        try:
-            ((values,),) = run_blocking(PostgresCall(self, self._thread_driver, _FACTS_SECONDS).ask(b"facts")) or []
-            yield Facts("postgresql", self.name, msgspec.json.decode(values or b""))
-        except Exception as error:
-            yield Facts("postgresql", self.name, {}, str(self._as_error(error)))
 
     def _connect(self, driver: Driver) -> Channel:
         return driver.channel(partial(open_connection, driver, self._open_one))

@@ -37,8 +37,7 @@ def test_stores_of_one_path_share_one_environment(path: Path, tmp_path: Path) ->
     assert not hit(second, limit).allowed, "one of two is closed"
     third = open_at(path, size=SIZE * 2)
     assert not hit(second, limit).allowed
-    first, *_ = third.facts()
-    assert first.values["size"] == SIZE * 2, "the largest size, in the open environment"
+    assert third._environment.size == SIZE * 2, "the largest size, in the open environment"
     second.close()
     third.close()
 
