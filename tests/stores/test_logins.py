@@ -1,4 +1,4 @@
-"""Every scheme, with real servers that need a password: hits, rejections, and no password in any text."""
+"""Every scheme of Redis, with real servers that need a password: hits, rejections, and no password in any text."""
 
 import asyncio
 import logging
@@ -13,7 +13,6 @@ from servers import (
     HOST,
     certificates,
     cluster_running,
-    memcached_running,
     redis_running,
     sentinel_running,
     tls_options,
@@ -27,7 +26,7 @@ from ratelimit_mw.traffic import TrafficLog
 SECRET, OTHER = "s3cret/ä:@", "0ther"
 IN_ADDRESS = "s3cret%2F%C3%A4%3A%40"
 LOCKED = ("--requirepass", SECRET, "--masterauth", SECRET)
-REJECTED = "invalid username-password pair|rejected the user name or the password"
+REJECTED = "invalid username-password pair"
 QUICK = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 
 
@@ -89,17 +88,6 @@ def spread(folder: Path, tls: bool = False) -> Iterator[str]:
         yield f"redis{'s' * tls}+cluster://:{IN_ADDRESS}@{HOST}:{nodes[0].port}{options}"
 
 
-@contextmanager
-def memcached(folder: Path, tls: bool = False) -> Iterator[str]:
-    (folder / "users").write_text(f"app:{SECRET}\n", "utf-8")
-    options = []
-    if tls:
-        certificates(folder)
-        options = ["-Z", "-o", f"ssl_chain_cert={folder}/cert.pem,ssl_key={folder}/key.pem"]
-    with memcached_running(folder, "-Y", str(folder / "users"), *options) as one:
-        yield f"memcached{'s' * tls}://app:{IN_ADDRESS}@{HOST}:{one.port}{trusting(folder) if tls else ''}"
-
-
 SCENES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "redis": of_a_user,
     "valkey": of_all,
@@ -109,12 +97,10 @@ SCENES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "rediss+sentinel": lambda folder: watched(folder, tls=True),
     "redis+cluster": spread,
     "rediss+cluster": lambda folder: spread(folder, tls=True),
-    "memcached": memcached,
-    "memcacheds": lambda folder: memcached(folder, tls=True),
 }
 
 
-SMOKE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "memcached", "memcacheds")
+SMOKE = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
 
 @pytest.mark.parametrize(
@@ -130,15 +116,14 @@ def test_a_server_with_a_password(scheme: str, tmp_path: Path, caplog: pytest.Lo
         with closing(open_store(address, PATIENT)) as store:
             wait_for(lambda: answers(store), address)
         check_decisions(address)
-        if not scheme.startswith("memcached"):
-            with closing(TrafficLog(address, clock=lambda: 10**15)) as log:
-                log.record("api", "192.0.2.7")
-                assert log.top("api", 10**9, 10**9) == [("192.0.2.7", log.total("api", 10**9, 10**9))]
+        with closing(TrafficLog(address, clock=lambda: 10**15)) as log:
+            log.record("api", "192.0.2.7")
+            assert log.top("api", 10**9, 10**9) == [("192.0.2.7", log.total("api", 10**9, 10**9))]
         check_wrong_password(address, caplog)
         scheme, _, place = address.partition("://")
         with closing(open_store(f"{scheme}://{place.rpartition('@')[2]}", PATIENT)) as store:
             for send in ways_of(store).values():
-                with pytest.raises(StoreError, match=r"Authentication required|unauthenticated"):
+                with pytest.raises(StoreError, match="Authentication required"):
                     send(hit(limit_of("5/minute")))
 
 

@@ -112,12 +112,13 @@ def test_a_traffic_log_has_the_same_options(folder: Path) -> None:
 def test_the_wrong_scheme_is_an_error_that_names_the_right_one(
     place: str, redis_server: Server, memcached_server: Server
 ) -> None:
-    """With TLS to a port without it, the call fails before the login. A server with TLS closes the connection."""
+    """With TLS to a port without it, the call fails before a login. A server with TLS closes the connection."""
     scheme, _, address = place.partition("s://")
     plain = redis_server if scheme == "redis" else memcached_server
     waits = 200_000 if scheme == "redis" else PATIENT  # Redis waits for the end of a line
-    fails(f"{scheme}s://app:h1dden@{HOST}:{plain.port}?ssl_cert_reqs=none", "write redis:// or memcached://", waits)
-    fails(f"{scheme}://app:h1dden@{address}", "write rediss:// or memcacheds://")
+    login = "app:h1dden@" if scheme == "redis" else ""
+    fails(f"{scheme}s://{login}{HOST}:{plain.port}?ssl_cert_reqs=none", "write redis:// or memcached://", waits)
+    fails(f"{scheme}://{login}{address}", "write rediss:// or memcacheds://")
 
 
 MISTAKES = {

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from ..connecting import open_connection
 from ..drivers import Channel, Driver
 from ..servers import Server
-from ..wire import ReplyError
-from .protocol import STORED, ReplyReader, StoredValue, unexpected
+from .protocol import ReplyReader, StoredValue, unexpected
 
 
 class Rendezvous:
@@ -37,11 +36,10 @@ class KeyCommands(NamedTuple):
 
 
 class MemcachedConnections:
-    """A channel to each server. ``login`` is the first command of a connection, empty without a login."""
+    """A channel to each server."""
 
-    def __init__(self, tls: ssl.SSLContext | None, login: bytes, driver: Driver) -> None:
-        self._tls, self._login = tls, login
-        self._driver = driver
+    def __init__(self, tls: ssl.SSLContext | None, driver: Driver) -> None:
+        self._tls, self._driver = tls, driver
         self._channels: dict[Server, Channel] = {}
 
     async def exchange(
@@ -86,17 +84,7 @@ class MemcachedConnections:
         return channel
 
     async def _connect(self, server: Server, deadline: float) -> Any:
-        """Connect and log in. The error shows no text of the server, which may repeat the password."""
-        connection = await open_connection(self._driver, server, self._tls, ReplyReader(), deadline)
-        try:
-            if self._login and await connection.send(self._login, 1, deadline) != [STORED]:
-                raise ReplyError
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, ReplyError):
-                raise ReplyError(f"{server} rejected the user name or the password") from None
-            raise
-        return connection
+        return await open_connection(self._driver, server, self._tls, ReplyReader(), deadline)
 
 
 def _payload(group: Sequence[KeyCommands]) -> tuple[bytes, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ...algorithms.window_log import SlidingWindowLog, TieredWindow
@@ -217,10 +217,7 @@ class MemcachedStore(ByteStore):
             self.name = redacted_url(url)
         self.rendezvous = Rendezvous(address.servers)
         self.names = KeyNames(address.prefix)
-        tls = None if address.tls is None else tls_context(address.tls)
-        login = address.login
-        # A function, because no attribute shows the password.
-        self._opens: Callable[[Driver], MemcachedConnections] = lambda driver: MemcachedConnections(tls, login, driver)
+        self._tls = None if address.tls is None else tls_context(address.tls)
         self.given_time: int | None = None
         """The time that a caller gave last. A reset has no time of its own."""
         super().__init__(timeout_us)
@@ -235,7 +232,7 @@ class MemcachedStore(ByteStore):
                 yield Facts("memcached", str(server), {}, str(self._as_error(error)))
 
     def _connect(self, driver: Driver) -> MemcachedConnections:
-        return self._opens(driver)
+        return MemcachedConnections(self._tls, driver)
 
 
 def _is_tiered(limit: Limit) -> bool:

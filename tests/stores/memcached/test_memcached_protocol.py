@@ -138,7 +138,7 @@ class Replying(MemcachedConnections):
     """Connections to servers that give some replies."""
 
     def __init__(self, replies: list[Any]) -> None:
-        super().__init__(None, b"", ThreadDriver(1.0))
+        super().__init__(None, ThreadDriver(1.0))
         self._replies = replies
 
     def channel(self, _: Server) -> Any:

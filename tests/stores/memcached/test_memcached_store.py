@@ -24,10 +24,10 @@ from memcached_handles import (
     undo,
     value_of,
 )
-from servers import HOST, Server, memcached_command, memcached_running, wait_for
+from servers import Server, memcached_command, memcached_running, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
-from ratelimit_mw.stores import check_store_url, open_store
+from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_compliance import HOSTILE
 from ratelimit_mw.testing.store_suite import ALGORITHMS, WAYS, limit_of
@@ -114,19 +114,7 @@ def test_a_value_that_is_no_state_is_a_store_error(memcached_server: Server) -> 
         handle.close()
 
 
-# -- logins and sockets ---------------------------------------------------------------------------------------
-
-
-def test_a_server_without_login_keeps_nothing_of_it(memcached_server: Server) -> None:
-    """Such a server takes the login for a write. The value expires at once."""
-    with closing(open_store(f"memcached://app:s3cret@{HOST}:{memcached_server.port}", PATIENT)) as store:
-        assert store.apply([hit(limit_of("5/minute"))])[0].remaining == 4
-    assert ask(memcached_server, b"get login", b"END") == b"END\r\n"
-
-
-def test_no_representation_shows_the_password() -> None:
-    store = MemcachedStore("memcached://app:s3cr3t@h1")
-    assert "s3cr3t" not in repr([store, vars(store), check_store_url("memcached://app:s3cr3t@h1")[1]])
+# -- sockets -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
