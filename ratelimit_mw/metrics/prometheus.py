@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Final
 
@@ -83,12 +83,12 @@ class PrometheusMetrics(OutcomeReader):
         super().start_over()
         self._written: dict[Labels, int] = {}
 
-    def counter_of(self, outcomes: RequestOutcomes) -> Iterator[object]:
+    def counters_of(self, outcomes: RequestOutcomes) -> list[Callable[[], object]]:
         if self._counter is not None:
             for labels in outcomes.labels:
                 self._counter.labels(*labels)  # a request with new labels reports an error of the file
             self._beat.hold(self)
-        return super().counter_of(outcomes)
+        return super().counters_of(outcomes)
 
     def write(self) -> None:
         if self._counter is None:

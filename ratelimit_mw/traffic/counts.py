@@ -165,8 +165,8 @@ Bucket = tuple[Resolution, int]
 """The resolution of a bucket and its start, in seconds since 1970."""
 Events = dict[str, EventCounts]
 Batch = dict[Bucket, Events]
-Key = tuple[str | tuple[str, ...], str | None]
-"""An event, or several that count together, and a client."""
+Key = tuple[str, str | None]
+"""An event and a client."""
 Records = Mapping[int, Mapping[Key, int]]
 """Counts by the start of a bucket of the finest resolution."""
 
@@ -216,11 +216,10 @@ def add_records(
 
 def _events_of(counts: Mapping[Key, int], has_clients: bool) -> Events:
     events: Events = {}
-    for (names, client), number in counts.items():
-        for event in (names,) if isinstance(names, str) else names:
-            if event not in events:
-                events[event] = EventCounts()
-            events[event].add(number, client if has_clients else None)
+    for (event, client), number in counts.items():
+        if event not in events:
+            events[event] = EventCounts()
+        events[event].add(number, client if has_clients else None)
     return events
 
 

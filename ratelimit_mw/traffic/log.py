@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
@@ -144,32 +144,6 @@ class TrafficLog:
             raise ConfigError(f"expected a whole number from 1 to {MAX_AMOUNT:,}; got {n!r}", "n")
         time = self._clock() if at is None else self._checked_time(at)
         self._add(bounded("event", event), None if by is None else bounded("by", by), n, time)
-
-    def counter_of(self, *events: str) -> Callable[[], None]:
-        """Return a function that counts each of several events once, now and without a client.
-
-        Args:
-            *events: The events, as strings.
-
-        Returns:
-            The function. It is as fast for several events as for one.
-
-        Raises:
-            ConfigError: An event is not a string.
-        """
-        names, clock = tuple(bounded("events", event) for event in events), self._fast_clock
-        key = names, None
-
-        def count() -> None:
-            time = clock()
-            with self._lock:
-                start, end, counts = self._current
-                if start <= time < end and key in counts:
-                    counts[key] += 1
-                    return
-            self._add(names, None, 1, self._clock())
-
-        return count
 
     def flush(self) -> None:
         """Write the counts of this process now. Counts that cannot be written are kept for the next call.
@@ -378,7 +352,7 @@ class TrafficLog:
     def _now(self) -> int:
         return self._clock() // SECOND
 
-    def _add(self, event: str | tuple[str, ...], by: str | None, number: int, time: int) -> None:
+    def _add(self, event: str, by: str | None, number: int, time: int) -> None:
         """Count a number for a time in microseconds. The next ``record`` for its bucket is one step."""
         check_process()
         key, step = (event, by), self.retention.finest.step * SECOND

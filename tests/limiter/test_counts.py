@@ -142,7 +142,7 @@ def test_all_endpoints_are_counted(names: list[str], most: int, monkeypatch: pyt
             rate.observers.report_one(verdicts[0], f"/{number}")
             rate.observers.report(verdicts[1:], None, f"/{number}", is_again=True)
         assert len(rate.observers._rows) == min(most, 6 if has_log else 1)
-        assert len(rate.observers._allowed) <= most
+        assert len(rate.observers._by_request) <= most
     assert table.totals() == {(name, "allowed", "memory"): 20 for name in names}
     assert rate.traffic_log is not None
     assert rate.traffic_log.events(1e6, 1e6) == {

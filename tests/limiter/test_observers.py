@@ -257,7 +257,7 @@ def test_a_reader_that_cannot_count_fails_no_request(caplog: pytest.LogCaptureFi
     written = []
 
     class FullDisk(OutcomeReader):
-        def counter_of(self, outcomes: Any) -> Any:
+        def counters_of(self, outcomes: Any) -> Any:
             raise OSError("no space left")
 
         def write(self) -> None:

@@ -120,7 +120,6 @@ WRONG: list[tuple[Ask, tuple[Any, ...], str]] = [
     ),
     (lambda log, event: log.record(event), ("", 5, None), "event: expected text"),
     (lambda log, by: log.record("a", by), (5, b"x"), "by: expected text"),
-    (lambda log, event: log.counter_of("a", event), ("", 5, None), "events: expected text"),
     # As in whisper, a range does not end before its start.
     (
         lambda log, end: log.total("a", NOW, end),
@@ -292,10 +291,9 @@ def test_threads_lose_no_record(log: TrafficLog) -> None:
     """Several threads record while one of them writes."""
 
     def record() -> None:
-        count = log.counter_of("b")
         for i in range(300):
             log.record("a", f"c{i % 7}")
-            count()
+            log.record("b")
             if i % 100 == 0:
                 log.flush()
 
@@ -308,27 +306,20 @@ def test_threads_lose_no_record(log: TrafficLog) -> None:
     assert sum(number for _, number in log.top("a", NOW, NOW)) == 1200
 
 
-def test_a_counter_counts_several_events_at_once(log: TrafficLog, clock: ManualClock) -> None:
-    """Also at the edge of a minute, beside ``record``, when the clock steps back, and in a forked child."""
-    count = log.counter_of("a", "b")
+def test_a_record_counts_in_its_own_minute(log: TrafficLog, clock: ManualClock) -> None:
+    """At the edge of a minute, when the clock steps back, and in a forked child."""
     clock.set(NOW // 60 * 60 + 59.999999)
-    count()
     log.record("a")
-    count()
     clock.advance(0.000001)
-    count()
-    assert log.curves(["a", "b"], NOW, NOW + 60)["a"].counts == [3, 1]
-    count()
+    log.record("a")
+    assert log.curve("a", NOW, NOW + 60).counts == [1, 1]
     clock.set(NOW // 60 * 60)
-    count()
-    assert {event: curve.counts for event, curve in log.curves(["a", "b"], NOW, NOW + 60).items()} == {
-        "a": [4, 2],
-        "b": [3, 2],
-    }
-    count()
+    log.record("a")
+    assert log.curve("a", NOW, NOW + 60).counts == [2, 1]
+    log.record("a")
     become_child()
-    count()
-    assert log.total("a", NOW, NOW) == 5
+    log.record("a")
+    assert log.total("a", NOW, NOW) == 3
 
 
 def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,12 +330,9 @@ def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: p
     current = [times[0]]
     monkeypatch.setattr(machine_clock.machine, "monotonic_ns", lambda: current[0])
     log = TrafficLog("memory://")
-    counts = {"record": lambda: log.record("record"), "counter": log.counter_of("counter")}
     for current[0] in times:
-        for count in counts.values():
-            count()
-    for event in counts:
-        assert log.curve(event, edge - 60, edge + 119).counts == [2, 2, 1]
+        log.record("a")
+    assert log.curve("a", edge - 60, edge + 119).counts == [2, 2, 1]
 
 
 def test_a_pause_of_the_machine_keeps_no_time_of_now_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,12 @@ import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import ismethod
-from itertools import repeat
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ...clock import monotonic
-from ...decision import Decision, Verdict
+from ...decision import Verdict
 from ...errors import ConfigError, error_path
 from ...runtime.forksafe import check_process, create_lock
 from ...settings import Settings
@@ -24,7 +23,7 @@ from ..adaptive_limits import AdaptiveLimits
 from ..remote.breaker import Breaker
 from .events import Event, RequestOutcomes, outcomes_of, settled_costs
 from .readers import MAX_SERIES, OutcomeReader
-from .traffic import counter_of, recorder_of
+from .traffic import counters_of, recorder_of
 
 Observer = Callable[[Event], object]
 
@@ -43,11 +42,11 @@ class _Thread(threading.local):
 class _Row(NamedTuple):
     """The requests with the same outcomes, and the same endpoint, where a traffic log counts each endpoint.
 
-    ``next(counter)`` counts one of them. The ``functions`` receive its event.
+    The ``counters`` count one of them. The ``functions`` receive its event.
     """
 
     outcomes: RequestOutcomes
-    counter: Iterator[object]
+    counters: Sequence[Callable[[], object]]
     functions: Sequence[Observer]
 
 
@@ -98,9 +97,8 @@ class Observers:
     def _start_over(self, _intact: bool = True) -> None:
         """Forget the rows. In a forked child, the counters are those of its parent."""
         self._rows: dict[tuple[RequestOutcomes, str | None], _Row] = {}
-        self._allowed: dict[object, _Row] = {}
-        self._rejected: dict[object, _Row] = {}
-        """The rows of most requests, by all that they depend on."""
+        self._by_request: dict[object, _Row] = {}
+        """The rows of requests with one verdict, by all that they depend on."""
 
     def gauges(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
         """Yield the numbers of this moment, each with its name and its labels."""
@@ -116,36 +114,21 @@ class Observers:
 
     def report_one(self, verdict: Verdict, endpoint: str | None = None, method: str | None = None) -> None:
         """Report a request with one verdict."""
-        decisions = verdict.decisions
-        key: object = None
-        if len(decisions) == 1:  # most requests: without a loop
-            decision = decisions[0]
-            rows = self._allowed if decision.allowed else self._rejected
-            if not decision.why:  # neither "banned" nor "unavailable"
-                key = decision.hit[0] if self._log is None else (decision.hit[0], endpoint)
-        elif verdict.allowed:
-            rows = self._allowed
-            key = self._key(decisions, endpoint)
-        if key is None:
-            self.report((verdict,), None, endpoint, method)
-            return
-        row = rows.get(key)
+        facts: list[object] = [type(verdict), verdict.allowed, endpoint if self._log is not None else None]
+        for decision in verdict.decisions:
+            facts += decision.hit[0], decision.allowed, decision.why
+        row = self._by_request.get(key := tuple(facts))
         if row is None:
-            if len(rows) >= MAX_SERIES:
-                rows.clear()
-            row = rows[key] = self._row(outcomes_of((verdict,), None, self.store), endpoint)
-        next(row.counter)
-        if row.functions:
-            self._send(row.functions, row.outcomes, (verdict,), endpoint, method)
+            if len(self._by_request) >= MAX_SERIES:
+                self._by_request.clear()
+            row = self._by_request[key] = self._row(outcomes_of((verdict,), None, self.store), endpoint)
+        self._count(row, (verdict,), endpoint, method)
 
-    def _key(self, decisions: Sequence[Decision], endpoint: str | None) -> object:
-        """Return the limits and the endpoint of an allowed request, which determine its row. None for others."""
-        limits: list[object] = [endpoint if self._log is not None else None]
-        for decision in decisions:
-            if not decision.allowed:
-                return None
-            limits.append(decision.hit[0])
-        return tuple(limits)
+    def _count(self, row: _Row, verdicts: Sequence[Verdict], endpoint: str | None, method: str | None) -> None:
+        for count in row.counters:
+            count()
+        if row.functions:
+            self._send(row.functions, row.outcomes, verdicts, endpoint, method)
 
     def report(
         self,
@@ -156,11 +139,8 @@ class Observers:
         is_again: bool = False,
     ) -> None:
         """Report a request. ``is_again``: an earlier report has counted it for its endpoint."""
-        outcomes = outcomes_of(verdicts, final, self.store)
-        row = self._row(outcomes, None if is_again else endpoint)
-        next(row.counter)
-        if row.functions:
-            self._send(row.functions, row.outcomes, verdicts, endpoint, method)
+        row = self._row(outcomes_of(verdicts, final, self.store), None if is_again else endpoint)
+        self._count(row, verdicts, endpoint, method)
 
     def _row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
         key = outcomes, endpoint if self._log is not None else None
@@ -174,15 +154,13 @@ class Observers:
         return row
 
     def _build_row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
-        counters = [self._call(reader.counter_of, outcomes) for reader in self.readers]
+        counters = [count for reader in self.readers for count in self._call(reader.counters_of, outcomes) or ()]
         functions = [each for each in self._functions if getattr(each, "needs_event", _always)(outcomes)]
         if self._log is not None and self._has_clients:
             functions.insert(0, recorder_of(self._log, outcomes, endpoint))
         elif self._log is not None:
-            counters.append(self._call(counter_of, self._log, outcomes, endpoint))
-        counters = [counter for counter in counters if counter is not None]
-        counter = counters[0] if len(counters) == 1 else zip(*counters, strict=True) if counters else repeat(None)
-        return _Row(outcomes, counter, functions)
+            counters += counters_of(self._log, outcomes, endpoint)
+        return _Row(outcomes, counters, functions)
 
     def write(self) -> None:
         """Let the readers write what they have counted, because the process may end now."""

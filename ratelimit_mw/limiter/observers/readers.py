@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -17,19 +17,16 @@ OTHER: Final = "other"
 
 
 class Number:
-    """A number that any thread can add one to without a lock, by ``next(number.counter)``.
-
-    It takes half the time of a call.
-    """
+    """A number that any thread can ``add`` one to without a lock."""
 
     def __init__(self) -> None:
-        self.counter = count()  # one step of the interpreter
+        self.add: Callable[[], int] = count().__next__  # one step of the interpreter
         self._reads = 0
 
     def read(self) -> int:
         """Return the number. One thread may call this at a time."""
         self._reads += 1
-        return next(self.counter) - self._reads + 1
+        return self.add() - self._reads + 1
 
 
 class OutcomeReader:
@@ -45,15 +42,14 @@ class OutcomeReader:
         """Count from zero. A forked child does so, because the parent counts its own requests."""
         self._numbers: dict[Labels, Number] = {}
 
-    def counter_of(self, outcomes: RequestOutcomes) -> Iterator[object]:
-        """Return an iterator whose every step counts a request.
+    def counters_of(self, outcomes: RequestOutcomes) -> list[Callable[[], object]]:
+        """Return functions that together count a request.
 
         Args:
             outcomes: The outcomes of the request.
         """
         with self._lock:
-            counters = [self._number(labels).counter for labels in outcomes.labels]
-        return zip(*counters, strict=True) if len(counters) > 1 else counters[0]
+            return [self._number(labels).add for labels in outcomes.labels]
 
     def _number(self, labels: Labels) -> Number:
         if labels not in self._numbers and len(self._numbers) >= MAX_SERIES:
@@ -92,4 +88,5 @@ class OutcomeReader:
         """Write the numbers now, because the process may end. A thread that is not an event loop calls this."""
 
     def __call__(self, event: Event) -> None:
-        next(self.counter_of(event.counted))
+        for count_one in self.counters_of(event.counted):
+            count_one()

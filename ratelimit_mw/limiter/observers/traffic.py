@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import repeat, starmap
+from functools import partial
 from typing import Final
 
 from ...traffic import TrafficLog
@@ -14,9 +14,9 @@ _MAX_NAME: Final = 100
 """The maximum length of an endpoint, so that the log keeps the outcome after it."""
 
 
-def counter_of(log: TrafficLog, outcomes: RequestOutcomes, endpoint: str | None) -> Iterator[object]:
-    """Return an iterator whose every step counts a request, without its client."""
-    return starmap(log.counter_of(*(event for event, _ in _events(outcomes, endpoint))), repeat(()))
+def counters_of(log: TrafficLog, outcomes: RequestOutcomes, endpoint: str | None) -> list[Callable[[], None]]:
+    """Return functions that together count a request, without its client."""
+    return [partial(log.record, event) for event, _ in _events(outcomes, endpoint)]
 
 
 def recorder_of(log: TrafficLog, outcomes: RequestOutcomes, endpoint: str | None) -> Callable[[Event], None]:
