@@ -61,15 +61,6 @@ def wall_us() -> int:
     return machine.time_ns() // 1000
 
 
-def fast_clock(clock: Clock) -> tuple[Clock, Callable[[int], int]]:
-    """Return a faster clock of the same time, and a function that turns microseconds since 1970 into its unit."""
-    return (machine.monotonic_ns, _to_monotonic_ns) if clock is now_us else (clock, int)
-
-
-def _to_monotonic_ns(microseconds: int) -> int:
-    return microseconds * 1000 - WALL_AT_ZERO
-
-
 def to_us(seconds: float) -> int:
     """Return seconds as the nearest whole microsecond: ``to_us(1.5)`` is ``1_500_000``."""
     return round(seconds * SECOND)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
-from ..clock import SECOND, Clock, checked_clock, fast_clock, now_us
+from ..clock import SECOND, Clock, checked_clock, now_us
 from ..errors import ConfigError, RateLimitError, StoreError
 from ..quota import MAX_AMOUNT
 from ..runtime.forksafe import CHANCE, check_process, create_lock
@@ -64,7 +64,6 @@ class TrafficLog:
         self.name = redacted_url(url)
         self.retention, self._of_clients = address.retention, address.retention.of_clients()
         self._clock = checked_clock(clock)
-        self._fast_clock, self._edge = fast_clock(clock)
         # Before a fork, locks are taken in the order of their creation, which is that of their use.
         self._writing = create_lock(self, "_writing", threading.Lock)
         self._lock = create_lock(self, "_lock", threading.Lock, lambda own, _: own._start_over())
@@ -86,8 +85,7 @@ class TrafficLog:
     def _start_records(self) -> None:
         """Start without counts that are in no batch yet.
 
-        The current bucket is the one that ``record`` increments: its start and its end in the unit of the fast clock,
-        and its counts.
+        The current bucket is the one that ``record`` increments: its start and its end in microseconds, and its counts.
         """
         self._records: dict[int, dict[Key, int]] = {}
         self._current: tuple[int, int, dict[Key, int]] = (0, 0, {})
@@ -131,7 +129,7 @@ class TrafficLog:
             ConfigError: An argument has another type, or the log does not keep that time.
         """
         if n is _ONE and at is None:  # nearly always
-            time = self._fast_clock()
+            time = self._clock()
             with self._lock:
                 start, end, counts = self._current
                 if start <= time < end:
@@ -363,7 +361,7 @@ class TrafficLog:
             counts = self._records.setdefault(start // SECOND, {})
             self._size += key not in counts
             counts[key] = counts.get(key, 0) + number
-            self._current = self._edge(start), self._edge(start + step), counts
+            self._current = start, start + step, counts
             self._beat.hold(self)
 
     def _shrink(self, now: int) -> None:

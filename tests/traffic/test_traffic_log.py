@@ -322,19 +322,6 @@ def test_a_record_counts_in_its_own_minute(log: TrafficLog, clock: ManualClock) 
     assert log.total("a", NOW, NOW) == 3
 
 
-def test_the_clock_of_the_machine_ends_a_bucket_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log without a clock of its own compares nanoseconds of the monotonic clock with the edges of its buckets."""
-    edge = machine_clock.now_us() // machine_clock.SECOND // 60 * 60
-    at_edge = edge * 1_000_000_000 - machine_clock.WALL_AT_ZERO
-    times = [at_edge - 60_000_000_000, at_edge - 1, at_edge, at_edge + 60_000_000_000 - 1, at_edge + 60_000_000_000]
-    current = [times[0]]
-    monkeypatch.setattr(machine_clock.machine, "monotonic_ns", lambda: current[0])
-    log = TrafficLog("memory://")
-    for current[0] in times:
-        log.record("a")
-    assert log.curve("a", edge - 60, edge + 119).counts == [2, 2, 1]
-
-
 def test_a_pause_of_the_machine_keeps_no_time_of_now_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The monotonic clock stands still in a pause, so the wall clock is ahead of it. Later times are a mistake."""
     pause = 3_600
