@@ -309,7 +309,7 @@ class Admission:
         decided = self.verdicts or self.rejections
         if self._reported < 0 and self.added is None and decided and decided[0] is self.verdict:
             self._reported, self.rejections = len(self.verdicts), None  # nothing else was decided
-            observers.report_one(self.verdict, *where)
+            observers.report((self.verdict,), None, *where)
             return
         with lock:
             start, self._reported = self._reported, len(self.verdicts)

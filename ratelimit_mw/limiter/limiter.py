@@ -242,7 +242,7 @@ class Limiter:
         verdict = self.decide(plan, features, cost)
         verdict.settlement = self.settlement
         if self.is_observed:
-            self.observers.report_one(verdict)
+            self.observers.report((verdict,))
         return verdict
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
@@ -254,7 +254,7 @@ class Limiter:
         verdict = await self.adecide(plan, features, cost)
         verdict.settlement = self.settlement
         if self.is_observed:
-            self.observers.report_one(verdict)
+            self.observers.report((verdict,))
         return verdict
 
     async def _peek(self, call: Call, features: Features, cost: int | None = None) -> Verdict:

@@ -48,7 +48,7 @@ def test_a_rejection_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_line_has_the_endpoint_and_the_method(caplog: pytest.LogCaptureFixture) -> None:
     rate = logged(Rule(name="api", limits="1/minute"))
     for _ in range(2):
-        rate.observers.report_one(rate.hit(ANN), "/items/{id}", "GET")
+        rate.observers.report((rate.hit(ANN),), None, "/items/{id}", "GET")
     assert caplog.messages[1:] == ["rejected by api; GET /items/{id}; wait 60 s"]
     assert (vars(caplog.records[1])["ratelimit_method"], vars(caplog.records[1])["ratelimit_endpoint"]) == (
         "GET",

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from ...clock import monotonic
 from ...decision import Verdict
 from ...errors import ConfigError, error_path
-from ...runtime.forksafe import check_process, create_lock
+from ...runtime.forksafe import check_process, run_in_child
 from ...settings import Settings
 from ...settings.options import checked_observer
 from ...testmode import testmode
@@ -40,10 +40,7 @@ class _Thread(threading.local):
 
 
 class _Row(NamedTuple):
-    """The requests with the same outcomes, and the same endpoint, where a traffic log counts each endpoint.
-
-    The ``counters`` count one of them. The ``functions`` receive its event.
-    """
+    """Requests that are counted alike. The ``counters`` count one of them. The ``functions`` receive its event."""
 
     outcomes: RequestOutcomes
     counters: Sequence[Callable[[], object]]
@@ -82,8 +79,8 @@ class Observers:
         self._log, self._has_clients = log, settings.traffic_clients
         self._thread = _Thread()
         self._silent_until: dict[str, float] = {}
-        self._lock = create_lock(self, "_lock", threading.Lock, Observers._start_over)
         self._start_over()
+        run_in_child(self, Observers._start_over)
         for function in import_observers(observers):
             reader = getattr(function, "reader", None)
             found = reader() if reader else function
@@ -94,11 +91,10 @@ class Observers:
                 self._functions.append(found)
         self.early = [function for function in self._functions if getattr(function, "is_early", False)]
 
-    def _start_over(self, _intact: bool = True) -> None:
+    def _start_over(self) -> None:
         """Forget the rows. In a forked child, the counters are those of its parent."""
-        self._rows: dict[tuple[RequestOutcomes, str | None], _Row] = {}
-        self._by_request: dict[object, _Row] = {}
-        """The rows of requests with one verdict, by all that they depend on."""
+        self._rows: dict[object, _Row] = {}
+        """The rows by all that the outcomes of a request depend on."""
 
     def gauges(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
         """Yield the numbers of this moment, each with its name and its labels."""
@@ -112,24 +108,6 @@ class Observers:
         """Call the early observers. The request is not counted yet."""
         self._send(self.early, outcomes_of(verdicts, final, self.store), verdicts, endpoint, method)
 
-    def report_one(self, verdict: Verdict, endpoint: str | None = None, method: str | None = None) -> None:
-        """Report a request with one verdict."""
-        facts: list[object] = [type(verdict), verdict.allowed, endpoint if self._log is not None else None]
-        for decision in verdict.decisions:
-            facts += decision.hit[0], decision.allowed, decision.why
-        row = self._by_request.get(key := tuple(facts))
-        if row is None:
-            if len(self._by_request) >= MAX_SERIES:
-                self._by_request.clear()
-            row = self._by_request[key] = self._row(outcomes_of((verdict,), None, self.store), endpoint)
-        self._count(row, (verdict,), endpoint, method)
-
-    def _count(self, row: _Row, verdicts: Sequence[Verdict], endpoint: str | None, method: str | None) -> None:
-        for count in row.counters:
-            count()
-        if row.functions:
-            self._send(row.functions, row.outcomes, verdicts, endpoint, method)
-
     def report(
         self,
         verdicts: Sequence[Verdict],
@@ -139,19 +117,22 @@ class Observers:
         is_again: bool = False,
     ) -> None:
         """Report a request. ``is_again``: an earlier report has counted it for its endpoint."""
-        row = self._row(outcomes_of(verdicts, final, self.store), None if is_again else endpoint)
-        self._count(row, verdicts, endpoint, method)
-
-    def _row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
-        key = outcomes, endpoint if self._log is not None else None
-        row = self._rows.get(key)
+        counted = None if is_again or self._log is None else endpoint
+        facts: list[object] = [counted, len(verdicts)]
+        for verdict in verdicts if final is None else (*verdicts, final):
+            facts += type(verdict), verdict.allowed
+            for decision in verdict.decisions:
+                facts += decision.hit[0], decision.allowed, decision.why
+        row = self._rows.get(key := tuple(facts))
         if row is None:
             check_process()
-            row = self._build_row(*key)
-            with self._lock:
-                if len(self._rows) < MAX_SERIES:
-                    row = self._rows.setdefault(key, row)
-        return row
+            if len(self._rows) >= MAX_SERIES:
+                self._rows.clear()
+            row = self._rows[key] = self._build_row(outcomes_of(verdicts, final, self.store), counted)
+        for count in row.counters:
+            count()
+        if row.functions:
+            self._send(row.functions, row.outcomes, verdicts, endpoint, method)
 
     def _build_row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
         counters = [count for reader in self.readers for count in self._call(reader.counters_of, outcomes) or ()]
