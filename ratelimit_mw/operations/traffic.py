@@ -138,10 +138,10 @@ class LogOutcomes:
     """
 
     def __init__(self, log: TrafficLog, start: float, end: float, rules: RuleSet) -> None:
-        self.log, self.start, self.end, self.rules = log, start, end, rules
+        self.log, self.start, self.end, self.rules = log.as_written(), start, end, rules
         names = {rule_in_log(name): name for name in rules.by_name}
         found: dict[tuple[Kind, str], TrafficSeries] = {}
-        for event, number in log.events(start, end).items():
+        for event, number in self.log.events(start, end).items():
             if parts := _parts(event):
                 kind, name, outcome = parts
                 name = names.get(name, name) if kind == "rule" else name

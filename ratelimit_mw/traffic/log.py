@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Final
 from weakref import WeakSet
 
@@ -58,6 +59,9 @@ class TrafficLog:
         >>> log.total("url_shorten", *day), log.distinct("url_shorten", *day)
         (3, 2)
     """
+
+    _writes_first = True
+    """Whether a query writes the counts of this process before."""
 
     def __init__(self, url: str, retention: str | None = None, clock: Clock = now_us) -> None:
         address = parse_log_url(url, retention)
@@ -157,6 +161,21 @@ class TrafficLog:
                     self._require_same(self._store.write(*batch, self._now()))
                     self._unwritten = None
         self._has_failed = False
+
+    def as_written(self) -> TrafficLog:
+        """Write the counts of this process, once for several queries.
+
+        Returns:
+            The log for these queries, none of which writes.
+
+        Raises:
+            ConfigError: The log has another retention.
+            StoreError: The store is unreachable, or the file is damaged.
+        """
+        self.flush()
+        log = copy(self)
+        log._writes_first = False
+        return log
 
     def close(self) -> None:
         """Write the counts, and close the connections. A later record opens the log again.
@@ -340,7 +359,8 @@ class TrafficLog:
                 raise ConfigError(f"expected seconds since 1970; got {value!r}", name)
         if end < start:
             raise ConfigError(f"the range ends at {end}, before its start at {start}")
-        self.flush()
+        if self._writes_first:
+            self.flush()
         self._require_same_log()
         return int(start), math.ceil(end), self._now()
 

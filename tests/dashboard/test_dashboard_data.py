@@ -180,6 +180,25 @@ def test_few_of_many_series_are_drawn_and_the_rest_is_counted() -> None:
     assert chosen["lines"]["allowed"][-1] == chosen["total"] == 8
 
 
+def test_a_page_writes_the_log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are counted while it is read. Each write of a log in Redis leaves a name for a day."""
+    limiter = limiter_of(traffic_clients=True, traffic_log="memory://")
+    log = limiter.traffic_log
+    assert log is not None
+    write, writes = log._store.write, list[object]()
+
+    def noting(*arguments: Any) -> Any:
+        writes.append(arguments)
+        limiter.hit({"ip": "192.0.2.8"})
+        return write(*arguments)
+
+    monkeypatch.setattr(log._store, "write", noting)
+    for _ in range(8):
+        limiter.hit({"ip": "192.0.2.7"})
+    assert data(limiter, "clients=yes")["clients"]["rejected"][0]["total"] == 6
+    assert len(writes) == 1
+
+
 def test_a_damaged_log_is_shown_and_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the file and what to do with it. The page waits for it once, even with its clients."""
     file = tmp_path / "traffic.db"
