@@ -46,9 +46,10 @@ def init() -> None:
     The file contains one rule for all requests, more rules as comments, and each setting with its default or an
     example. An existing file is never changed: the exit code is then 2.
     """
+    text = starter()
     try:
         with _FILE.open("x", encoding="utf-8") as file:
-            file.write(starter())
+            file.write(text)
     except FileExistsError:
         raise click.UsageError(f"{_FILE} exists. Remove it, or run the command in another folder") from None
     print_text(f"Wrote {_FILE}. Next: ratelimit-mw check {_FILE}")
