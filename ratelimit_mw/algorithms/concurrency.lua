@@ -51,7 +51,7 @@ end
 
 -- Release the last slots of a hit; with a cost of 0, renew all.
 function Concurrency:refund(state, now, consumed, cost)
-  if not state then return nil end
+  if not state or consumed.cost > self.amount then return state end -- no hit has taken as many
   local last = consumed.at + consumed.cost - 1
   local gone, put = state:ended(now), live(state, cost == 0 and consumed.at or last - cost + 1, last, now)
   if #gone + #put == 0 then return state end

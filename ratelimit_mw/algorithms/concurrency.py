@@ -47,15 +47,16 @@ class Concurrency(Algorithm):
         )
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        return self._take(_live(state, now), _next_id(state, now), now, min(cost, self.amount))
+        return self._take(_live(state, now), _next_id(state, now), now, min(cost, self.amount)) or None
 
     def _take(self, live: tuple[int, ...], first: int, now: int, cost: int) -> tuple[int, ...]:
-        for slot in range(first, first + cost):
-            live += (slot, now + self.lifetime)
-        return live
+        end = now + self.lifetime
+        return live + tuple(number for slot in range(first, first + cost) for number in (slot, end))
 
     def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         """Release the last slots of a hit; with a cost of 0, renew all."""
+        if consumed.cost > self.amount:  # no hit has taken as many
+            return state
         live = _live(state, now)
         if cost:
             end = consumed.at_us + consumed.cost
