@@ -14,5 +14,6 @@ class APIRejection(RateLimitExceeded, Throttled):  # type: ignore[misc] # REST f
     """A rejection that is an error of REST framework, too, with the status of the verdict."""
 
     def __init__(self, verdict: Verdict) -> None:
-        Throttled.__init__(self, verdict.retry_after, _DETAILS.get(verdict.status))
+        detail = _DETAILS.get(verdict.status)
+        Throttled.__init__(self, verdict.retry_after, detail and str(detail))  # that of REST framework is lazy
         self.verdict, self.status_code = verdict, verdict.status

@@ -181,13 +181,18 @@ def test_a_throttle_counts_by_features_of_the_middleware() -> None:
 
 
 def test_denied_clients_and_store_failures_have_their_own_status() -> None:
-    """A denied client gets 403 and has an event, and a store failure gives 503."""
+    """A denied or banned client gets 403 and has an event, and a store failure gives 503."""
     denying = {"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}, "allow": {"user": ["ann"]}}}
     events: list[Event] = []
     with project(Limiter.from_settings(denying, observers=[events.append]), path("", Uploads.as_view())) as served:
         assert served.ask(headers={"x-token": "bob"}).status_code == 403
         assert served.statuses(headers={"x-token": "ann"}) == [200] * 3
     assert [event.outcome for event in events] == ["denied"] + ["allowed"] * 3
+    banning = ruled(UPLOADS)
+    banning.clients.ban(None, {"user": "eve"}, "1h")
+    with project(banning, path("", Uploads.as_view())) as served:
+        response = served.ask(headers={"x-token": "eve"})
+        assert (response.status_code, 3590 < int(response.headers["retry-after"]) <= 3600) == (403, True)
     store = SharedStore()
     store.down = True
     rule = Rule(name="uploads", limits="2/minute", match={"scope": "uploads"}, on_store_error="deny")
