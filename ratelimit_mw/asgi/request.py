@@ -87,7 +87,7 @@ class ASGIRequest(Request):
         if client := self.native.get("client"):
             return client[0]  # type: ignore[no-any-return]
         server = self.native.get("server")
-        return DISCONNECTED if server and server[1] else None  # a Unix socket has no port
+        return DISCONNECTED if server and isinstance(server[1], int) else None  # a Unix socket has no port
 
     @property
     def query_string(self) -> str:

@@ -218,7 +218,7 @@ def test_a_unix_socket_of_waitress_is_one(port: str, statuses: list[str]) -> Non
     assert [Served(app, **peer, HTTP_X_FORWARDED_FOR=client).status[:3] for client in clients] == statuses
 
 
-@each(("server", "last"), [(("127.0.0.1", 8000), 429), (("/run/app.sock", None), 200), (None, 200)])
+@each(("server", "last"), [(("127.0.0.1", 8000), 429), (("/run/app.sock", None), 200), (("/", "r"), 200), (None, 200)])
 def test_a_client_that_has_reset_its_connection_is_no_unix_socket(server: Any, last: int) -> None:
     """Neither has an address under uvicorn, but only a proxy on a Unix socket may name the client."""
     app = limited(OK, trusted_proxies=["unix"])
