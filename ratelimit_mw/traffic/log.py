@@ -173,6 +173,7 @@ class TrafficLog:
             StoreError: The store is unreachable, or the file is damaged.
         """
         self.flush()
+        self._require_same_log()
         log = copy(self)
         log._writes_first = False
         return log

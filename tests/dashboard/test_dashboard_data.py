@@ -205,11 +205,11 @@ def test_a_damaged_log_is_shown_and_asked_once(tmp_path: Path, monkeypatch: pyte
     file.write_bytes(b"no database" * 1_000)
     limiter = limiter_of(traffic_log=f"sqlite:///{file}", traffic_clients=True)
     calls: list[str] = []
-    for name in ("events", "curves", "top"):
+    for name in ("as_written", "events", "curves", "top"):
         read = getattr(TrafficLog, name)
         monkeypatch.setattr(TrafficLog, name, lambda *args, read=read, name=name: calls.append(name) or read(*args))
     html = page(limiter, "clients=yes")
-    assert (shown(html).count(f"{file} is damaged"), calls) == (2, ["events"])
+    assert (shown(html).count(f"{file} is damaged"), calls) == (2, ["as_written"])
     assert "To start a new log, move the file away" in html
 
 
