@@ -191,8 +191,8 @@ def _secrets_in(value: Any, is_secret: bool) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _secrets_in(item, is_secret)
-    elif isinstance(value, str) and (is_secret or ("://" in value and "@" in value)):
-        yield value
+    elif is_secret or (isinstance(value, str) and "://" in value and "@" in value):
+        yield str(value)
 
 
 def _without(value: str, message: str) -> str:
