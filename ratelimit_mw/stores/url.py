@@ -85,7 +85,10 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
     Raises:
         ConfigError: ``open_store`` cannot open the URL.
     """
-    split = _split_url(url)
+    try:
+        split = _split_url(url)
+    except ValueError:  # its text may show the login
+        raise ConfigError("cannot parse the store URL: its login or its host is malformed") from None
     if not split.scheme or f"{split.scheme}://" not in url.lower():  # text before a lone colon may be a login
         raise ConfigError("a store URL starts with a scheme and ://, for example redis://cache:6379/0")
     split = split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
@@ -125,7 +128,8 @@ def redacted_url(url: str | Store) -> str:
 
 def _split_url(url: str) -> SplitResult:
     """Split a URL. Newer versions of Python reject brackets after the start of the hosts, as in a:1,[::1]:2."""
-    hosts = _LOGIN_AND_HOSTS.search(url.strip())
+    url = re.sub("[\t\r\n]", "", url.strip())  # as urlsplit does
+    hosts = _LOGIN_AND_HOSTS.search(url)
     return urlsplit(_LOGIN_AND_HOSTS.sub("", url, 1))._replace(netloc=hosts[0] if hosts else "")
 
 
