@@ -125,7 +125,8 @@ class Environment:
             return lmdb.open(str(self._folder), map_size=self.size, **options)  # type: ignore[arg-type]
         except lmdb.LockError as error:  # LMDB locks one byte by the process ID
             text = f"a process in another PID namespace has the same ID, {os.getpid()}, and has the environment open"
-            raise StoreError(f"{self._name} failed: {text}. Let these containers share their PID namespace") from error
+            fix = "Let these containers share their PID namespace"
+            raise StoreError(f"{self._name} failed: {text} ({error}). {fix}") from error
 
     def _fill_lock_file(self) -> None:
         """Raise ``OSError`` on a full disk. LMDB would map the file with a hole, and a write to it kill the process."""

@@ -128,7 +128,7 @@ class MemoryStore(Store):
                 self.save()
             except OSError as error:
                 text = "cannot write the snapshot %s (%s); a restart begins with older counts"
-                _log.error(text, self._snapshot, error.strerror)
+                _log.error(text, self._snapshot, error.strerror or error)
 
     def _after_fork(self, intact: bool) -> None:
         """In a forked child: start empty, without a snapshot, if another thread was changing the tables."""
