@@ -110,14 +110,6 @@ def test_a_slot_without_a_reply_is_returned(requests: int) -> None:
     limiter.close()
 
 
-def test_a_return_of_more_slots_than_a_limit_has_returns_none(store: Store) -> None:
-    """No hit has taken them. A client may have chosen the cost, which must not keep a store busy."""
-    limiter = Limiter(RULES, store)
-    limit, key, _ = limiter.hit(WHO).decisions[0].hit
-    store.correct([Correction(limit, key, 1 << 53, Charge(1, 1 << 53))])
-    assert free(limiter) == 19
-
-
 def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
     """The first return finds no slot, because the store counts the hit only after it."""
     store = SilentStore()

@@ -167,6 +167,7 @@ def test_a_secret_in_the_wrong_place_is_in_no_message(tmp_path: Path) -> None:
     rule = '[[rules]]\nname = "a"\nlimits = "5/minute"\n'
     for name, text, message in (
         ("r.toml", f'[rules]\nname = "a"\n{store}{secret}', r"rules: expected a list .* 'store': '\*\*\*'"),
+        ("r.toml", "[rules]\nsecret = 12345678901234567890\n", r"rules: expected a list .*\*\*\*"),
         ("r.toml", f"{rule}[rules.per_key]\n{store}", r"per_key\['store'\]: cannot parse quota '\*\*\*'"),
         ("r.toml", f"{rule}[rules.schedule]\n{secret}", r"schedule\['secret'\]: cannot parse quota '\*\*\*'"),
         ("r.toml", f"{rule}[rules.per]\n{secret}", r"per.secret: expected a table; got '\*\*\*'"),
@@ -174,7 +175,7 @@ def test_a_secret_in_the_wrong_place_is_in_no_message(tmp_path: Path) -> None:
         ("r.yaml", secret, r"expected a table; got '\*\*\*'"),
     ):
         (tmp_path / name).write_text(text)
-        assert "h1dden" not in expect_error(message, load_settings, tmp_path / name)
+        assert not re.search("h1dden|1234", expect_error(message, load_settings, tmp_path / name))
 
 
 def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:

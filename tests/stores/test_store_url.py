@@ -26,6 +26,8 @@ MISTAKES = {
     "memory://?max_keys=1&max_keys=2": "memory:// has the option 'max_keys' twice",
     "memory://?snapshot=": "snapshot must be a file in an existing folder, got '.'",
     "memory://?snapshot=/no/such/folder/file": "got '/no/such/folder/file'",
+    "redis:/\n/ann:h1dden@[a": "a store URL starts with a scheme",
+    "//ann:h1dden@ca\u2100che/x://y": "cannot parse the store URL: its login or its host is malformed",
     "redis://[": "expected servers such as",
     "memory://?max_keys=0": "max_keys must be a whole number of at least 1, got '0'",
     "memory://?maxkeys=1": "memory:// has no option 'maxkeys'. Its options are max_keys",
