@@ -131,7 +131,8 @@ def test_an_error_handler_replaces_the_rejection(status: int, limits: Any, expec
     store = SharedStore()
     store.down = True
     app = app_of(still(limits) if isinstance(limits, dict) else Limiter([limits], store))
-    app.register_error_handler(status, lambda error: ("any error", status))
+    for general in (status, HTTPException):
+        app.register_error_handler(general, lambda error: ("any error", status))
     app.register_error_handler(
         status if kind == "status" else kind,
         lambda error: (f"{error.verdict.retry_after} {error.verdict.unavailable}", status, error.get_headers()),
