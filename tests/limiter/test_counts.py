@@ -128,6 +128,15 @@ def test_a_forked_child_counts_from_zero() -> None:
     assert table.totals() == {("api", "allowed", "memory"): 1}
 
 
+def test_requests_with_several_verdicts_share_a_row() -> None:
+    """A view may decide any number of times. Each number would have a row as long as itself."""
+    rate = Limiter(RULES["one rule"], clock=ManualClock(1e6), observers=[OutcomeReader()])
+    verdict = rate.peek({"ip": "192.0.2.7"})
+    for number in range(1, 9):
+        rate.observers.report((verdict,) * number)
+    assert len(rate.observers._rows) == 2
+
+
 @each("most", [2, 1000])
 @each("names", [["api"], ["api", "site"]])
 def test_all_endpoints_are_counted(names: list[str], most: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,11 +118,13 @@ class Observers:
     ) -> None:
         """Report a request. ``is_again``: an earlier report has counted it for its endpoint."""
         counted = None if is_again or self._log is None else endpoint
-        facts: list[object] = [counted, len(verdicts)]
-        for verdict in verdicts if final is None else (*verdicts, final):
-            facts += type(verdict), verdict.allowed
-            for decision in verdict.decisions:
+        facts: list[object] = [counted]
+        if len(verdicts) == 1 and final is None:  # most requests
+            facts += type(verdicts[0]), verdicts[0].allowed
+            for decision in verdicts[0].decisions:
                 facts += decision.hit[0], decision.allowed, decision.why
+        else:
+            facts.append(outcomes_of(verdicts, final, self.store))
         row = self._rows.get(key := tuple(facts))
         if row is None:
             check_process()
