@@ -276,7 +276,7 @@ def test_a_damaged_snapshot_is_logged_and_ignored(tmp_path: Path, caplog: pytest
     store.save(path)
     whole = path.read_bytes()
     other = snapshot._MAGIC + blake2b(b"\x01", digest_size=16).digest() + b"\x01"  # of another version
-    for data in (b"", b"junk", whole[:-3], whole[:30] + b"-" + whole[31:], other):
+    for data in (b"", b"junk", whole[:-3], whole[:30] + bytes([whole[30] ^ 1]) + whole[31:], other):
         path.write_bytes(data)
         check_ignored(path, caplog)
     for make in (Path.mkdir, os.mkfifo):
