@@ -110,6 +110,14 @@ def test_a_slot_without_a_reply_is_returned(requests: int) -> None:
     limiter.close()
 
 
+def test_a_return_of_a_rejected_cost_returns_nothing(store: Store) -> None:
+    """No hit has taken as many slots as the limit does not have. Others may have taken some of these."""
+    limiter = Limiter(RULES, store)
+    limit, key, _ = limiter.hit(WHO).decisions[0].hit
+    store.correct([Correction(limit, key, 1 << 53, Charge(1, 1 << 53))])
+    assert free(limiter) == 19
+
+
 def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
     """The first return finds no slot, because the store counts the hit only after it."""
     store = SilentStore()
