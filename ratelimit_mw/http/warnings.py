@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Final
 
 from ..errors import url_of
-from ..limiter.limiter import Limiter
 from ..limiter.remote.fleet import stated_workers
 from ..rules.decorators import marks_made
 from ..stores.memory.store import MemoryStore
@@ -25,13 +24,15 @@ def warn(text: str, section: str) -> None:
 
 def warn_at_start(http_limiter: HttpLimiter) -> None:
     """Log what makes the limits of an application useless."""
-    rules = http_limiter.limiter.rules
+    limiter, workers = http_limiter.limiter, stated_workers()
+    rules = limiter.rules
     if not rules.enabled:
         warn(NOT_ENABLED, "disabled")
     if not (rules.rules or rules.lists.entries or marks_made or http_limiter.before_user):
         warn(NO_RULES, "no-rules")
-    for text in warnings_of_workers(http_limiter.limiter):
-        warn(text, "memory-workers")
+    if workers > 1 and isinstance(limiter.store, MemoryStore):
+        effect = f"counts in each of the {workers} worker processes, so clients get up to {workers} times each limit"
+        warn(f'memory:// {effect}. Set a store that they share: "redis://..." or "lmdb:///..."', "memory-workers")
 
 
 def warnings_of_user(http_limiter: HttpLimiter, reason: str) -> Iterator[str]:
@@ -44,12 +45,3 @@ def warn_of_user(http_limiter: HttpLimiter, reason: str) -> None:
     """Log that nothing may provide the user that a rule or a list needs."""
     for text in warnings_of_user(http_limiter, reason):
         warn(text, "no-user")
-
-
-def warnings_of_workers(limiter: Limiter) -> Iterator[str]:
-    """Name a store in memory in one of several worker processes."""
-    if isinstance(limiter.store, MemoryStore) and (count := stated_workers()) > 1:
-        yield (
-            f"memory:// counts in each of the {count} worker processes, so clients get up to {count} times each limit."
-            ' Set a store that they share: "redis://..." or "lmdb:///..."'
-        )

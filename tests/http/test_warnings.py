@@ -171,7 +171,8 @@ def test_a_memory_store_in_several_workers_is_logged(kind: Any, log: Any, monkey
     assert start("memory://") == []
 
 
-def test_a_limiter_of_your_own_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limiter_of_your_own_is_noted(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store that the limiter has counts, not the one in its settings."""
     monkeypatch.setenv("WEB_CONCURRENCY", "3")
-    assert len(list(warnings.warnings_of_workers(Limiter([Rule(limits="1/s")])))) == 1
+    with WSGISite(Limiter([Rule(limits="1/s")])):
+        assert len(log.messages) == 1
