@@ -15,8 +15,7 @@ from ..rules.marks import NO_ROUTE, Destination
 from ..rules.match import METHODS
 from ..rules.paths import PathTable, deepen
 from .dependants import ParameterTypes, dependants_of
-
-Scope = Mapping[str, Any]
+from .types import Scope
 
 _FULL: Final = 2  # the values of Starlette's ``Match``
 _PARTIAL: Final = 1

@@ -4,7 +4,7 @@ A bounded dictionary keeps what the routers have found for a path.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, Never
 
@@ -17,6 +17,7 @@ from ..rules.marks import NO_ROUTE, Destination
 from .rejections import describe_limits, handle_rejections, has_handlers
 from .request import ASGIRequest
 from .router import RouteFound, RouteTable, application_behind, path_below, router_of, routers_in
+from .types import Scope
 
 _NOT_FOUND: Final = "not_found"  # the name of the default of a router, unless an application replaces it
 _MAX_CACHED: Final = 10_000
@@ -79,11 +80,11 @@ class RouteIndex:
         match, params = self._look_up(request.native)
         return {name: parameter(match.conversions.apply(f"path:{name}", value)) for name, value in params.items()}
 
-    def _look_up(self, scope: Mapping[str, Any]) -> RouteFound:
+    def _look_up(self, scope: Scope) -> RouteFound:
         """Find the route of a request without the cache. Mounts around the middleware have changed its scope."""
         return self._table.find({**scope, "root_path": self._root_of(scope), "path_params": {}})
 
-    def _root_of(self, scope: Mapping[str, Any]) -> str:
+    def _root_of(self, scope: Scope) -> str:
         """Return the root path of the application; for the outermost one that of the server."""
         root: str = scope.get("root_path", "")
         return scope.get("app_root_path", root) if self._is_outermost else root
@@ -130,7 +131,7 @@ class Applications:
         if index is not None:
             request.to = index.find(request)
 
-    def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
+    def index_of(self, scope: Scope) -> RouteIndex | None:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
         start = ("router" in scope and _outer_router(scope)) or scope.get("app")
         index = self._by_start.get(id(start))
@@ -147,7 +148,7 @@ class Applications:
             warn_at_start(self._http_limiter)
         return index
 
-    def _read(self, scope: Mapping[str, Any], start: object) -> RouteIndex | None:
+    def _read(self, scope: Scope, start: object) -> RouteIndex | None:
         """Read the routes at the start, and again when a router has others."""
         outermost = application_behind(_outer_router(scope))
         app = application_behind(scope.get("app")) or application_behind(self._app)
@@ -185,7 +186,7 @@ class BrokenApplications:
     match = index_of
 
 
-def _outer_router(scope: Mapping[str, Any]) -> Any:
+def _outer_router(scope: Scope) -> Any:
     """Return the router of the application that the current one is mounted in; None outside a mount."""
     router = scope.get("router")
     return None if router is getattr(scope.get("app"), "router", None) else router
