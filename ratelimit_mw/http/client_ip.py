@@ -54,15 +54,20 @@ class ClientIP:
         ipv6_prefix: int = 64,
     ) -> None:
         trusted = list(trusted)
-        if not trusted and header not in HEADERS_OF_HOPS:
-            raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "forwarded_header")
         self.header = header
         self.reads_header = bool(trusted)
+        if header not in HEADERS_OF_HOPS:
+            self.require_proxies("forwarded_header")
         self._trusts_unix = UNIX in trusted
         self._networks = Networks(parse_network(proxy) for proxy in trusted if proxy != UNIX)
         self._hops = HEADERS_OF_HOPS.get(header) or _VALUES.get(header, _address_alone)
         self.key = lru_cache(_CACHE_SIZE)(lambda text: ip_key(text, ipv6_prefix))
         self._trusts = lru_cache(_CACHE_SIZE)(self._is_trusted)
+
+    def require_proxies(self, setting: str) -> None:
+        """Raise ``ConfigError`` for a setting with the name of a header, where no proxy is trusted to write it."""
+        if not self.reads_header:
+            raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", setting)
 
     def resolve(self, peer: str | None, lines: Iterable[str] = ()) -> Any:
         """Return the key of the client's address; None where there is no address, INVALID where it is malformed."""

@@ -55,7 +55,6 @@ class FeatureReader:
         optional: Iterable[str] = (),
     ) -> None:
         client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix)
-        region, priority_header = Region.from_settings(settings), settings.priorities.header
         self._functions = functions
         self._client_ip = client_ip
         self._ip_key = client_ip.key
@@ -67,12 +66,15 @@ class FeatureReader:
             "endpoint": attrgetter("to.endpoint"),
             "view": attrgetter("to.function"),
             "path": lambda request: path_feature(request.counted_path),
-            **({"region": region.lookup} if region else {}),
-            **({PRIORITY: lambda request: self._of_proxy(request, priority_header)} if priority_header else {}),
-            **({REQUEST_START: self._request_start} if client_ip.reads_header else {}),
         }
-        if priority_header and not client_ip.reads_header:
-            raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "priorities.header")
+        if settings.region_database or settings.region_header:
+            whole_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, 128)
+            self._built_in["region"] = Region(settings.region_database, settings.region_header, whole_ip).lookup
+        if client_ip.reads_header:
+            self._built_in[REQUEST_START] = self._request_start
+        if header := settings.priorities.header:
+            client_ip.require_proxies("priorities.header")
+            self._built_in[PRIORITY] = lambda request: self._of_proxy(request, header)
         self._routes = routes
         self._body_feature = partial(body_feature, limit=settings.body_limit)
         self._in_body: set[str] = set()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, MissingExtraError, error_path
 from ..keys.features import INVALID
-from ..settings import Settings
 from .client_ip import ClientIP
 from .request import Request
 
@@ -25,20 +24,12 @@ class Region:
 
     def __init__(self, database: str, header: str, client_ip: ClientIP) -> None:
         """Open the database. ``client_ip`` keeps whole addresses, because networks of countries may be narrow."""
-        if header and not client_ip.reads_header:
-            raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "region_header")
+        if header:
+            client_ip.require_proxies("region_header")
         self._client_ip = client_ip
         self._header = header
         with error_path("region_database"):
             self._database = _open(database) if database else None
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Region | None:
-        """Return None where neither a database nor a header is set."""
-        if not settings.region_database and not settings.region_header:
-            return None
-        client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, 128)
-        return cls(settings.region_database, settings.region_header, client_ip)
 
     def lookup(self, request: Request) -> Any:
         """Return the code of the country; None where it is not known, INVALID for two headers or an invalid client."""
