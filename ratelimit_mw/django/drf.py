@@ -199,7 +199,7 @@ def _decide(group: Iterable[Throttle], request: Any, view: Any) -> dict[type, Ve
 def _plan_of(scopes: Iterable[str], marks: Iterable[RateMark], admission: DjangoAdmission) -> Plan:
     """Return the plan of these rates, and of those rules of the scopes that apply to the request."""
     limits, request = admission.limits, admission.request
-    plan, by_scope = limits.plan(request), rules_by_scope(limits.rules)
+    plan, by_scope = limits.rules.plan_for_request(request), rules_by_scope(limits.rules)
     names = {name for scope in scopes for name in by_scope.get(scope, ())}
     rates = limits.rules.plan_for_marks(marks, request.method, request.host, request.to.marks, admission.lists)
     of_scopes = [rule for rule in plan.rules if rule.name in names]

@@ -128,7 +128,7 @@ class RateLimitMiddleware:
 
     def _plan(self, limits: HttpLimits, request: DjangoRequest) -> Plan:
         """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
-        plan, native = limits.plan(request), server_data(request.framework_request)
+        plan, native = limits.rules.plan_for_request(request), server_data(request.framework_request)
         before_user = self._is_listed_twice and not hasattr(request.framework_request, ATTRIBUTE)
         if before_user or ADMISSION in native:
             plan = undecided(plan, limits, native, before_user)

@@ -77,7 +77,6 @@ class HttpLimits:
         may_wait = self.limiter.waits or self.reader.may_await or self.reader.reads_bodies or here.waits
         self.decides_at_once = not may_wait
         """Whether no decision waits: for the store, a feature, the body, a function of limits, or a slot."""
-        self.plan = here.rules.plan_for_request
         # They are forgotten with these rules.
         self.plan_without, self.peek_plan = lru_cache(1024)(_plan_without), lru_cache(1024)(_peek_plan)
 

@@ -96,7 +96,7 @@ def decide_request(http_limiter: HttpLimiter, request: WSGIRequest) -> tuple[Htt
     limits, environ = http_limiter.in_force, request.native
     if limits.watch is not None:
         limits = http_limiter.latest()
-    plan = limits.plan(request)
+    plan = limits.rules.plan_for_request(request)
     if ADMISSION in environ or limits.before_user:
         plan = undecided(plan, limits, environ, limits.before_user)
     return limits, plan, limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
