@@ -9,6 +9,7 @@ from contextlib import suppress
 from inspect import isfunction
 from typing import Any, Final, Unpack
 
+from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.admission import ADMISSION, undecided
@@ -97,8 +98,9 @@ class RateLimitMiddleware:
         if self.routes.has_routes:
             self.routes.match(request)
         limits = self.http_limiter.in_force
-        if limits.watch is not None:
-            limits = await self.http_limiter.alatest()
+        if limits.watch is not None and monotonic() >= limits.watch.due_at:
+            await limits.watch.alook()
+            limits = self.http_limiter.in_force
         rules, before = limits.rules, get_admission()
         path = request.sent_path if rules.needs_path else ""  # ``plan_for_request`` without its call
         host = request.host if rules.needs_host else ""

@@ -15,6 +15,7 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language
 
+from ..clock import monotonic
 from ..decision import Verdict, rejection_of
 from ..http.admission import ADMISSION, undecided
 from ..http.limits import HttpLimits
@@ -112,8 +113,9 @@ class RateLimitMiddleware:
         project, urlconf = ProjectLimits.current or project_limits(), getattr(framework_request, "urlconf", None)
         routes = project.by_resolver.get(get_resolver(urlconf)) or project.routes(urlconf)
         limits = project.http_limiter.in_force  # with the limits of these routes
-        if limits.watch is not None:
-            limits = await project.http_limiter.alatest() if self._is_async else project.http_limiter.latest()
+        if limits.watch is not None and monotonic() >= limits.watch.due_at:
+            await limits.watch.alook() if self._is_async else limits.watch.look()
+            limits = project.http_limiter.in_force
         language = get_language() if routes.has_languages else None
         place = language, framework_request.path_info or "/", framework_request.method or ""
         to, params = routes.cached.get(place) or routes.find(*place)

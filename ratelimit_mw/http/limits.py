@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from ..clock import monotonic
 from ..decision import Verdict
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
@@ -56,7 +55,7 @@ class HttpLimits:
         self.is_observed = self.limiter.is_observed
         self.is_announced = bool(self.limiter.observers.early)
         self.watch = self.limiter.reloads.watch
-        """Looks for changed settings; None where nothing changes."""
+        """A request that finds it due looks for changed settings, and uses those; None where nothing changes."""
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.rejections = PreparedRejections(self.writer)
         self.functions = functions = http_limiter.functions
@@ -146,18 +145,6 @@ class HttpLimiter:
         with self.limiter.reloads.lock:
             self.renew(self.limiter.rules, self.limiter.settings)()
             self.limiter.reloads.middlewares.add(self)
-
-    def latest(self) -> HttpLimits:
-        """Return the limits for a request that arrives, and look for changed settings before, when that is due."""
-        if (watch := self.in_force.watch) is not None and monotonic() >= watch.due_at:
-            watch.look()
-        return self.in_force
-
-    async def alatest(self) -> HttpLimits:
-        """Async form of ``latest``."""
-        if (watch := self.in_force.watch) is not None and monotonic() >= watch.due_at:
-            await watch.alook()
-        return self.in_force
 
     def adopt(
         self,

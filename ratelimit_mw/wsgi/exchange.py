@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from ..clock import monotonic
 from ..decision import Verdict, rejection_of
 from ..http.admission import ADMISSION, Admission, undecided
 from ..http.headers import TextHeader
@@ -94,8 +95,9 @@ def remote_user(request: Request) -> str | None:
 def decide_request(http_limiter: HttpLimiter, request: WSGIRequest) -> tuple[HttpLimits, Plan, Verdict]:
     """Decide a request that arrives. Return the limits that it keeps, its plan, and the verdict."""
     limits, environ = http_limiter.in_force, request.native
-    if limits.watch is not None:
-        limits = http_limiter.latest()
+    if limits.watch is not None and monotonic() >= limits.watch.due_at:
+        limits.watch.look()
+        limits = http_limiter.in_force
     plan = limits.rules.plan_for_request(request)
     if ADMISSION in environ or limits.before_user:
         plan = undecided(plan, limits, environ, limits.before_user)

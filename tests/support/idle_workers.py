@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Limiter
+from ratelimit_mw.asgi import middleware as asgi
 from ratelimit_mw.cli.serve import app as service
-from ratelimit_mw.http import limits
+from ratelimit_mw.django import middleware as django
 from ratelimit_mw.limiter import limiter
 from ratelimit_mw.limiter.followers import files, follower, record
 from ratelimit_mw.limiter.remote import store as remote
+from ratelimit_mw.wsgi import exchange as wsgi
 
-MODULES = [service, limits, limiter, follower, files, remote, record]
+MODULES = [service, asgi, wsgi, django, limiter, follower, files, remote, record]
 
 
 def load_instead(limiter: Limiter, load: Callable[[Callable[[], Any]], Any]) -> None:
