@@ -13,7 +13,6 @@ from ..http.limits import HttpLimiter, HttpLimits
 from .router import AppRoute, is_of_framework, layers_of
 
 _ERRORS: Final = (RateLimitExceeded, RateLimitError)
-_STATUS: Final = 429
 _HEADERS: Final = {
     "X-RateLimit-Limit": ("The maximum number of requests that the limit allows at once.", "integer"),
     "X-RateLimit-Remaining": ("The requests that remain.", "integer"),
@@ -122,7 +121,7 @@ def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppR
             operations = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
             for method in route.methods:
                 if method.lower() in operations and _is_limited(limits, route, method):
-                    operations[method.lower()].setdefault("responses", {}).setdefault(str(_STATUS), response)
+                    operations[method.lower()].setdefault("responses", {}).setdefault("429", response)
         return schema
 
     openapi.described = described  # type: ignore[attr-defined]

@@ -11,7 +11,6 @@ from .request import ASGIAdmission
 from .types import Message, Receive, Send
 
 _DENIAL: Final = "websocket.http.response"
-_TOO_MANY: Final = 429
 _TRY_AGAIN_LATER: Final = 1013
 _POLICY_VIOLATION: Final = 1008
 
@@ -109,7 +108,7 @@ class WebSocketAdmission(ASGIAdmission):
 
     def _is_rejection(self, message: Message) -> bool:
         """Return whether an error handler responds to a rejection."""
-        is_rejected = not self.verdict or message.get("status") == _TOO_MANY
+        is_rejected = not self.verdict or message.get("status") == 429
         return is_rejected and message["type"].startswith(_DENIAL)
 
     async def _close(self) -> None:

@@ -34,7 +34,6 @@ SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
 _DATA: Final = "_ratelimit_mw_data"
 """The attribute of Django's request that holds the data that REST framework has parsed."""
-_FIRST_ERROR: Final = 400
 
 
 def resolve(value: Any) -> Any:
@@ -173,7 +172,7 @@ class DjangoAdmission(Admission):
         added = self.start_text_response(response.status_code)
         for name, value in () if self.keeps_headers(headers.items()) else added:
             headers[name] = value
-        if not self.verdict.allowed and response.status_code >= _FIRST_ERROR:
+        if not self.verdict.allowed and response.status_code >= 400:
             headers.setdefault("Cache-Control", "no-store")
 
 

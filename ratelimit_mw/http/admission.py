@@ -23,7 +23,6 @@ ADMISSION: Final = "ratelimit_mw.admission"
 """The key of the ASGI scope or WSGI environ that holds the innermost admission of the request so far."""
 lock = create_lock(sys.modules[__name__], "lock", threading.Lock)
 """Held while verdicts are added, and while those to settle are taken."""
-_TOO_MANY: Final = 429
 
 
 class Admission:
@@ -212,13 +211,11 @@ class Admission:
         if self.limits.is_announced:
             verdicts = [*self.verdicts, *(self.rejections or ())]
             self.limits.limiter.observers.announce(verdicts, self.verdict, *self._where)
-        verdict = self.note_outcome(status) if self.counts_outcomes else self.verdict
+        verdict = self.verdict
+        if self.counts_outcomes:
+            verdict.note_response(status)
+            verdict = verdict.after(status)
         return self.limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
-
-    def note_outcome(self, status: int) -> Verdict:
-        """Note the status of the response, and return the verdict as it is after it."""
-        self.verdict.note_response(status)
-        return self.verdict.after(status)
 
     def note_error(self, error: BaseException) -> None:
         """Note an error of the application: the service has dropped a request that timed out."""
@@ -232,7 +229,7 @@ class Admission:
 
     def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
         """Return whether a response keeps the rate limit headers that it has: the rejection of another limiter."""
-        if self.status != _TOO_MANY or not self.verdict.allowed:
+        if self.status != 429 or not self.verdict.allowed:
             return False
         names = (name if isinstance(name, bytes) else name.encode("latin-1", "replace") for name, _ in headers or ())
         return any(name.lower() in FIELD_NAMES for name in names)
@@ -329,7 +326,7 @@ class Admission:
         return self.request.to.endpoint, self.request.method
 
 
-def undecided(plan: Plan, limits: HttpLimits, native: Mapping[str, Any], before_user: bool = False) -> Plan:
+def undecided(plan: Plan, limits: HttpLimits, native: Mapping[str, Any], before_user: bool) -> Plan:
     """Return the rest of a plan that outer middleware of the same limiter has not decided.
 
     The lists are checked again, because the user may be known only now. A middleware before the user leaves some rules

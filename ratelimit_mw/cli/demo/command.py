@@ -18,7 +18,6 @@ from ...operations import Cell, Table
 from ..output import command, note, print_table, print_text, progress
 
 _FILES: Final = {"settings": "demo.toml", "application": "app.py"}
-_REJECTED: Final = 429
 _CORRECT, _WRONG = {"password": "correct-horse"}, {"password": "123456"}
 _TRY_NEXT: Final = """Try next
   ratelimit-mw init
@@ -116,7 +115,7 @@ async def _send_all(url: str, update: Callable[..., Any]) -> Counter[str]:
         async def run(kind: _Kind, ip: str) -> None:
             for method, path, json in kind.requests:
                 response = await client.request(method, path, json=json, headers={"X-Forwarded-For": ip})
-                rejected[kind.name] += response.status_code == _REJECTED
+                rejected[kind.name] += response.status_code == 429
                 update(advance=1)
                 await asyncio.sleep(kind.pause)
 

@@ -62,7 +62,6 @@ GATEWAYS: Final = {
 }
 _STATUS: Final = b"x-ratelimit-status"
 _BODY: Final = b"x-ratelimit-body"
-_DENIED: Final = 403
 _SENT: Final = ("ip", "user", "method", "path", "host", "region", "priority", "header", "cookie", "query")
 """The features, and families of features, that the request of a gateway has."""
 _PATHS: Final = 'Count all paths together, or write a rule with match = { path = "..." } for each'
@@ -166,7 +165,7 @@ def response_sender(send: Send, gateway: Gateway) -> Send:
         headers = [header for header in start["headers"] if header[0] != b"content-length"]
         if status >= 400 and not gateway.reads_statuses:
             headers += [(_STATUS, b"%d" % status), (_BODY, body.strip())]
-            status = _DENIED
+            status = 403
         if status != 204:
             headers.append((b"content-length", b"%d" % len(body)))
         await send({**start, "status": status, "headers": headers})
