@@ -214,7 +214,7 @@ class ASGIAdmission(Admission):
         if not custom:
             prepared, send = self.rejection(), send or self.server_send
             response = prepared.response
-            headers = prepared.lines + self.start_response(response.status)
+            headers = prepared.headers + self.start_response(response.status)
         elif isinstance(custom, Rejection):
             response, send = custom, send or self.send
             headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in custom.headers]

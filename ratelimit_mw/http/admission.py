@@ -215,7 +215,7 @@ class Admission:
         if self.counts_outcomes:
             verdict.note_response(status)
             verdict = verdict.after(status)
-        return self.limits.writer.headers(verdict) if self._prepared is None else self._prepared.limits
+        return self.limits.writer.headers(verdict) if self._prepared is None else self._prepared.limit_headers
 
     def note_error(self, error: BaseException) -> None:
         """Note an error of the application: the service has dropped a request that timed out."""
@@ -225,7 +225,7 @@ class Admission:
     def start_text_response(self, status: int) -> list[TextHeader]:
         """Do what ``start_response`` does, with the headers as text in the title case of the standards."""
         headers, prepared = self.start_response(status), self._prepared
-        return as_text(headers) if prepared is None or self.first is not None else prepared.texts
+        return as_text(headers) if prepared is None or self.first is not None else prepared.limit_texts
 
     def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
         """Return whether a response keeps the rate limit headers that it has: the rejection of another limiter."""

@@ -53,11 +53,11 @@ class PreparedRejection(NamedTuple):
 
     response: Rejection
     """The response without the rate limit headers."""
-    lines: list[Header]
+    headers: list[Header]
     """The headers of the response, for ASGI."""
-    limits: list[Header]
+    limit_headers: list[Header]
     """The rate limit headers."""
-    texts: list[TextHeader]
+    limit_texts: list[TextHeader]
     """The rate limit headers as text."""
 
 
@@ -83,7 +83,7 @@ class PreparedRejections:
             if len(self._prepared) >= _MAX_KEPT:
                 self._prepared.clear()
             prepared = self._prepared[key] = _prepare(verdict, form, varying or self._writer.headers(verdict))
-        return prepared if varying is None else prepared._replace(limits=varying, texts=as_text(varying))
+        return prepared if varying is None else prepared._replace(limit_headers=varying, limit_texts=as_text(varying))
 
 
 def _key_of(form: int, verdict: Verdict) -> tuple[object, ...]:
@@ -115,9 +115,9 @@ def _key_of_decision(decision: Decision) -> tuple[object, ...]:
     return decision.why, decision.hit[0], decision.remaining, -(-decision.reset_us // SECOND), seconds
 
 
-def _prepare(verdict: Verdict, form: int, limits: list[Header]) -> PreparedRejection:
+def _prepare(verdict: Verdict, form: int, limit_headers: list[Header]) -> PreparedRejection:
     """Prepare the response to a rejection in one media type, with these rate limit headers."""
-    status, wait = verdict.status, wait_of(limits)
+    status, wait = verdict.status, wait_of(limit_headers)
     title, kind = _PROBLEMS[status]
     detail = _NEVER if wait is None else f"Retry after {wait} second{'' if wait == 1 else 's'}."
     if verdict.banned and status != HTTPStatus.SERVICE_UNAVAILABLE:
@@ -135,7 +135,7 @@ def _prepare(verdict: Verdict, form: int, limits: list[Header]) -> PreparedRejec
     body = text.encode()
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     lines = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
-    return PreparedRejection(Rejection(status, headers, body), lines, limits, as_text(limits))
+    return PreparedRejection(Rejection(status, headers, body), lines, limit_headers, as_text(limit_headers))
 
 
 _HTML: Final = (
