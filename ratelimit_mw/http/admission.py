@@ -44,7 +44,7 @@ class Admission:
     """The admission of the outermost middleware of this limiter; None if it is this one. It has all that follows."""
     outer: Admission | None
     """The admission of the next middleware outside, of this limiter or another one."""
-    added: CombinedVerdict | None
+    combined: CombinedVerdict | None
     """All verdicts to settle as one, once the request was decided again."""
     rejections: list[Verdict] | None = None
     """The rejections that the event of the request has, once there are any."""
@@ -88,7 +88,7 @@ class Admission:
         """The ASGI scope or the WSGI environ."""
         self.verdict = verdict
         # Responses read these faster here than on the class.
-        self.counts_outcomes, self._prepared, self.added = False, None, None
+        self.counts_outcomes, self._prepared, self.combined = False, None, None
         self.outer = outer = native.get(ADMISSION)
         same = outer and outer.of_limiter(limits)
         self.first = same and (same.first or same)
@@ -123,7 +123,9 @@ class Admission:
             self.verdict = first.verdict = verdict
             first._note_rejection(verdict)
             return
-        first.added = first.added or combine_verdicts(first.verdicts)  # an end at the same time now takes the lock
+        first.combined = first.combined or combine_verdicts(
+            first.verdicts
+        )  # an end at the same time now takes the lock
         with lock:  # a request may check in several threads, and end in another one
             is_kept = not first.has_ended and (first.status is None or plan.has_slots)
             verdict.settlement, verdict.settles_at_end = self.limits.settlement, is_kept
@@ -131,7 +133,7 @@ class Admission:
                 first.verdicts.append(verdict)
                 if plan.needs_settlement:
                     first._hold(plan, verdict, self.limits)
-        self.verdict = first.verdict = first.added if is_kept else combine_verdicts((first.added, verdict))
+        self.verdict = first.verdict = first.combined if is_kept else combine_verdicts((first.combined, verdict))
 
     def _hold(self, plan: Plan, verdict: Verdict, limits: HttpLimits) -> None:
         self.needs_settlement = True
@@ -282,7 +284,7 @@ class Admission:
             for verdict in self.verdicts:  # nearly always one, without a receipt
                 verdict.settles_at_end = False
             self.has_ended = True
-            if self.added is None and (not self.verdicts or self.verdicts[0].open_receipt is None):
+            if self.combined is None and (not self.verdicts or self.verdicts[0].open_receipt is None):
                 self._settled = len(self.verdicts)
                 return ()
         with lock:
@@ -304,7 +306,7 @@ class Admission:
             return
         observers, where = self.limits.limiter.observers, self._where
         decided = self.verdicts or self.rejections
-        if self._reported < 0 and self.added is None and decided and decided[0] is self.verdict:
+        if self._reported < 0 and self.combined is None and decided and decided[0] is self.verdict:
             self._reported, self.rejections = len(self.verdicts), None  # nothing else was decided
             observers.report((self.verdict,), None, *where)
             return
