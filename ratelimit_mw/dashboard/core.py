@@ -1,6 +1,6 @@
 """``Mount``: the arguments of ``dashboard``; ``respond``: the response to a request, which may wait for the store.
 
-Those may see a dashboard whom ``allow`` accepts, or by default those with the printed password.
+A client may see the dashboard if ``allow`` accepts it. Without ``allow``, it needs the password in the log.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _log_password() -> None:
     )
 
 
-def is_open(answer: object, server_data: Mapping[str, Any]) -> bool:
+def is_open(answer: object, native: Mapping[str, Any]) -> bool:
     """Return whether an answer opens the dashboard. A coroutine, or a response, must not.
 
     The counts that the dashboard shows leave out a request that opens it: an open page sends one every few seconds.
@@ -139,7 +139,7 @@ def is_open(answer: object, server_data: Mapping[str, Any]) -> bool:
     """
     if answer is not True and answer:
         raise ConfigError(f"expected True or False from the function; got {type(answer).__name__}", "allow")
-    if answer and (admission := server_data.get(ADMISSION)) is not None:
+    if answer and (admission := native.get(ADMISSION)) is not None:
         admission.skip_event()
     return bool(answer)
 

@@ -10,7 +10,7 @@ from ..rules.decorators import exempt, limit
 from .dashboard import dashboard
 from .limits import limiter
 from .middleware import RateLimitMiddleware
-from .request import data_of, server_data
+from .request import native_of, native_with_data
 
 __all__ = [
     "RateLimitMiddleware",
@@ -25,8 +25,8 @@ __all__ = [
     "verdict",
 ]
 
-verdict = verdict_by(ask, server_data)
-check, usage = in_threads(ask_rule, ask_rules, data_of)
-acheck, ausage = on_loops(ask_rule, ask_rules, data_of, lambda work: work)
+verdict = verdict_by(ask, native_of)
+check, usage = in_threads(ask_rule, ask_rules, native_with_data)
+acheck, ausage = on_loops(ask_rule, ask_rules, native_with_data, lambda work: work)
 for _call in (acheck, ausage):
     markcoroutinefunction(_call)  # ``async_to_sync`` asks

@@ -26,7 +26,7 @@ from ..rules.plan import Plan
 from ..settings import SETTING
 from ..wsgi.exchange import ResponseBody
 from .limits import ProjectLimits, project_limits, rules_of_throttles
-from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, resolve, resolve_async, server_data
+from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, native_of, resolve, resolve_async
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 BEFORE_USER: Final = (
@@ -130,7 +130,7 @@ class RateLimitMiddleware:
 
     def _plan(self, limits: HttpLimits, request: DjangoRequest) -> Plan:
         """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
-        plan, native = limits.rules.plan_for_request(request), server_data(request.framework_request)
+        plan, native = limits.rules.plan_for_request(request), native_of(request.framework_request)
         before_user = self._is_listed_twice and not hasattr(request.framework_request, ATTRIBUTE)
         if before_user or ADMISSION in native:
             plan = undecided(plan, limits, native, before_user)

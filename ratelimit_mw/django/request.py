@@ -136,7 +136,7 @@ class DjangoAdmission(Admission):
     def __init__(self, limits: HttpLimits, request: DjangoRequest, plan: Plan, verdict: Verdict) -> None:
         framework_request = request.framework_request
         state = vars(framework_request)
-        native = state.get("scope") or framework_request.META  # ``server_data`` without its call
+        native = state.get("scope") or framework_request.META  # ``native_of`` without its call
         super().__init__(limits, request, plan, verdict, native, state)
         state[ATTRIBUTE] = self
 
@@ -176,15 +176,15 @@ class DjangoAdmission(Admission):
             headers.setdefault("Cache-Control", "no-store")
 
 
-def server_data(request: Any) -> MutableMapping[str, Any]:
+def native_of(request: Any) -> MutableMapping[str, Any]:
     """Return the WSGI environ or the ASGI scope of a request of Django or REST framework."""
     return getattr(request, "scope", None) or request.META  # type: ignore[no-any-return]
 
 
-def data_of(request: Any) -> MutableMapping[str, Any]:
-    """Return ``server_data``, and keep the data that REST framework has parsed, for the features of ``check``."""
+def native_with_data(request: Any) -> MutableMapping[str, Any]:
+    """Return ``native_of``, and keep the data that REST framework has parsed, for the features of ``check``."""
     keep_data(request)
-    return server_data(request)
+    return native_of(request)
 
 
 def django_user(request: Any) -> Any:

@@ -31,8 +31,8 @@ Work = Coroutine[Any, Any, T]
 Values = Mapping[str, Any]
 Asked = tuple[Any, tuple[str, ...], Values]
 """A request, names of rules, and features."""
-ScopeOf = Callable[[Any], Values]
-"""Returns the ASGI scope or the WSGI environ of a request."""
+NativeOf = Callable[[Any], Values]
+"""Returns the ASGI scope or the WSGI environ of a request: its ``native``, as in ``Request``."""
 _SIMILAR: Final = 0.75
 
 
@@ -60,17 +60,18 @@ class InView(Generic[P, V]):
         self,
         work: Callable[..., Work[Any]],
         find: Callable[P, Asked],
-        scope_of: ScopeOf,
+        native_of: NativeOf,
         call: Call,
         run: Callable[[Any], Any],
     ) -> None:
         self.__name__, self.__doc__ = work.__name__, work.__doc__
         self.__signature__ = inspect.signature(find).replace(return_annotation=inspect.Signature.empty)
-        self._work, self._find, self._scope_of, self._call, self._run = work, find, scope_of, call, run
+        self._work, self._find, self._native_of, self._call, self._run = work, find, native_of, call, run
 
     def __call__(self, *request_and_rules: P.args, **features: P.kwargs) -> V:
         request, rules, given = self._find(*request_and_rules, **features)
-        return cast(V, self._run(self._work(self._call, self._scope_of(request), tuple(map(ascii_name, rules)), given)))
+        work = self._work(self._call, self._native_of(request), tuple(map(ascii_name, rules)), given)
+        return cast(V, self._run(work))
 
 
 class Check(InView[P, V], Generic[P, V, N]):
@@ -95,17 +96,17 @@ def ask(request: Any, /) -> Asked:
 
 
 def in_threads(
-    rule: Callable[P, Asked], rules: Callable[Q, Asked], scope_of: ScopeOf
+    rule: Callable[P, Asked], rules: Callable[Q, Asked], native_of: NativeOf
 ) -> tuple[Check[P, Verdict, None], InView[Q, Usages]]:
     """Return ``check`` and ``usage`` for views that wait in their thread."""
-    return _functions(rule, rules, scope_of, blocking_call, run_blocking)
+    return _functions(rule, rules, native_of, blocking_call, run_blocking)
 
 
 def on_loops(
-    rule: Callable[P, Asked], rules: Callable[Q, Asked], scope_of: ScopeOf, start: Callable[[Any], Any] | None = None
+    rule: Callable[P, Asked], rules: Callable[Q, Asked], native_of: NativeOf, start: Callable[[Any], Any] | None = None
 ) -> tuple[Check[P, Work[Verdict], Work[None]], InView[Q, Work[Usages]]]:
     """Return ``check`` and ``usage`` for async views. ``start`` returns the coroutine that the view awaits."""
-    return _functions(rule, rules, scope_of, async_call, start or _require_loop)
+    return _functions(rule, rules, native_of, async_call, start or _require_loop)
 
 
 def _functions(rule: Any, rules: Any, *how: Any) -> tuple[Any, Any]:
@@ -125,12 +126,12 @@ def _require_loop(work: Any) -> Any:
     return work
 
 
-def verdict_by(request: Callable[P, Asked], scope_of: ScopeOf) -> InView[P, Verdict]:
+def verdict_by(request: Callable[P, Asked], native_of: NativeOf) -> InView[P, Verdict]:
     """Return the function ``verdict``, which waits for nothing."""
-    return InView(verdict, request, scope_of, blocking_call, run_blocking)
+    return InView(verdict, request, native_of, blocking_call, run_blocking)
 
 
-async def verdict(_call: Call, scope: Values, _rules: tuple[str, ...], _features: Values) -> Verdict:
+async def verdict(_call: Call, native: Values, _rules: tuple[str, ...], _features: Values) -> Verdict:
     """Return the verdict of the middleware on a request, with what your view has decided since.
 
     Args:
@@ -145,13 +146,13 @@ async def verdict(_call: Call, scope: Values, _rules: tuple[str, ...], _features
     Example:
         verdict(request)["tokens"].settle(150)
     """
-    innermost: Admission | None = scope.get(ADMISSION)
+    innermost: Admission | None = native.get(ADMISSION)
     if innermost is None and not testmode.off:
         raise MissingMiddlewareError("verdict()", "returns the verdict of the middleware")
     return Verdict() if innermost is None else innermost.verdict
 
 
-async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> Verdict:
+async def check(call: Call, native: Values, rules: tuple[str, ...], features: Values) -> Verdict:
     """Decide a rule of the settings by its name, in a view.
 
     The features of its key are those of the request, and those that you pass. Of its ``match``, only features are
@@ -174,7 +175,7 @@ async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     Example:
         check(request, "forum-post", thread=7)
     """
-    if (admission := _find_admission(scope, rules, "check")) is None:
+    if (admission := _find_admission(native, rules, "check")) is None:
         return Verdict()
     plan = admission.limits.rules.plan_for_rule(rules[0], admission.lists)
     with _placed("check", rules):
@@ -185,7 +186,7 @@ async def check(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     return verdict
 
 
-async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> None:
+async def reset(call: Call, native: Values, rules: tuple[str, ...], features: Values) -> None:
     """Reset the counts of this client under the rule. An unreachable store is logged.
 
     Args:
@@ -196,7 +197,7 @@ async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     Raises:
         ConfigError: There is no such rule, or a feature of its key is missing.
     """
-    if (admission := _find_admission(scope, rules, "check")) is None:
+    if (admission := _find_admission(native, rules, "check")) is None:
         return
     limits = admission.limits
     plan = limits.rules.plan_for_rule(rules[0], admission.lists).without_costs
@@ -206,7 +207,7 @@ async def reset(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     await call(limits.settlement, "forget_key", admission.verdict, *rules, read, limits.rules)
 
 
-async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Values) -> Usages:
+async def usage(call: Call, native: Values, rules: tuple[str, ...], features: Values) -> Usages:
     """Return how much is left of each rule for the client of the request. Consume nothing.
 
     Await it in Starlette and FastAPI, and as ``ausage`` of Django.
@@ -229,7 +230,7 @@ async def usage(call: Call, scope: Values, rules: tuple[str, ...], features: Val
     Example:
         usage(request, "tokens")["tokens"]["remaining"]
     """
-    if (admission := _find_admission(scope, rules, "usage")) is None:
+    if (admission := _find_admission(native, rules, "usage")) is None:
         return {}
     limits = admission.limits
     by_name = limits.rules.by_name
@@ -258,9 +259,9 @@ def _in_order(verdict: Verdict, rules: Iterable[str]) -> Usages:
     }
 
 
-def _find_admission(scope: Values, rules: tuple[str, ...], called: str) -> Admission | None:
+def _find_admission(native: Values, rules: tuple[str, ...], called: str) -> Admission | None:
     """Return the admission of the innermost middleware, whose limiter has the rules; None while limits are off."""
-    admission: Admission | None = scope.get(ADMISSION)
+    admission: Admission | None = native.get(ADMISSION)
     if admission is None:
         if testmode.off:
             return None
