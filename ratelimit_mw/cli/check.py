@@ -82,7 +82,7 @@ def _required_features(source: Source) -> dict[str, list[str]]:
     try:
         with error_path("store"):
             open_store(settings.store, settings.store_timeout).close()
-        reader = FeatureReader({}, settings, CheckedFunctions({}), {}, routes=True)
+        reader = FeatureReader({}, settings, CheckedFunctions({}), {}, has_routes=True)
     except ConfigError as error:
         raise ConfigError(f"{settings.source}: {error}") from None
     return {name: rules for name, rules in source.rules_by_feature().items() if not reader.knows(name)}

@@ -94,7 +94,7 @@ class ProjectLimits:
         if settings is None and limiter is None:
             settings, table = source if table == source else table, {}
         self._features: dict[str, Any] = {"user": django_user, SCOPE: _passed_by_a_throttle}
-        self.http_limiter = HttpLimiter(settings, limiter, features, rejection, self._features, table, routes=True)  # type: ignore[arg-type]
+        self.http_limiter = HttpLimiter(settings, limiter, features, rejection, self._features, table)  # type: ignore[arg-type]
         self.owned = limiter is None
 
     def routes(self, urlconf: Any = None) -> URLRoutes:

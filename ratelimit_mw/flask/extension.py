@@ -99,9 +99,8 @@ class RateLimiter:
         elif configured is not None:
             raise ConfigError(f"RateLimiter(...) and app.config[{SETTING!r}] both have settings. Remove one of them")
         features = {name: app.ensure_sync(read) for name, read in checked_functions(self._features).items()}
-        user = {"user": flask_user}
         rejection = self._rejection and app.ensure_sync(self._rejection)
-        return HttpLimiter(settings, limiter, features, rejection, user, self._options, routes=True)
+        return HttpLimiter(settings, limiter, features, rejection, {"user": flask_user}, self._options)
 
 
 def hooks_of(app: Flask | None) -> FlaskHooks:

@@ -51,7 +51,7 @@ class FeatureReader:
         settings: Settings,
         functions: CheckedFunctions,
         adapter: Mapping[str, Read],
-        routes: bool = False,
+        has_routes: bool = False,
         optional: Iterable[str] = (),
     ) -> None:
         client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix)
@@ -75,7 +75,7 @@ class FeatureReader:
         if header := settings.priorities.header:
             client_ip.require_proxies("priorities.header")
             self._built_in[PRIORITY] = lambda request: self._of_proxy(request, header)
-        self._routes = routes
+        self._has_routes = has_routes
         self._body_feature = partial(body_feature, limit=settings.body_limit)
         self._in_body: set[str] = set()
         self._reads = {part.feature: self._find(part, error_of) for part, error_of in needs.items()}
@@ -95,7 +95,7 @@ class FeatureReader:
     def knows(self, part: str) -> bool:
         """Return whether the part of a key is known, even where the routes of the application are not."""
         with suppress(ConfigError):
-            return bool(self._find(part_of(part))) and (self._routes or part not in ("endpoint", "view"))
+            return bool(self._find(part_of(part))) and (self._has_routes or part not in ("endpoint", "view"))
         return False
 
     def value(self, name: str, request: Request) -> Any:
@@ -170,7 +170,7 @@ class FeatureReader:
         family, _, rest = name.partition(":")
         if rest and family in _FAMILIES:
             return self._converted(name, _FAMILIES[family](rest))
-        if rest and family == "path" and self._routes:
+        if rest and family == "path" and self._has_routes:
             return lambda request: parameter(request.path_params.get(rest))
         if is_email(name):
             rest = rest or "field:email"
@@ -186,7 +186,7 @@ class FeatureReader:
 
     def _converted(self, name: str, read: Read) -> Read:
         """Return a function that reads a feature as the framework converts it for the view: 7 and 07 are one."""
-        return (lambda request: request.to.conversions.apply(name, read(request))) if self._routes else read
+        return (lambda request: request.to.conversions.apply(name, read(request))) if self._has_routes else read
 
     def _advice(self, name: str) -> str:
         """Return what to write for a feature that nothing provides."""

@@ -122,7 +122,7 @@ class HttpLimiter:
         rejection: Callable[[Any, Verdict], Any] | None,
         adapter: Mapping[str, Read],
         options: HttpOptions,
-        routes: bool = False,
+        has_routes: bool = True,
         before_user: bool = False,
     ) -> None:
         _check_arguments(options)
@@ -140,7 +140,7 @@ class HttpLimiter:
         """Whether an inner middleware of this limiter decides the rules in ``HttpLimits.left_to_inner``."""
         self.named_in_code: set[str] = set()
         """The rules that code of the application names."""
-        self._has_routes = routes
+        self._has_routes = has_routes
         self._checks: Checks = {}
         with self.limiter.reloads.lock:
             self.renew(self.limiter.rules, self.limiter.settings)()

@@ -68,15 +68,9 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
+        user, has_routes = {"user": remote_user}, url_map is not None
         self.http_limiter = http_limiter = HttpLimiter(
-            settings,
-            limiter,
-            features or {},
-            rejection,
-            {"user": remote_user},
-            options,
-            url_map is not None,
-            before_user,
+            settings, limiter, features or {}, rejection, user, options, has_routes, before_user
         )
         self.limiter, self.before_user = http_limiter.limiter, before_user
         self.routes: MapRoutes | None = None
