@@ -38,8 +38,8 @@ _ABOUT_APP: Final = (
     "FILE contains only settings. With --app, the command imports your application and also knows the rules of its"
     " decorators."
 )
-Find = Callable[[ASGIRequest], Features]
-"""Sets the destination and the parameters of a request. Returns the features that only the framework gives."""
+Find = Callable[[ASGIRequest], Features | None]
+"""Sets the destination and the parameters of a request. It may return features that only the framework gives."""
 
 
 def request_of(method: str, path: str, host: str, sent: str = "", query: str = "") -> ASGIRequest:
@@ -48,10 +48,6 @@ def request_of(method: str, path: str, host: str, sent: str = "", query: str = "
     texts = {"raw_path": sent or quote(path), "query_string": query}
     sent_texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
     return ASGIRequest({"type": "http", "method": method, "path": path, "headers": headers, **sent_texts})
-
-
-def _find_nothing(_: ASGIRequest) -> Features:
-    return {}
 
 
 @dataclass
@@ -65,7 +61,7 @@ class Source:
     """Built by the middleware of the application."""
     routes: Sequence[Route] | None = None
     """The routes of the application; None for a file."""
-    find: Find = _find_nothing
+    find: Find | None = None
     notes: Sequence[str] = ()
     """Notes about the place of the limits in the application."""
     problems: Sequence[str] = ()
@@ -87,7 +83,7 @@ class Source:
         title: str,
         http_limiter: HttpLimiter,
         routes: Iterable[Route] = (),
-        find: Find = _find_nothing,
+        find: Find | None = None,
         notes: Iterable[str] = (),
         problems: Iterable[str] = (),
     ) -> "Source":
@@ -112,7 +108,8 @@ class Source:
 
     def route(self, request: ASGIRequest) -> dict[str, Any]:
         """Set where a request goes. Return the features that its route gives."""
-        given, to = dict(self.find(request)), request.to
+        given = dict(self.find(request) or {}) if self.find else {}
+        to = request.to
         for name, value in request.path_params.items():
             given[f"path:{name}"] = value if value is INVALID else str(value)
         return given if to.endpoint is None else {**given, "endpoint": to.endpoint, "view": to.function}
@@ -121,14 +118,13 @@ class Source:
 def _source_of_map(title: str, routes: Any, notes: Iterable[str]) -> Source:
     """Return the rules of an application whose routes are a map of Werkzeug."""
 
-    def find(request: ASGIRequest) -> Features:
+    def find(request: ASGIRequest) -> None:
         # The default host is the server.
         host = request.header("host") or routes.server_name or "localhost"
         path = request.native["path"].encode().decode("latin-1")
         server = {"wsgi.url_scheme": "http", "SERVER_NAME": host, "SERVER_PORT": "80", "HTTP_HOST": host}
         sent = {"REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
         request.to, request.path_params = routes.find({**server, **sent})
-        return {}
 
     return Source.from_limiter(title, routes.http_limiter, routes.adopt(), find, notes)
 
@@ -137,13 +133,12 @@ def _source_of_asgi(title: str, middleware: asgi.RateLimitMiddleware, scope: dic
     """Return the rules of a middleware, which is built and opens no connection."""
     index = middleware.routes.index_of({"type": "http", **scope})
 
-    def find(request: ASGIRequest) -> Features:
+    def find(request: ASGIRequest) -> None:
         request.native.update(scope)
         middleware.routes.match(request)
         if request.to.endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
             request.native["type"] = "websocket"
             middleware.routes.match(request)
-        return {}
 
     return Source.from_limiter(title, middleware.http_limiter, () if index is None else index.describe(), find)
 
