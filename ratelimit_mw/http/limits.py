@@ -12,7 +12,6 @@ from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..keys.parts import as_counted
 from ..limiter.limiter import Limiter
-from ..rules.compiled import CompiledRule
 from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark
 from ..rules.plan import Plan
@@ -77,7 +76,8 @@ class HttpLimits:
         self.decides_at_once = not may_wait
         """Whether no decision waits: for the store, a feature, the body, a function of limits, or a slot."""
         # They are forgotten with these rules.
-        self.plan_without, self.peek_plan = lru_cache(1024)(_plan_without), lru_cache(1024)(_peek_plan)
+        self.plan_without = lru_cache(1024)(_plan_without)
+        self.peek_plan = lru_cache(1024)(lambda rules: Plan(rules).without_costs)
 
     async def _read(
         self, call: Call, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
@@ -212,10 +212,6 @@ class HttpLimiter:
 
 def _plan_without(plan: Plan, names: Collection[str]) -> Plan:
     return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
-
-
-def _peek_plan(rules: tuple[CompiledRule, ...]) -> Plan:
-    return Plan(rules).without_costs
 
 
 def _check_arguments(options: HttpOptions) -> None:
