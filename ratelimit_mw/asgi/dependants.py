@@ -8,7 +8,6 @@ from ..errors import FeatureTypeError
 from ..http.functions import types_in
 from ..keys.features import INVALID
 from ..keys.parts import text_of
-from ..rules.marks import Conversions
 
 _PLACES: Final = {
     "path": "path_params",
@@ -29,7 +28,7 @@ def dependants_of(dependant: Any) -> Iterator[Any]:
     yield dependant
 
 
-class ParameterTypes(Conversions):
+class ParameterTypes:
     """The parameters of a view and its dependencies. Pydantic converts what a client sends, as FastAPI lets it."""
 
     def __init__(self, every: Sequence[Any]) -> None:
@@ -40,7 +39,8 @@ class ParameterTypes(Conversions):
         self._is_embedded = len(names) > 1 or any(getattr(each.field_info, "embed", None) for each in bodies)
         self._found: dict[str, list[Callable[[str], Any]]] = {}
 
-    def apply(self, feature: str, value: Any) -> Any:
+    def convert(self, feature: str, value: Any) -> Any:
+        """Return the value of a feature as FastAPI converts it."""
         for convert in self._conversions(feature) if value and isinstance(value, str) else ():
             value = value if value is INVALID else convert(value)
         return value

@@ -69,7 +69,7 @@ class AppRoute(Route):
         own_name = getattr(entry, "name", None) or ""
         name, types = table.name + own_name, ParameterTypes([view, *before])
         methods = ["GET"] if self.is_websocket else sorted(getattr(entry, "methods", None) or METHODS)
-        to = Destination(endpoint, name, ends=not is_mount, conversions=types)
+        to = Destination(endpoint, name, ends=not is_mount, convert=types.convert)
         super().__init__(to, methods=methods, parameters=parameters, pattern=pattern, target=target)
         # Starlette itself rejects the methods that a route does not have.
         self.answers_options = self.is_plain and "OPTIONS" not in methods

@@ -78,7 +78,7 @@ class RouteIndex:
     def params(self, request: ASGIRequest) -> dict[str, Any]:
         """Return the path parameters of a request after their conversion: "007" and "7" are one number."""
         match, params = self._look_up(request.native)
-        return {name: parameter(match.conversions.apply(f"path:{name}", value)) for name, value in params.items()}
+        return {name: parameter(match.convert(f"path:{name}", value)) for name, value in params.items()}
 
     def _look_up(self, scope: Scope) -> RouteFound:
         """Find the route of a request without the cache. Mounts around the middleware have changed its scope."""

@@ -103,8 +103,7 @@ def _values(source: Source, request: ASGIRequest, features: Features) -> dict[st
     query = {name: value for name, value in fields.items() if value is not None}
     host = request.host if request.header("host") else ""  # without one, no rule of a host applies
     values = {"path": request.path, **query, **counted, "method": request.method, "host": host}
-    convert = request.to.conversions.apply
-    return {name: convert(name, value) for name, value in values.items()} | given
+    return {name: request.to.convert(name, value) for name, value in values.items()} | given
 
 
 def _explain(rule: CompiledRule, features: Features, overview: Overview, reason: str) -> dict[str, Any]:

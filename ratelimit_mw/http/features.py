@@ -186,7 +186,7 @@ class FeatureReader:
 
     def _converted(self, name: str, read: Read) -> Read:
         """Return a function that reads a feature as the framework converts it for the view: 7 and 07 are one."""
-        return (lambda request: request.to.conversions.apply(name, read(request))) if self._has_routes else read
+        return (lambda request: request.to.convert(name, read(request))) if self._has_routes else read
 
     def _advice(self, name: str) -> str:
         """Return what to write for a feature that nothing provides."""

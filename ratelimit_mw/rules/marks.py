@@ -83,15 +83,9 @@ OWN_PAGE: Final = ViewMarks(is_static=True)
 """The marks of a page of this package. Its users must not lock themselves out of it."""
 
 
-class Conversions:
-    """How a framework converts the texts of requests to a view, by feature. Frameworks without types convert none."""
-
-    def apply(self, feature: str, value: Any) -> Any:
-        """Return the value of a feature as the framework converts it; one that is missing or invalid as it is."""
-        return value
-
-
-NO_CONVERSIONS: Final = Conversions()
+def unconverted(_feature: str, value: Any) -> Any:
+    """Return the value of a feature as it is: only FastAPI converts texts before a view gets them."""
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +105,8 @@ class Destination:
     """The template in the default language, where this language has no prefix."""
     suffix: str = ""
     """The parameter for the format suffix. Such a route has the template of the same route without the suffix."""
-    conversions: Conversions = NO_CONVERSIONS
-    """How the framework converts texts of the request."""
+    convert: Callable[[str, Any], Any] = unconverted
+    """Returns the value of a feature as the framework converts it; one that is missing or invalid as it is."""
     function: str = ""
     """The name of the view for keys, one for all its routes and methods. Default: ``view``, else ``UNMATCHED``."""
     template: str | None = field(init=False)

@@ -118,7 +118,7 @@ def _route(source: Source, method: str, path: str, host: str) -> tuple[Plan, Cal
     given = source.route(request)
     # Without a host in the log, no rule of a host applies.
     plan = source.rules.plan(method, request.sent_path, host, request.to, request)
-    return plan, request.to.conversions.apply, given
+    return plan, request.to.convert, given
 
 
 def _read(entry: LogEntry, feature: str) -> Any:
