@@ -73,8 +73,7 @@ def explain(source: Source, method: str, path: tuple[RequestTarget, str], featur
     target, sent = path
     request = request_of(method, target.path, features.pop("host", "") or target.host, sent, target.query)
     values = _values(source, request, features)
-    place = request.method, request.sent_path, values["host"], request.to, request.path_params
-    explanations = {rule: _explain(rule, values, overview, overview.why_not(rule, *place, values)) for rule in rules}
+    explanations = {rule: _explain(rule, values, overview, overview.why_not(rule, request, values)) for rule in rules}
     lists = source.settings.lists.at(request.sent_path, request.to)
     list_name = {True: "allow", False: "deny", None: None}[lists.allows(values)]
     amendments = list(describe_amendments(source.settings.amendments)) if overview.is_file else []

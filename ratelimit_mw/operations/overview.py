@@ -7,12 +7,13 @@ from itertools import islice
 from typing import Any, Final
 
 from ..algorithms import name_of_spec
+from ..http.request import Request
 from ..http.routes import Route
 from ..keys.features import Features
 from ..keys.forms import normalize_host
 from ..quota import Quota
 from ..rules.compiled import CompiledRule
-from ..rules.marks import Destination, Mark, ViewMarks
+from ..rules.marks import Mark, ViewMarks
 from ..rules.match import Match
 from ..rules.named_rules import Amendment
 from ..rules.names import name_of
@@ -100,17 +101,9 @@ class Overview:
         yield "All rules that match a request apply together: those of the settings and those of decorators."
         yield "A rule with overrides changes a decorator's rule. Exemptions take precedence over the rules around them."
 
-    def why_not(
-        self,
-        rule: CompiledRule,
-        method: str,
-        path: str,
-        host: Any,
-        to: Destination,
-        params: Mapping[str, Any],
-        features: Features,
-    ) -> str:
-        """Return the first reason why a rule does not apply, "" for none."""
+    def why_not(self, rule: CompiledRule, request: Request, features: Features) -> str:
+        """Return the first reason why a rule does not apply to a request with these features, "" for none."""
+        to, method = request.to, request.method
         match, marks, view = rule.source.matches, set(self._marks.get(rule, ())), to.marks or ViewMarks()
         if not marks.isdisjoint(view.messages):
             return "it limits the messages of the WebSocket"
@@ -120,7 +113,8 @@ class Overview:
             return "the view is exempt"
         if view.is_static and not match.route_field:
             return "the route takes only rules with match.path or match.view"
-        if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, lambda: params):
+        patterns = PathPatterns(enumerate(match.paths))
+        if match.paths and not patterns.match(request.sent_path, to, lambda: request.path_params):
             return f"path: not {_either(match.paths)}"
         if not match.takes_view(to.view):
             view_name = to.view or ("unknown" if to.endpoint is None else "without a name")
@@ -128,7 +122,7 @@ class Overview:
         if not match.takes_method(method, view.answers_options and method == "OPTIONS"):
             expected = f"not {_either(sorted(match.methods))}" if match.methods else "the framework responds to OPTIONS"
             return f"method: {expected}"
-        if not match.takes_host(normalize_host(host)):
+        if not match.takes_host(normalize_host(features["host"])):
             return f"host: not {_either(match.hosts)}"
         features = rule.captures.add(features)
         for part, values in match.mismatches(features):
