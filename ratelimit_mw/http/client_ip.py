@@ -47,12 +47,7 @@ class ClientIP:
 
     _is_warned = False
 
-    def __init__(
-        self,
-        trusted: Iterable[str] = (),
-        header: str = "x-forwarded-for",
-        ipv6_prefix: int = 64,
-    ) -> None:
+    def __init__(self, trusted: Iterable[str] = (), header: str = "x-forwarded-for", ipv6_prefix: int = 64) -> None:
         trusted = list(trusted)
         self.header = header
         self.reads_header = bool(trusted)

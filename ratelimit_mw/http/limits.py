@@ -17,15 +17,7 @@ from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..runtime.blocking import Call, blocking_call, twins
-from ..settings import (
-    LIMITER_OPTIONS,
-    HttpOptions,
-    Settings,
-    SettingsDict,
-    SettingsSource,
-    load_settings,
-    with_options,
-)
+from ..settings import LIMITER_OPTIONS, HttpOptions, Settings, SettingsDict, SettingsSource, load_settings, with_options
 from .features import FeatureReader
 from .functions import IDENTIFY, CheckedFunctions, FeatureFunctions, Read
 from .headers import HeaderWriter

@@ -15,18 +15,7 @@ from ..limiter.limiter import Limiter
 from ..rules.compiled import CompiledRule
 from ..runtime.blocking import Call, async_call
 from ..stores.url import redacted_url
-from .answer import (
-    Answer,
-    Cell,
-    Table,
-    client_json,
-    decision_json,
-    span_text,
-    time_json,
-    time_text,
-    word_of,
-    words_of,
-)
+from .answer import Answer, Cell, Table, client_json, decision_json, span_text, time_json, time_text, word_of, words_of
 from .arguments import Client, Most, OnlyRule, RuleName, RuleOrAll, operation
 
 ALL_CLIENTS: Final = "all clients"
@@ -176,12 +165,7 @@ def _notes_on_workers(limiter: Limiter, rule: CompiledRule) -> list[str]:
     writes=True,
 )
 async def ban(
-    call: Call,
-    limiter: Limiter,
-    rule: RuleOrAll,
-    features: Client,
-    *,
-    for_: Annotated[str | None, _BAN_LENGTH] = None,
+    call: Call, limiter: Limiter, rule: RuleOrAll, features: Client, *, for_: Annotated[str | None, _BAN_LENGTH] = None
 ) -> Answer:
     """Ban one client from RULE now, or from all rules. The ban replaces an active one.
 

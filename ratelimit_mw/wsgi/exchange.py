@@ -213,11 +213,7 @@ class ResponseBody:
     """
 
     def __init__(
-        self,
-        body: Iterable[Any],
-        admission: Any,
-        start: Callable[..., Any] | None = None,
-        error_status: int = _ERROR,
+        self, body: Iterable[Any], admission: Any, start: Callable[..., Any] | None = None, error_status: int = _ERROR
     ) -> None:
         self._body = body
         self._start = start

@@ -49,14 +49,7 @@ _TOKEN: Final = re.compile(rb"[!-~]{16,}")
 @click.option("--admin-token-file", "token_file", type=FILE,
               help="A file with the token of programs and admins. By default, the service prints a new token at each"
                    " start.")  # fmt: skip
-def serve(
-    file: Path,
-    host: str,
-    port: int,
-    workers: int,
-    gateway: str | None,
-    token_file: Path | None,
-) -> None:
+def serve(file: Path, host: str, port: int, workers: int, gateway: str | None, token_file: Path | None) -> None:
     """Serve decisions to gateways, and to other programs.
 
     Programs in any language send POST /v1/check. /healthz responds while the service runs, /readyz while it reaches its
