@@ -100,8 +100,10 @@ class URLRoutes:
             for chain, route in zip(self._chains, self.all, strict=True):
                 text = _joined(str(part.pattern) for part in chain)
                 routes.setdefault((text, id(chain[-1].callback)), route)
-        known = routes.get((match.route, id(match.func)))
-        return known or Route(Destination(route_template(match.route), function=match.view_name), target=match.func)
+        for view in _layers_of(match.func):
+            if (known := routes.get((match.route, id(view)))) is not None:
+                return known
+        return Route(Destination(route_template(match.route), function=match.view_name), target=match.func)
 
 
 def throttling() -> Any:
@@ -116,6 +118,13 @@ def _chains(resolver: Any, outer: tuple[Any, ...] = ()) -> Iterator[_Chain]:
             yield from _chains(pattern, chain)
         else:
             yield chain
+
+
+def _layers_of(view: Any) -> Iterator[Any]:
+    """Yield a view, and those that it wraps: New Relic's agent wraps each view that the resolver finds."""
+    while view is not None:
+        yield view
+        view = getattr(view, "__wrapped__", None)
 
 
 def _joined(texts: Iterable[str]) -> str:

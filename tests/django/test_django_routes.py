@@ -1,12 +1,13 @@
 """The routes of a project are those of Django's resolver, with one template in all languages."""
 
+from functools import partial, wraps
 from typing import Any
 
 import pytest
 from calls import http_scope
 from django.conf.urls.i18n import i18n_patterns
 from django.http import HttpResponse
-from django.urls import Resolver404, get_resolver, include, path, re_path
+from django.urls import Resolver404, URLResolver, get_resolver, include, path, re_path
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import lazy
 from django.utils.translation import get_language, override
@@ -191,6 +192,25 @@ def test_limits_of_a_urlconf_that_is_set_too_late_are_errors(monkeypatch: pytest
     with project(one_rule(key=["endpoint"]), path("<slug:page>", view()), middleware=listed) as served:
         assert served.ask().status_code == 200
         assert served.statuses("/limited", 2) == [500, 500]
+
+
+@both
+def test_views_that_an_agent_wraps_when_they_are_resolved_keep_their_limits(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New Relic's agent wraps each view that the resolver finds, once or twice. It is the same route."""
+    resolve = URLResolver.resolve
+
+    def resolve_wrapped(self: Any, path: str) -> Any:
+        match = resolve(self, path)
+        match.func = wraps(match.func)(partial(match.func))
+        return match
+
+    monkeypatch.setattr(URLResolver, "resolve", resolve_wrapped)
+    routes = path("", limit("1/minute", name="page")(hello)), path("in/", include([path("", limit("2/hour")(hello))]))
+    with project(None, *routes, is_async=is_async) as served:
+        assert served.statuses() == [200, 429, 429]
+        assert served.statuses("/in/") == [200, 200, 429]
 
 
 @both
