@@ -23,7 +23,7 @@ from django.views import View
 from ..http.routes import Route, ViewNames, marks_by_method
 from ..rules.marks import NO_ROUTE, Destination, ViewMarks, own_marks
 from ..rules.match import METHODS
-from ..rules.names import class_behind, name_of
+from ..rules.names import class_behind, name_of, views_behind
 from ..rules.paths import deepen
 
 _MAX_CACHED: Final = 10_000
@@ -100,7 +100,7 @@ class URLRoutes:
             for chain, route in zip(self._chains, self.all, strict=True):
                 text = _joined(str(part.pattern) for part in chain)
                 routes.setdefault((text, id(chain[-1].callback)), route)
-        for view in _layers_of(match.func):
+        for view in views_behind(match.func):  # New Relic's agent wraps each view that the resolver finds
             if (known := routes.get((match.route, id(view)))) is not None:
                 return known
         return Route(Destination(route_template(match.route), function=match.view_name), target=match.func)
@@ -118,13 +118,6 @@ def _chains(resolver: Any, outer: tuple[Any, ...] = ()) -> Iterator[_Chain]:
             yield from _chains(pattern, chain)
         else:
             yield chain
-
-
-def _layers_of(view: Any) -> Iterator[Any]:
-    """Yield a view, and those that it wraps: New Relic's agent wraps each view that the resolver finds."""
-    while view is not None:
-        yield view
-        view = getattr(view, "__wrapped__", None)
 
 
 def _joined(texts: Iterable[str]) -> str:

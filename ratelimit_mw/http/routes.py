@@ -15,7 +15,7 @@ from ..keys.features import UNMATCHED
 from ..rules.compiled import CompiledRule
 from ..rules.marks import Destination, Mark, ViewMarks, marked_form, marks_of, merge_marks
 from ..rules.match import METHODS
-from ..rules.names import ascii_name, class_behind
+from ..rules.names import ascii_name, class_behind, owners_of, views_behind
 from ..rules.paths import overlap
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
@@ -30,11 +30,12 @@ def marks_by_method(
 ) -> dict[str, ViewMarks]:
     """Return the limits and exemptions of one view, by the method of the request; by "" those for all other methods.
 
-    A mark on a method of a class holds for every override in a subclass, which may call ``super()``.
+    A mark on a method of a class holds for every override in a subclass, which may call ``super()``. A view may also be
+    a method of an object, whose class then has marks for all its views.
     """
     cls = view if inspect.isclass(view) else class_behind(view)
     entries = [method for name in _DISPATCHERS for method in _in_all_bases(cls, name)]
-    common = [marks(thing) for thing in (*within, view, *entries)]
+    common = [marks(thing) for thing in (*within, *owners_of(view), view, *entries)]
     handlers = {method: _handlers_of(view, cls, method) for method in METHODS}
     by_method = {method: merge_marks([*common, *map(marks, each)]) for method, each in handlers.items() if each}
     return {"": merge_marks(common), **by_method}
@@ -245,9 +246,9 @@ def marked_view(view: Any, registered: Collection[int]) -> Any:
     """Return a view, or its marked form where a decorator is above the one that registered the view.
 
     A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose. The identities
-    of all views with a route are ``registered``.
+    of all views with a route are ``registered``. Extensions of Flask register a function around a view.
     """
-    form = marked_form(view)
+    form = next(filter(None, map(marked_form, views_behind(view))), None)
     is_late = form is not None and marks_of(view) == ViewMarks() and id(form) not in registered
     return form if is_late else view
 

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import ConfigError
@@ -49,3 +50,16 @@ def class_behind(view: object) -> type | None:
     """Return the class from which a framework made this function; None for any other object."""
     behind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     return behind if inspect.isclass(behind) and behind is not view else None
+
+
+def views_behind(view: Any) -> Iterator[Any]:
+    """Yield a view, and those inside the decorators around it."""
+    while view is not None:
+        yield view
+        view = getattr(view, "__wrapped__", None)
+
+
+def owners_of(view: object) -> list[type]:
+    """Return the class of the object whose method a view is, in a list; an empty list for any other view."""
+    owners = [layer.__self__ for layer in views_behind(view) if inspect.ismethod(layer)]
+    return [owner if inspect.isclass(owner) else type(owner) for owner in owners]

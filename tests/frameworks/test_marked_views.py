@@ -121,6 +121,15 @@ def framework(request: pytest.FixtureRequest) -> Framework:
     return FRAMEWORKS[request.param]
 
 
+def wrapped(view: Any) -> Any:
+    """Return a function around a view, as decorators make it."""
+
+    async def aouter(*arguments: Any) -> Any:
+        return await view(*arguments)
+
+    return functools.wraps(view)(aouter if iscoroutinefunction(view) else lambda *arguments: view(*arguments))
+
+
 # -- functions -------------------------------------------------------------------------------------------------
 
 
@@ -145,25 +154,29 @@ def test_a_mark_holds_above_the_decorator_of_the_route(framework: Framework, mar
             assert statuses("GET", "GET", where=where) == [200, 200 if mark is exempt else 429]
 
 
+@each("mark", [limit, exempt])
+def test_a_mark_holds_above_an_extension_that_registers_its_own_function(framework: Framework, mark: Any) -> None:
+    """The route has a function around the view, as in flask-openapi3, whose decorator returns the view."""
+    if framework.base is django.views.View:  # it has no such decorators
+        return
+    view = framework.function()
+    with framework.open(wrapped(view), *[API] * (mark is exempt)) as statuses:
+        _ = exempt(view) if mark is exempt else limit("1/minute")(view)
+        assert statuses("GET", "GET") == [200, 200 if mark is exempt else 429]
+
+
 def test_a_late_mark_holds_where_another_route_wraps_it(framework: Framework) -> None:
     """The marked function has no route of its own, only one behind a decorator."""
     if framework.base is django.views.View:
         return
     view = framework.function()
-    wrapped = functools.wraps(limit("1/minute")(view))(lambda: None)
-    with framework.open({"/": view, "/wrapped": wrapped}) as statuses:
+    with framework.open({"/": view, "/wrapped": wrapped(limit("1/minute")(view))}) as statuses:
         assert statuses("GET", "GET") == [200, 429]
 
 
 def test_a_decorator_in_between_hides_no_limit(framework: Framework) -> None:
     """A decorator that keeps the function's attributes, as functools.wraps does, may stand above @limit."""
-    view = limit("1/minute")(framework.function())
-
-    async def aouter(*arguments: Any) -> Any:
-        return await view(*arguments)
-
-    outer = aouter if iscoroutinefunction(view) else lambda *arguments: view(*arguments)
-    with framework.open(functools.wraps(view)(outer)) as statuses:
+    with framework.open(wrapped(limit("1/minute")(framework.function()))) as statuses:
         assert statuses("GET", "GET") == [200, 429]
 
 
@@ -190,6 +203,15 @@ def test_a_limit_on_a_class_holds_for_all_its_methods(framework: Framework) -> N
     for view in marked_classes(framework)[:2]:
         with framework.open(view) as statuses:
             assert statuses("GET", "POST") == [200, 429]
+
+
+def test_a_limit_on_a_class_holds_for_the_methods_of_its_objects(framework: Framework) -> None:
+    """Routes may lead to methods of one object, alone or behind a decorator. They share one count."""
+    members = {"one": framework.function(), "other": framework.function(), "free": exempt(framework.function())}
+    shown = limit("1/minute")(type("Shown", (), members))()
+    with framework.open({"/": shown.one, "/other": wrapped(shown.other), "/free": shown.free}) as statuses:
+        assert [*statuses("GET"), *statuses("GET", where="/other")] == [200, 429]
+        assert statuses("GET", "GET", where="/free") == [200, 200]
 
 
 def test_a_limit_on_one_method_of_a_class_holds_only_for_it(framework: Framework) -> None:
