@@ -15,7 +15,8 @@ class Proxy:
     """Connections made while ``deaf`` is true, or before fall_silent, get no reply, no end and no reset."""
 
     def __init__(self, port: int) -> None:
-        self._server_port = port
+        self.server_port = port
+        """Where new connections lead to."""
         self._listener = socket.create_server((HOST, 0))
         self.port = int(self._listener.getsockname()[1])
         self.heard: list[list[bytes]] = []
@@ -54,7 +55,7 @@ class Proxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.create_connection((HOST, self._server_port))
+            far = socket.create_connection((HOST, self.server_port))
             self._lines.append((near, far))
             self.open.add(near)
             threading.Thread(target=self._serve, args=(near, far), daemon=True).start()

@@ -20,6 +20,7 @@ from ...runtime.blocking import run_once
 from ..drivers import Driver, LoopDriver, ThreadDriver
 from ..servers import Server
 from .address import Address
+from .errors import is_unwell
 from .router import Router
 
 _FULL_POOL: Final = "Too many connections", "No connection available"  # of redis-py, for a pool that does not wait
@@ -66,6 +67,8 @@ class ThreadPoolChannel(_PoolChannel):
         try:
             self._clock.once(send, deadline)
             received = [self._clock.once(receive, deadline) for _ in range(replies)]
+            if any(map(is_unwell, received)):
+                connection.disconnect()
         except Exception:
             self._is_connected = False
             raise
@@ -143,6 +146,8 @@ async def _exchange(pool: Any, frame: bytes, replies: int) -> list[Any]:
                 received.append(await connection.read_response(disable_decoding=True))
             except redis.ResponseError as error:
                 received.append(error)
+        if any(map(is_unwell, received)):
+            await connection.disconnect()
     finally:
         await pool.release(connection)
     return received

@@ -28,11 +28,20 @@ _HINTS: Final = {
     "READONLY": "this server is a replica. Without a cluster, name the primary or use redis+sentinel://",
     "NOPERM": "docs/reference/stores/redis.md lists the permissions that the user needs",
 }
+_UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
 
 
 def error_code(error: Exception) -> str:
     """Return the first word of an error reply, for example ``NOSCRIPT``."""
     return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
+
+
+def is_unwell(reply: object) -> bool:
+    """Return whether a reply is of a server that may have lost its name or its slots to another one by now.
+
+    An open connection stays with the server that it has reached, so it should be closed.
+    """
+    return isinstance(reply, exceptions.ResponseError) and error_code(reply) in _UNWELL
 
 
 class NotRunError(StoreError):

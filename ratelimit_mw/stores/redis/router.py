@@ -26,15 +26,13 @@ from ..wire import NotConnectedError
 from .address import Address
 from .batch import Batcher, Commands
 from .call import RedisCall, commands_of, frame_of, receive
-from .errors import NotRunError, as_store_error, error_code, timed_out
+from .errors import NotRunError, as_store_error, error_code, is_unwell, timed_out
 from .login import log_in
 from .slot_map import NO_SERVER, SlotMap
 
 Calls = dict[Server, list[RedisCall]]
 _MAX_HOPS: Final = 6
 _MAP_INTERVAL: Final = 0.1  # seconds from one read of the map to the next: a redirect corrects the map for its slot
-_UNWELL: Final = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
-"""Replies of a server that may have lost its slots to another one, and that may not know it."""
 _UNKNOWN: Final = "Redis: no known server of the cluster has the slot of a key"
 _ENDLESS: Final = (
     f"Redis: the servers of the cluster redirect to each other after {_MAX_HOPS} redirects."
@@ -186,8 +184,10 @@ class Router:
         elif isinstance(error, NotRunError | NotConnectedError) and owner not in (source, NO_SERVER):
             source = owner
         else:
-            if code in _UNWELL or not (code or isinstance(error, RateLimitError)):
+            if is_unwell(error) or not (code or isinstance(error, RateLimitError)):
                 self.map.mark_silent(source)  # another server may have its slots
+            if is_unwell(error) and (sender := self._senders.get(source)):
+                sender.close()
             call.fail(error)
             return
         left.setdefault(source, []).extend(again)

@@ -7,16 +7,20 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
+import redis.asyncio
 from own_time import hurried
 from redis_handles import PATIENT, Send, address, client, hit, limit_of, ways
 from redis_proxy import Proxy
-from servers import Server, wait_for
+from servers import HOST, Server, redis_running, wait_for
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores import RedisStore, Store, open_store
 from ratelimit_mw.testing.store_suite import WAYS
 
 
@@ -104,6 +108,30 @@ def test_dead_connections_fail_one_call_only(proxy: Proxy, store: Store) -> None
             with hurried(store, 0.3), pytest.raises(StoreError):
                 send()
             assert send().allowed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_server_that_became_a_replica_is_left(
+    proxy: Proxy, redis_server: Server, tmp_path: Path, way: str, is_own: bool
+) -> None:
+    """Its name leads to another server by now. Its open connections do not, so the first call closes them."""
+    limit = limit_of("100/hour")
+    clients: Any = (redis.Redis(port=proxy.port), redis.asyncio.Redis(port=proxy.port))
+    with redis_running(tmp_path) as old, client(old) as admin, clients[0]:
+        proxy.server_port = old.port
+        own = RedisStore(client=clients[0], aclient=clients[1], timeout_us=PATIENT)
+        store: Any = own if is_own else open_store(address(proxy), PATIENT)
+        store.end, store.aend = bool, clients[1].aclose  # on its event loop
+        with closing(store), closing(WAYS[way](store)) as handle:
+            handle.hit(limit)
+            proxy.server_port = redis_server.port
+            admin.replicaof(HOST, proxy.port)
+            with pytest.raises(StoreError, match="READONLY"):
+                handle.hit(limit)
+            assert [handle.hit(limit).remaining for _ in range(2)] == [99, 98]
+            handle.end()
 
 
 @pytest.mark.parametrize("way", WAYS)
