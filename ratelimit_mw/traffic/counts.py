@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -174,10 +175,9 @@ Records = Mapping[int, Mapping[Key, int]]
 def add_events(known: Events, events: Mapping[str, EventCounts], is_full: bool = False) -> None:
     """Add events to those of a bucket, which keeps its bounds. A full one gets no new events."""
     for event, counts in fit_events(events, known, 0 if is_full else MAX_EVENTS).items():
-        if event not in known:
-            known[event] = EventCounts()
-        known[event].merge(counts)
-        known[event].drop_clients(MAX_CLIENTS)
+        whole = known.setdefault(event, EventCounts())
+        whole.merge(counts)
+        whole.drop_clients(MAX_CLIENTS)
 
 
 def drop_expired(batch: Batch, now: int) -> None:
@@ -189,36 +189,30 @@ def drop_expired(batch: Batch, now: int) -> None:
 
 def fit_events(events: Mapping[str, EventCounts], known: Collection[str], most: int) -> Mapping[str, EventCounts]:
     """Return events for a bucket that has the events ``known``: those beyond ``most`` count together as ``OTHER``."""
-    room, fitting = most - len(known), Events()
+    room, fitting = most - len(known), defaultdict[str, EventCounts](EventCounts)
     if room >= len(events):
         return events
     for event, counts in events.items():
         if event not in known:
             room -= 1
         name = event if event in known or room >= 0 else OTHER
-        if name not in fitting:
-            fitting[name] = EventCounts()
         fitting[name].merge(counts)
     return fitting
 
 
-def add_records(
-    batch: Batch, records: Records, retention: Retention, of_clients: Retention, now: int, is_full: bool = False
-) -> None:
-    """Add records to the buckets of all resolutions that still keep them. Only those ``of_clients`` get the clients."""
+def add_records(batch: Batch, records: Records, retention: Retention, now: int, is_full: bool = False) -> None:
+    """Add records to the buckets of all resolutions that still keep them. Only some resolutions get the clients."""
     for time, counts in records.items():
         for resolution in retention.resolutions:
             start = time // resolution.step * resolution.step
             if resolution.end_of(start) > now:
-                has_clients = resolution in of_clients.resolutions
+                has_clients = resolution in retention.of_clients.resolutions
                 add_events(batch.setdefault((resolution, start), {}), _events_of(counts, has_clients), is_full)
 
 
 def _events_of(counts: Mapping[Key, int], has_clients: bool) -> Events:
-    events: Events = {}
+    events = defaultdict[str, EventCounts](EventCounts)
     for (event, client), number in counts.items():
-        if event not in events:
-            events[event] = EventCounts()
         events[event].add(number, client if has_clients else None)
     return events
 

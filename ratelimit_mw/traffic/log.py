@@ -66,7 +66,7 @@ class TrafficLog:
     def __init__(self, url: str, retention: str | None = None, clock: Clock = now_us) -> None:
         address = parse_log_url(url, retention)
         self.name = redacted_url(url)
-        self.retention, self._of_clients = address.retention, address.retention.of_clients()
+        self.retention = address.retention
         self._clock = checked_clock(clock)
         # Before a fork, locks are taken in the order of their creation, which is that of their use.
         self._writing = create_lock(self, "_writing", threading.Lock)
@@ -272,7 +272,7 @@ class TrafficLog:
             raise ConfigError(f"expected a whole number of at least 2; got {points!r}", "points")
         names = {event: bounded("event", event) for event in events}
         client = None if by is None else bounded("by", by)
-        retention = self.retention if client is None else self._of_clients
+        retention = self.retention if client is None else self.retention.of_clients
         step, run = retention.curve(*self._range(start, end), points)
         found = self._counts(range(run.start, run.stop, step), sorted(set(names.values())), client) if names else {}
         return {event: Curve(run.start, run.step, _add_up(found[name], run)) for event, name in names.items()}
@@ -366,7 +366,7 @@ class TrafficLog:
         return int(start), math.ceil(end), self._now()
 
     def _runs(self, start: float, end: float, of_clients: bool = False) -> list[range]:
-        return (self._of_clients if of_clients else self.retention).runs(*self._range(start, end))
+        return (self.retention.of_clients if of_clients else self.retention).runs(*self._range(start, end))
 
     def _now(self) -> int:
         return self._clock() // SECOND
@@ -387,7 +387,7 @@ class TrafficLog:
 
     def _shrink(self, now: int) -> None:
         """Add the counts to the batch, which has at most about ``_MAX_COUNTS`` counts."""
-        add_records(self._batch, self._records, self.retention, self._of_clients, now, self._is_full())
+        add_records(self._batch, self._records, self.retention, now, self._is_full())
         self._start_records()
         drop_expired(self._batch, now)
         most = MAX_CLIENTS
@@ -417,7 +417,7 @@ class TrafficLog:
                 batch, records = self._batch, self._records
                 self._batch = {}
                 self._start_records()
-            add_records(batch, records, self.retention, self._of_clients, self._now())  # takes long
+            add_records(batch, records, self.retention, self._now())  # takes long
             if batch:
                 self._unwritten = batch, f"{CHANCE.getrandbits(64):x}"
         return self._unwritten

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import count, pairwise
 from typing import Final, NamedTuple
 
@@ -51,8 +52,9 @@ class Retention:
     def __str__(self) -> str:
         return ",".join(map(str, self.resolutions))
 
+    @cached_property
     def of_clients(self) -> Retention:
-        """Return the resolutions that have clients: those of an hour or more, and otherwise the longest one."""
+        """The resolutions that have clients: those of an hour or more, and otherwise the longest one."""
         kept = [each for each in self.resolutions if each.step >= HOUR] or [self.longest]
         return Retention(",".join(map(str, kept)))
 

@@ -49,7 +49,7 @@ def test_counts_agree_with_a_brute_force_count(log: TrafficLog) -> None:
         assert log.total("login é", start, end) == brute.total(runs[0].start, runs[-1].stop)
         totals = {event: each.total(runs[0].start, runs[-1].stop) for event, each in every.items()}
         assert log.events(start, end) == {event: total for event, total in totals.items() if total}
-        runs = kept.of_clients().runs(int(start), ceil(end), NOW)
+        runs = kept.of_clients.runs(int(start), ceil(end), NOW)
         whole = runs[0].start, runs[-1].stop
         assert log.total("login é", start, end, by="192.0.2.2") == of_client.total(*whole)
         clients = brute.clients(*whole)
