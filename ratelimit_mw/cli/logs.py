@@ -172,7 +172,7 @@ class RequestLog:
         """Yield the requests by time. ``action`` is the text of the bar. At one time, the first file comes first."""
         order = "number" if self._is_sorted else "time, number"
         rows = self.db.execute(f"SELECT data FROM request ORDER BY {order}")  # noqa: S608
-        decode = msgspec.msgpack.Decoder(LogEntry, ext_hook=_decode_invalid).decode
+        decode = msgspec.msgpack.Decoder(LogEntry, ext_hook=lambda _code, _data: INVALID).decode
         with progress(action, self.count, *_COLUMNS, requests=0) as update:
             for done, (data,) in enumerate(rows):
                 if done % _AT_ONCE == 0:
@@ -196,10 +196,6 @@ class RequestLog:
 
 def _name_of(path: str) -> str:
     return "<stdin>" if path == "-" else path
-
-
-def _decode_invalid(_code: int, _data: memoryview) -> object:
-    return INVALID
 
 
 def format_text(formats: Mapping[str, int]) -> str:

@@ -67,9 +67,7 @@ class Body:
         if fields is None or self._is_ambiguous(name, fields):
             return INVALID
         values = fields.get(name, [])
-        if None in values:
-            return INVALID
-        return only_value(values)
+        return INVALID if None in values else only_value(values)
 
     def json(self, path: str) -> Any:
         """Return a field of JSON as text, None without one. "a.b" is the field b of a.

@@ -121,12 +121,6 @@ def parse_log_url(url: str, retention: str | None = None) -> LogAddress:
     return LogAddress(family, target, Retention(DEFAULT if chosen is None else chosen))
 
 
-def checked_log_url(url: str) -> str:
-    """Return the URL; ``ConfigError`` unless it is that of a traffic log."""
-    parse_log_url(url)
-    return url
-
-
 def without_retention(url: str) -> tuple[str, str | None]:
     """Return a URL without its option ``retention``, and that option."""
     base, _, query = url.partition("?")
