@@ -1,7 +1,6 @@
 """``ratelimit-mw check``: check the settings, and show the rules."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import click
 
@@ -19,9 +18,6 @@ from ..stores.url import redacted_url
 from .connect import FACT, NOTE, PROBLEM, examine
 from .output import command, json_flag
 from .source import Source, SourceCommand
-
-_NO_EFFECT: Final = "never applies"
-"""A note with these words, of any framework, is about a rule or a list without an effect: it is a problem."""
 
 
 @command(
@@ -50,7 +46,7 @@ def check(source: Source, strict: bool, connect: bool) -> Answer:
     # The middleware of an application has opened its store, and found all features.
     required = _required_features(source) if overview.is_file else {}
     found = [(PROBLEM, text) for text in _problems(source)]
-    found += [(PROBLEM if _NO_EFFECT in text else NOTE, text) for text in _notes(source, required)]
+    found += [(NOTE, text) for text in _notes(source, required)]
     found += examine(source) if connect else ()
     problems, notes, facts = ([text for each, text in found if each == kind] for kind in (PROBLEM, NOTE, FACT))
     report = {
