@@ -138,10 +138,10 @@ class FlaskAdmission(WSGIAdmission):
         request.to = self.request.to
         return request
 
-    def ends_with(self, body: object) -> bool:
+    def waits_for(self, body: object) -> bool:
         # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.
         is_short = (self.status or 0) >= _FIRST_SHORT
-        return self.streams and not is_short and super().ends_with(body)
+        return self.streams and not is_short and super().waits_for(body)
 
     def error(self, verdict: Verdict) -> RateLimitExceeded:
         error = _ERRORS[verdict.status](verdict, self.response_to)

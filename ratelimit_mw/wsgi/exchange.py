@@ -136,7 +136,7 @@ class WSGIAdmission(Admission):
             headers = [header for header in headers if header[0].lower() not in names] + added
         return headers
 
-    def ends_with(self, body: object) -> bool:
+    def waits_for(self, body: object) -> bool:
         """Return whether the request lasts until its body is closed: code in it may decide or settle something."""
         return self.has_slots or self.status is None or not _is_complete(body, self.native)
 
@@ -175,7 +175,7 @@ class Exchange:
             admission = self.admission
             if admission is None:
                 return body
-            if admission.ends_with(body):
+            if admission.waits_for(body):
                 return ResponseBody(body, admission, self.start)
         except BaseException as error:
             if self.admission is None:
