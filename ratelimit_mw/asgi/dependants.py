@@ -31,9 +31,9 @@ def dependants_of(dependant: Any) -> Iterator[Any]:
 class ParameterTypes:
     """The parameters of a view and its dependencies. Pydantic converts what a client sends, as FastAPI lets it."""
 
-    def __init__(self, every: Sequence[Any]) -> None:
+    def __init__(self, dependants: Sequence[Any]) -> None:
         places = dict.fromkeys(_PLACES.values())
-        self._lists = {place: [each for part in every for each in getattr(part, place, ())] for place in places}
+        self._lists = {place: [each for one in dependants for each in getattr(one, place, ())] for place in places}
         bodies = self._lists["body_params"]
         names = {parameter.name for parameter in bodies}
         self._is_embedded = len(names) > 1 or any(getattr(each.field_info, "embed", None) for each in bodies)

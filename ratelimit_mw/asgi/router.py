@@ -175,12 +175,12 @@ def routers_in(router: Any) -> Iterator[Any]:
 
 
 def _matches_of(entry: Any, original: Any) -> tuple[Callable[[Scope], tuple[Any, Scope]], bool]:
-    """Return a function that asks a route whether it matches, and whether it is the framework's own."""
-    asked = original if getattr(entry, "original_route", None) is original else entry  # included, of FastAPI's class
-    is_plain = is_of_framework(next(cls for cls in type(asked).__mro__ if "matches" in vars(cls)))
-    if is_plain or asked is entry:
+    """Return a function that asks a route whether it matches, and whether its ``matches`` is the framework's own."""
+    route = original if getattr(entry, "original_route", None) is original else entry
+    is_plain = is_of_framework(next(cls for cls in type(route).__mro__ if "matches" in vars(cls)))
+    if is_plain or route is entry:
         return entry.matches, is_plain
-    context = {"effective_route_context": entry}
+    context = {"effective_route_context": entry}  # with which FastAPI asks an included route of your own class
     return lambda scope: original.matches({**scope, "fastapi": {**scope.get("fastapi", {}), **context}}), False
 
 

@@ -127,6 +127,7 @@ def _is_returnable(name: str) -> bool:
 
 
 def returned_types(function: Any) -> list[type]:
+    """Return the classes that the annotation of a function's result allows; none without one."""
     if inspect.isclass(function):
         return [function]
     for inner in ("func", "awaitable"):  # of functools.partial, and of asgiref's async_to_sync

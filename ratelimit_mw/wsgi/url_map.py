@@ -22,7 +22,7 @@ def template_of(rule: Rule) -> str:
 
 
 def rule_of_path(urls: MapAdapter, error: MethodNotAllowed) -> tuple[Rule | None, Mapping[str, Any]]:
-    """Return the rule of a path whose methods are others than that of the request, and the parameters in the path."""
+    """Return the rule of a path that does not take the method of the request, and the parameters in the path."""
     with suppress(HTTPException):
         return urls.match(method=min(error.valid_methods or (), default="GET"), return_rule=True)
     return None, {}
