@@ -11,7 +11,8 @@ from .bans import show_bans as show_bans
 from .bans import with_added_hits as with_added_hits
 from .deciding import build_verdict as build_verdict
 from .deciding import decide_all as decide_all
-from .deciding import decide_without_store as decide_without_store
+from .deciding import reject_missing as reject_missing
+from .deciding import reject_unavailable as reject_unavailable
 from .deciding import withdraw as withdraw
 from .key_format import FORMAT as FORMAT
 from .key_format import client_of as client_of

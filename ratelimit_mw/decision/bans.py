@@ -107,7 +107,6 @@ class BanLimit(Limit):
 
     shares: ClassVar[bool] = False
     """A neighbour's ban is no ban."""
-    is_ban: ClassVar[bool] = True
 
     def __init__(self, terms: BanTerms, shown: Limit) -> None:
         quota = Quota.exact(terms.after or 1, terms.within)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .bans import banned_rules, count_rejections, show_bans
+from .bans import BanLimit, banned_rules, count_rejections, show_bans
 from .limit import BeforeHit, Decision, Hit, Limit, build_denial
 from .receipt import Receipt
 from .verdict import Verdict
@@ -51,7 +51,7 @@ def withdraw(
     if not rejecting:
         return writes
     allowed = all(limit.shadow for limit in rejecting)
-    has_ban = any(limit.ban is not None or limit.is_ban for limit in rejecting)
+    has_ban = any(limit.ban is not None or isinstance(limit, BanLimit) for limit in rejecting)
     banned = banned_rules(decisions) if has_ban else ()
     looking = set()
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
@@ -86,11 +86,11 @@ def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_adde
     return Verdict(decisions, allowed)
 
 
-def decide_without_store(
-    allowed: bool, limits: Sequence[Limit] = (), now: int = 0, unavailable: bool = False
-) -> Verdict:
-    """Return the verdict of a list, of a missing key, or of limits not known, ``unavailable`` after an error."""
-    hits = [(limit, "", 0) for limit in limits]
-    if unavailable:
-        return Verdict([build_denial(hit, now) for hit in hits], allowed)
-    return Verdict([Decision(False, 0, None, 0, now, 0, hit) for hit in hits], allowed)
+def reject_missing(limits: Sequence[Limit], now: int) -> Verdict:
+    """Reject a request that lacks a key of these limits. Waiting does not help."""
+    return Verdict([Decision(False, 0, None, 0, now, 0, (limit, "", 0)) for limit in limits], False)
+
+
+def reject_unavailable(limits: Sequence[Limit], now: int) -> Verdict:
+    """Reject a request whose limits are not known, because their function has failed."""
+    return Verdict([build_denial((limit, "", 0), now) for limit in limits], False)

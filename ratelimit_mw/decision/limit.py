@@ -400,7 +400,6 @@ class Limit:
     names_client: Callable[[str], bool] = staticmethod(lambda _: True)
     shares: ClassVar[bool] = True
     status: int = 429
-    is_ban: ClassVar[bool] = False
     ban: Limit | None = None
     by_class: Mapping[str, Limit] = MappingProxyType({})
     held = 0

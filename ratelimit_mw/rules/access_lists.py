@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from ..clock import SECOND, Clock, now_us
-from ..decision import BannedVerdict, Verdict, decide_without_store
+from ..decision import BannedVerdict, Verdict
 from ..errors import ConfigError, error_path, path_of
 from ..keys.features import INVALID, Features
 from ..keys.parts import Part, comparison_forms
@@ -116,8 +116,8 @@ class AccessLists:
             denies = kind == "deny"
             text = part.compared(features) if denies else part.written(features)
             if text in values or (denies and text is INVALID):
-                return decide_without_store(not denies)
+                return Verdict(allowed=not denies)
         if self.bans is not None and (ban := self.bans.find(features)) is not None:
             left = None if ban.until_us is None else max(0, ban.until_us - clock()) / SECOND
             return BannedVerdict(allowed=False, left=left)
-        return decide_without_store(True) if self.is_exempt else None
+        return Verdict() if self.is_exempt else None

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from ..clock import Clock, now_us
-from ..decision import Verdict, decide_without_store
+from ..decision import Verdict, reject_missing, reject_unavailable
 from ..keys.features import Features
 from .access_lists import AccessLists
 from .compiled import CompiledRule
@@ -86,7 +86,7 @@ class Plan:
             key = rule.build_key(values)
             if key is None:
                 if rule.rejects_missing:
-                    return decide_without_store(False, rule.shown_limits, clock())
+                    return reject_missing(rule.shown_limits, clock())
                 continue
             limits = rule.limits_of_all
             if limits is None:
@@ -94,7 +94,7 @@ class Plan:
                 if isinstance(chosen, LimitsCall):
                     return chosen
                 if chosen is None and not rule.shadow:  # its function failed
-                    return decide_without_store(False, rule.shown_limits, clock(), unavailable=True)
+                    return reject_unavailable(rule.shown_limits, clock())
                 limits = chosen or ()
             used = rule.fixed_cost if cost is None else cost
             if used is None:

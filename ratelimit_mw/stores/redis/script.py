@@ -18,7 +18,7 @@ from ...algorithms.concurrency import Concurrency
 from ...algorithms.fixed_window import CalendarWindow, FixedWindow, IntervalTokenBucket
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
-from ...decision import Ban, Limit
+from ...decision import Ban, BanLimit, Limit
 
 
 @dataclass(frozen=True, eq=False)  # there is one object of each, so a set of them hashes as fast as one of numbers
@@ -99,7 +99,7 @@ class PackedLimits(dict[Limit, Any]):
             fields["shadow"] = True
         if limit.held:
             fields["held"] = limit.held
-        if limit.ban is not None or limit.is_ban:
+        if limit.ban is not None or isinstance(limit, BanLimit):
             fields["rule"] = limit.rule
         fields["kind"] = lua.name
         packed = fields if limit.quota.calendar else msgspec.Raw(msgspec.msgpack.encode(fields))
