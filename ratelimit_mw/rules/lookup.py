@@ -78,9 +78,7 @@ class LimitsLookup:
         name: str,
     ) -> None:
         self.function, self.values, self.parse = function, values, parse
-        self._is_async = is_async(function)
-        self._kept_us = kept_us
-        self._name = f"{name}: limits"
+        self.is_async, self.kept_us, self.name = is_async(function), kept_us, f"{name}: limits"
         self._young: dict[object, _Known] = {}
         self._old: dict[object, _Known] = {}
         self._logs_at = 0.0
@@ -89,7 +87,7 @@ class LimitsLookup:
         """Return the limits of the values, None when the function failed, or the call that has to be made first."""
         key, now = tuple(map(_cached_as, values)), lookups.now
         known = self._young.get(key) or self._old.get(key)
-        if known is None or not now < known.until <= now + max(self._kept_us, _RETRY):  # a clock may be turned back
+        if known is None or not now < known.until <= now + max(self.kept_us, _RETRY):  # a clock may be turned back
             if known is not None:  # other requests neither wait nor call
                 self.keep(key, known.limits, now + _RETRY)
             return LimitsCall(self, key, values, lookups.clock, known and known.limits)
@@ -101,34 +99,12 @@ class LimitsLookup:
             self._old, self._young = self._young, {}
         self._young[key] = _Known(limits, until)
 
-    def succeed(self, call: LimitsCall, result: object) -> _Limits | None:
-        """Keep the result of a call from its end on."""
-        limits = self.parse(result)
-        self.keep(call.key, limits, call.clock() + self._kept_us)
-        return limits
-
-    def fail(self, call: LimitsCall, error: Exception) -> _Limits | None:
-        """Keep the last limits of the value for a moment, so that not every request calls a function that fails."""
-        self.keep(call.key, call.last, call.clock() + _RETRY)
+    def log(self, error: Exception) -> None:
+        """Log that the function has failed, at most once a minute."""
         if (now := monotonic()) >= self._logs_at:
             self._logs_at = now + _LOG_EVERY
             effect = "The last limits of a client stay in effect. Without any, its requests are rejected with 503"
-            _log.error("%s: no limits from the function (%s). %s", self._name, _reason(error), effect)
-        return call.last
-
-    async def acall(self, values: Sequence[Any]) -> Any:
-        """Return the result of the function. One that is not async runs in a thread: it may block the event loop."""
-        if self._is_async:
-            return await self.function(*values)
-        call = partial(copy_context().run, self.function, *values)
-        async with _turns.get():
-            result = await asyncio.wrap_future(run_once(call, call))
-        return await result if isawaitable(result) else result
-
-    def require_await(self) -> None:
-        """Raise ``ConfigError`` for an async function that a request cannot await."""
-        if self._is_async and is_on_event_loop():
-            raise ConfigError(_MUST_AWAIT, of=self._name)
+            _log.error("%s: no limits from the function (%s). %s", self.name, _reason(error), effect)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,19 +123,41 @@ class LimitsCall:
 
     def result(self) -> _Limits | None:
         """Call the function, and return the limits."""
-        self.lookup.require_await()
+        if self.lookup.is_async and is_on_event_loop():
+            raise ConfigError(_MUST_AWAIT, of=self.lookup.name)
         try:
             result = self.lookup.function(*self.values)
-            return self.lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
+            return self._keep(_run_alone(result) if isawaitable(result) else result)
         except Exception as error:
-            return self.lookup.fail(self, error)
+            return self._keep_last(error)
 
     async def aresult(self) -> _Limits | None:
         """Async form of ``result``."""
         try:
-            return self.lookup.succeed(self, await asyncio.wait_for(self.lookup.acall(self.values), _MAX_CALL))
+            return self._keep(await asyncio.wait_for(self._await_result(), _MAX_CALL))
         except Exception as error:
-            return self.lookup.fail(self, error)
+            return self._keep_last(error)
+
+    async def _await_result(self) -> Any:
+        """Return the result of the function. One that is not async runs in a thread: it may block the event loop."""
+        if self.lookup.is_async:
+            return await self.lookup.function(*self.values)
+        call = partial(copy_context().run, self.lookup.function, *self.values)
+        async with _turns.get():
+            result = await asyncio.wrap_future(run_once(call, call))
+        return await result if isawaitable(result) else result
+
+    def _keep(self, result: object) -> _Limits:
+        """Keep the limits from the end of the call on."""
+        limits = self.lookup.parse(result)
+        self.lookup.keep(self.key, limits, self.clock() + self.lookup.kept_us)
+        return limits
+
+    def _keep_last(self, error: Exception) -> _Limits | None:
+        """Keep the last limits for a moment, so that not every request calls a function that fails."""
+        self.lookup.keep(self.key, self.last, self.clock() + _RETRY)
+        self.lookup.log(error)
+        return self.last
 
 
 def function_of(
