@@ -46,7 +46,7 @@ class Programs:
             if plan.decides_at_once and (self._memory is not None or limit.lease):
                 return self._one_limit_program(rule, limit)
         if self._memory is None or not plan.decides_at_once:
-            return _defer
+            return lambda *_: None  # its requests may have to wait
         if rule is not None and rule.limits_of_all is None:
             return self._client_limits_program(plan, rule, self._memory)
         if plan.plain and all(each.limits_of_all is not None for each in plan.plain):
@@ -112,9 +112,8 @@ class Programs:
                 return Verdict()
             lookups = Lookups(clock) if looks_up else None
             limits = choose(features, key, lookups)
-            while lookups is not None and isinstance(limits, LimitsCall):
+            if lookups is not None and isinstance(limits, LimitsCall):
                 lookups.known[limits.lookup] = limits.result()
-                limits = choose(features, key, lookups)
             if type(limits) is tuple and len(limits) == 1:
                 limit = limits[0]
                 decision: Any = decide_one(limit, limit.prefix + key, own_cost if cost is None else cost)
@@ -142,7 +141,3 @@ class Programs:
             return build_verdict(apply(asked, None if own_clock is None else own_clock()), has_added=adds_hits)
 
         return decide
-
-
-def _defer(_features: Features, _cost: int | None, _request: Any) -> None:
-    """Decide nothing: the requests of this plan may wait."""

@@ -138,7 +138,7 @@ class Observers:
 
     def _build_row(self, outcomes: RequestOutcomes, endpoint: str | None) -> _Row:
         counters = [count for reader in self.readers for count in self._call(reader.counters_of, outcomes) or ()]
-        functions = [each for each in self._functions if getattr(each, "needs_event", _always)(outcomes)]
+        functions = [each for each in self._functions if getattr(each, "needs_event", lambda _: True)(outcomes)]
         if self._log is not None and self._has_clients:
             functions.insert(0, recorder_of(self._log, outcomes, endpoint))
         elif self._log is not None:
@@ -198,10 +198,6 @@ class Observers:
             values = limit.values_of(key.removeprefix(limit.prefix).removesuffix(testmode.key_suffix))
             found |= {name: value for name, value in values.items() if name in self._names}
         return found
-
-
-def _always(_: RequestOutcomes) -> bool:
-    return True
 
 
 def import_observers(observers: Sequence[str | Observer]) -> list[Observer]:
