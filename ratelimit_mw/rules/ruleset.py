@@ -113,7 +113,8 @@ class RuleSet:
         """
         key: Hashable = method  # short where it can be, because each request builds one
         if self._needs_route or (to is not None and to.marks is not None):
-            key = to, method, path if self.needs_path else "", host if self.needs_host else ""
+            path, host = path if self.needs_path else "", host if self.needs_host else ""
+            key = to, method, path, host
         try:
             return self._by_request[key]
         except KeyError:
@@ -203,7 +204,6 @@ class RuleSet:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
         by_request = self._by_request  # ``override`` replaces it, so no plan from before comes after
-        path, host = path if self.needs_path else "", host if self.needs_host else ""
         params = functools.partial(getattr, request, "path_params", {})
         numbers = sorted(self._patterns.match(path, to, params).union(self._pathless))
         if self._has_views:
