@@ -8,7 +8,6 @@ from ..errors import MissingExtraError
 from .base import Facts, KeyPage, Store
 from .memory.store import MemoryStore
 from .url import check_store_url, open_store
-from .url import redacted_url as redacted_url
 
 if TYPE_CHECKING:
     from .bytecall import Write

@@ -165,7 +165,9 @@ class Transactions:
                 if records.changed:
                     self._writes += 1
                     if self._writes % _SWEPT_EVERY == 1:
-                        self._look_around(txn, now)
+                        _sweep(txn, now)
+                    if self._writes % _MEASURED_EVERY == 1:
+                        self._measure()
                     txn.commit()
                 return result
             except lmdb.MapFullError as error:
@@ -177,11 +179,6 @@ class Transactions:
                 txn.abort()  # without effect after a commit
             self._make_room(now)
             is_second = True
-
-    def _look_around(self, txn: lmdb.Transaction[bytes], now: int) -> None:
-        _sweep(txn, now)
-        if self._writes % _MEASURED_EVERY == 1:
-            self._measure()
 
     def _measure(self) -> None:
         counts = self._env.stat()

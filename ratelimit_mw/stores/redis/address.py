@@ -72,7 +72,7 @@ def parse_address(split: SplitResult, options: Mapping[str, str]) -> Address:
     """Parse one of the URLs of docs/reference/stores/redis.md."""
     address = _parse_place(split)
     tls = parse_tls(options)
-    values = {name: _parse_option(name, text) for name, text in options.items() if name not in tls}
+    values: Any = {name: _parse_db(text) if name == "db" else text for name, text in options.items() if name not in tls}
     return replace(address, tls_options=tls if split.scheme.startswith("rediss") else None, **values)
 
 
@@ -94,16 +94,14 @@ def _parse_place(split: SplitResult) -> Address:
             example = f"{split.scheme}://h1:26379,h2:26379/mymaster/0"
             raise ConfigError(f"expected the name of a service, for example {example}")
         servers = parse_servers(hosts or "localhost", _SENTINEL_PORT)
-        return Address(servers, service=unquote(service), db=_parse_option("db", db), **common)
+        return Address(servers, service=unquote(service), db=_parse_db(db), **common)
     servers = parse_servers(hosts or "localhost", _PORT)
     if len(servers) > 1:
         raise ConfigError(f"{split.scheme}:// has one host. For several, use redis+sentinel:// or redis+cluster://")
-    return Address(servers, db=_parse_option("db", path), **common)
+    return Address(servers, db=_parse_db(path), **common)
 
 
-def _parse_option(name: str, text: str) -> Any:
-    if name == "db":
-        if text and not (text.isascii() and text.isdigit()):
-            raise ConfigError("expected the number of a database, for example redis://localhost:6379/0")
-        return int(text or "0")
-    return text
+def _parse_db(text: str) -> int:
+    if text and not (text.isascii() and text.isdigit()):
+        raise ConfigError("expected the number of a database, for example redis://localhost:6379/0")
+    return int(text or "0")

@@ -224,8 +224,11 @@ class RedisRequest:
                 self.unmade += each.items
 
     def _refund(self, operation: Operation) -> Operation:
-        found = _refunds(operation.result)
-        return Operation(CORRECT, found, [self.locate(each.key)[0] for each in found], operation.slot, self.now)
+        """Return all that its hits have consumed."""
+        banned = banned_rules(operation.result)  # only in shadow mode
+        consuming = (each for each in operation.result if each.allowed and each.hit[2] and each.rule not in banned)
+        refunds = [Correction.refund(each) for each in consuming if not isinstance(each.hit[0], BanLimit)]
+        return Operation(CORRECT, refunds, [self.locate(each.key)[0] for each in refunds], operation.slot, self.now)
 
     def _peek(self, operation: Operation) -> Operation:
         """Look at the limits of a request that is rejected, without a cost."""
@@ -250,9 +253,3 @@ def _check(calls: Sequence[RedisCall]) -> None:
     for each in calls:
         if isinstance(each.result, Exception):  # a ``ConfigError`` too
             raise each.take_error()
-
-
-def _refunds(decisions: Sequence[Decision]) -> list[Correction]:
-    banned = banned_rules(decisions)  # only in shadow mode
-    consuming = (each for each in decisions if each.allowed and each.hit[2] and not isinstance(each.hit[0], BanLimit))
-    return [Correction.refund(each) for each in consuming if each.rule not in banned]
