@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ...clock import monotonic
 from ...decision import Verdict
-from ...errors import ConfigError, error_path
+from ...errors import ConfigError, error_path, parse_each
 from ...runtime.forksafe import check_process, run_in_child
 from ...settings import Settings
 from ...settings.options import checked_observer
@@ -31,12 +31,6 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _NO_VALUES: Final[Mapping[str, str]] = MappingProxyType({})
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
-
-
-class _Thread(threading.local):
-    """Whether observers run in this thread."""
-
-    is_busy = False
 
 
 class _Row(NamedTuple):
@@ -77,7 +71,7 @@ class Observers:
         self.adaptive = adaptive
         self._functions: list[Observer] = []
         self._log, self._has_clients = log, settings.traffic_clients
-        self._thread = _Thread()
+        self._thread = threading.local()  # is busy while it runs observers
         self._silent_until: dict[str, float] = {}
         self._start_over()
         run_in_child(self, Observers._start_over)
@@ -165,7 +159,7 @@ class Observers:
     ) -> None:
         """Call functions with the event of a request."""
         thread = self._thread
-        if thread.is_busy:
+        if getattr(thread, "is_busy", False):
             return
         thread.is_busy = True
         try:
@@ -200,21 +194,20 @@ class Observers:
         return found
 
 
-def import_observers(observers: Sequence[str | Observer]) -> list[Observer]:
+def import_observers(observers: Sequence[str | Observer]) -> tuple[Observer, ...]:
     """Return the functions of observers. ``ConfigError`` for one that cannot be imported."""
-    functions = []
-    for i, observer in enumerate(observers):
-        with error_path(f"observers[{i}]"):
-            functions.append(_imported(observer) if isinstance(observer, str) else observer)
-    return functions
+    with error_path("observers"):
+        return parse_each(_imported, observers)
 
 
-def _imported(path: str) -> Observer:
-    """Return the function of ``"module:function"``."""
+def _imported(observer: str | Observer) -> Observer:
+    """Return a function, or that of ``"module:function"``."""
+    if not isinstance(observer, str):
+        return observer
     try:
-        return checked_observer(resolve_name(path))
+        return checked_observer(resolve_name(observer))
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"cannot import {path!r}: {error}") from None
+        raise ConfigError(f"cannot import {observer!r}: {error}") from None
 
 
 def _name_of(function: object) -> str:
