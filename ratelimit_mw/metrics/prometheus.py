@@ -37,7 +37,7 @@ _SEVERAL: Final = {"PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"}
 _INTERVAL: Final = 1.0  # seconds
 
 
-class PrometheusMetrics(OutcomeReader):
+class PrometheusMetrics(OutcomeReader, Collector):
     """Count the outcomes of rules, and measure the store. It is an observer.
 
     With ``PROMETHEUS_MULTIPROC_DIR``, all processes count together, as in every counter of ``prometheus_client``. Each
@@ -77,7 +77,7 @@ class PrometheusMetrics(OutcomeReader):
             self._beat = Heartbeat(PrometheusMetrics.write, _INTERVAL, "write metrics", "they are written at the end")
             atexit.register(self.write)
         else:
-            registry.register(_Collector(self))
+            registry.register(self)
 
     def start_over(self) -> None:
         super().start_over()
@@ -106,19 +106,15 @@ class PrometheusMetrics(OutcomeReader):
     def measure_store(self, seconds: float, store: str, result: str) -> None:
         self._store.labels(store, result).observe(seconds)
 
-
-class _Collector(Collector):
-    def __init__(self, reader: OutcomeReader) -> None:
-        self._reader = reader
-
     def collect(self) -> list[Metric]:
+        """Return the metrics for a registry. With several processes, each metric is in the registry itself."""
         requests = CounterMetricFamily(_REQUESTS, REQUESTS.description, labels=REQUESTS.labels)
-        for labels, number in self._reader.totals().items():
+        for labels, number in self.totals().items():
             requests.add_metric(labels, float(number))
         metrics: list[Metric] = [requests]
         for name, each in GAUGES.items():
             metrics.append(family := GaugeMetricFamily(_GAUGES[name][0], each.description, labels=each.labels))
-            for values, value in self._reader.gauges(name).items():
+            for values, value in self.gauges(name).items():
                 family.add_metric(values, float(value))
         return metrics
 
