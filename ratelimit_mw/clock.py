@@ -67,13 +67,10 @@ def to_us(seconds: float) -> int:
 
 
 def checked_clock(clock: Any) -> Clock:
-    """Return the clock. Raise ``TypeError`` unless it returns an int: a clock in seconds returns a float."""
+    """Return the clock; ``TypeError`` if it returns no int, such as one in seconds, ``ConfigError`` for no function."""
+    fix = "Use lambda: time.time_ns() // 1000, or ratelimit_mw.testing.ManualClock"
     if not callable(clock):
-        fix = "Use lambda: time.time_ns() // 1000, or ratelimit_mw.testing.ManualClock"
         raise ConfigError(f"expected a function that returns whole microseconds; got {clock!r}. {fix}", "clock")
-    if type(clock()) is not int:
-        raise TypeError(
-            f"a clock must return whole microseconds as an int, {clock!r} returned {clock()!r}."
-            " Use lambda: time.time_ns() // 1000, or ratelimit_mw.testing.ManualClock"
-        )
+    if type(now := clock()) is not int:
+        raise TypeError(f"a clock must return whole microseconds as an int, {clock!r} returned {now!r}. {fix}")
     return cast(Clock, clock)
