@@ -4,7 +4,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any, Final, TypedDict
@@ -22,26 +22,22 @@ _PERCENT: Final = re.compile(r"(\d{1,3})%", re.ASCII)
 _WORD: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 
 
-def parse_positive_duration(duration: object) -> int:
-    if not (us := parse_duration(duration)):
-        raise ConfigError(f"expected a duration above 0; got {duration!r}")
-    return us
+def _duration(expected: str, is_valid: Callable[[int], bool]) -> Callable[[object], int]:
+    """Make a function that parses a duration with a condition on its microseconds."""
+
+    def parse(duration: object) -> int:
+        if not is_valid(us := parse_duration(duration)):
+            raise ConfigError(f"expected {expected}; got {duration!r}")
+        return us
+
+    return parse
 
 
+parse_positive_duration: Final = _duration("a duration above 0", bool)
+parse_whole_seconds: Final = _duration('whole seconds such as "2s"', lambda us: us % SECOND == 0)
+parse_hold: Final = _duration('a duration from "1s"', lambda us: us >= SECOND)
 Duration = Annotated[str | float, parse_duration]
 PositiveDuration = Annotated[str | float, parse_positive_duration]
-
-
-def parse_whole_seconds(duration: object) -> int:
-    if (us := parse_duration(duration)) % SECOND:
-        raise ConfigError(f'expected whole seconds such as "2s"; got {duration!r}')
-    return us
-
-
-def parse_hold(duration: object) -> int:
-    if (hold := parse_duration(duration)) < SECOND:
-        raise ConfigError(f'expected a duration from "1s"; got {duration!r}')
-    return hold
 
 
 def parse_percent(share: object, most: int) -> int:

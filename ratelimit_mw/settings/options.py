@@ -127,12 +127,7 @@ def checked_observer(observer: Any) -> Callable[[Any], object]:
     return checked_call(observer, "the event")
 
 
-def part_name(part: str) -> str:
-    """Return the name of a part of a key, as it is in keys."""
-    return part_of(part).name
-
-
-def each(parse: Callable[[str], Any]) -> Parse:
+def list_of(parse: Callable[[str], Any]) -> Parse:
     """Make a function that reads a list from one that parses its items."""
     return of_type(Sequence[str], partial(parse_each, parse))
 
@@ -163,7 +158,7 @@ class LimiterOptions(TypedDict, total=False):
     ]
     event_features: Annotated[
         Sequence[str],
-        each(part_name),
+        list_of(lambda part: part_of(part).name),
         option("Names of key features whose values are included in events.", [], at_start=True),
     ]
     traffic_log: Annotated[
@@ -180,7 +175,7 @@ class HttpOptions(LimiterOptions, total=False):
     """The settings that you can also pass to a middleware, as arguments."""
 
     trusted_proxies: Annotated[
-        Sequence[str], each(checked_proxy), option('Trusted proxies: IP addresses, networks or `"unix"`.', [])
+        Sequence[str], list_of(checked_proxy), option('Trusted proxies: IP addresses, networks or `"unix"`.', [])
     ]
     forwarded_header: Annotated[
         str,
@@ -244,7 +239,7 @@ class SettingsDict(HttpOptions, total=False):
     ]
     exempt: Annotated[
         Sequence[str],
-        each(checked_pattern),
+        list_of(checked_pattern),
         option("Patterns of paths that no rule limits. The deny list still applies.", []),
     ]
     lists: Annotated[
