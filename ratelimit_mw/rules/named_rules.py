@@ -13,7 +13,7 @@ from .marks import Mark, MessageMark
 from .names import ascii_name
 from .options import RuleDefaults
 from .places import DEFAULTS, Location
-from .rule import Rule, amend_rule, with_defaults
+from .rule import Rule, build_rule, with_defaults
 
 _NUMBER: Final = re.compile(r"-\d+\Z")
 """The number of a limit behind the name of its rule."""
@@ -57,7 +57,8 @@ class NamedRule(NamedTuple):
             with error_of(self.title):
                 return with_defaults(self.rule, defaults)
         with error_path(f"rules[{amendment.position}]"):
-            rule = amend_rule(self.rule, amendment.options, defaults)
+            given, options = self.rule.given, amendment.options
+            rule = build_rule({**given, **options}, defaults, inherited=given.keys() - options.keys())
             if field := rule.matches.route_field:
                 problem = f"the view of {self.name!r} has the {field} of its route. Remove match.{field}"
                 raise ConfigError(problem, f"match.{field}")

@@ -317,11 +317,6 @@ def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
     return build_rule(rule.given, defaults, rule.place)
 
 
-def amend_rule(rule: Rule, options: Mapping[str, Any], defaults: RuleDefaults) -> Rule:
-    """Build a rule with other options in their place."""
-    return build_rule({**rule.given, **options}, defaults, inherited=rule.given.keys() - options.keys())
-
-
 def check_rule_names(options: Iterable[str], known: Collection[str], noun: str = "option") -> None:
     """``ConfigError`` for an option that no rule has. Those of other packages may be fields of ``match`` here."""
     for name in options_of(MatchOptions):
