@@ -49,10 +49,8 @@ class ServedRules:
         self._gateway = gateway
         limiter.check_limit = self._check_limit  # before the limiter reads overrides that a command has set
         limiter.reloads.check(limiter.rules)
-        with limiter.reloads.lock:
-            with limiter.reloads.located():
-                put_into_effect = self.renew(limiter.rules, limiter.settings)
-            put_into_effect()
+        with limiter.reloads.lock, limiter.reloads.located():
+            self.renew(limiter.rules, limiter.settings)()
             limiter.reloads.middlewares.add(self)
 
     def renew(self, rules: RuleSet, settings: Settings) -> Callable[[], None]:

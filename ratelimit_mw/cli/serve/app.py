@@ -89,12 +89,11 @@ class DecisionService:
     async def _decide_original(
         self, gateway: Gateway, decide: ASGIApp, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        respond = response_sender(send, gateway)
+        rules, respond = self.rules, response_sender(send, gateway)
         try:
             peer = ASGIRequest(scope).peer
-            if not self.rules.client_ip.trusts(peer):
+            if not rules.client_ip.trusts(peer):
                 raise ConfigError(f"the gateway {peer} is not one of trusted_proxies. Add it to trusted_proxies")
-            rules = self.rules
             original = original_scope(scope, gateway, rules.client_ip.header, rules.invalid_headers)
         except ConfigError as error:
             if not self._is_warned:  # a gateway may drop our response
