@@ -50,7 +50,7 @@ class FeatureReader:
         needs: Mapping[Part, ErrorOf],
         settings: Settings,
         functions: CheckedFunctions,
-        adapter: Mapping[str, Read],
+        framework_reads: Mapping[str, Read],
         has_routes: bool = False,
         optional: Iterable[str] = (),
     ) -> None:
@@ -61,7 +61,7 @@ class FeatureReader:
         self._watched = 0
         self._built_in: dict[str, Read] = {
             "ip": self._ip_behind_proxies if client_ip.reads_header else self._ip_of_peer,
-            **adapter,
+            **framework_reads,
             **{name: attrgetter(name) for name in ("method", "host")},
             "endpoint": attrgetter("to.endpoint"),
             "view": attrgetter("to.function"),
@@ -82,9 +82,9 @@ class FeatureReader:
         for part in map(part_of, (*optional, *LOAD_FEATURES)):
             with suppress(ConfigError):
                 self._reads.setdefault(part.feature, self._find(part))
-        self._by_plan = Memo(self._reads_of)
+        self._by_plan = Memo(self._reads_for_plan)
         self.reads_bodies = bool(self._in_body)
-        may_wait = {*adapter.values(), *functions.reads.values()}
+        may_wait = {*framework_reads.values(), *functions.reads.values()}
         self.may_await = functions.identify is not None or not may_wait.isdisjoint(self._reads.values())
         """Whether the value of a feature may be an awaitable."""
 
@@ -110,7 +110,7 @@ class FeatureReader:
         """Return whether the plan needs a field of the body, which then must be read before the features."""
         return not self._in_body.isdisjoint(plan.needs)
 
-    def _reads_of(self, plan: Plan) -> list[tuple[str, Read]]:
+    def _reads_for_plan(self, plan: Plan) -> list[tuple[str, Read]]:
         names = dict.fromkeys((*plan.needs, *(LOAD_FEATURES if plan.adapts else ())))
         return [(name, self._reads[name]) for name in names if name in self._reads]
 

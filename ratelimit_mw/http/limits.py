@@ -51,7 +51,7 @@ class HttpLimits:
         self.rejections = PreparedRejections(self.writer)
         self.functions = functions = http_limiter.functions
         self.named_in_code = http_limiter.named_in_code
-        reading = http, functions, http_limiter.adapter
+        reading = http, functions, http_limiter.framework_reads
         if not (has_routes or http_limiter.before_user):
             check_no_views(all_rules, functions.may_provide)
         leaves = http_limiter.before_user and not has_routes
@@ -112,7 +112,7 @@ class HttpLimiter:
         limiter: Limiter | None,
         features: FeatureFunctions,
         rejection: Callable[[Any, Verdict], Any] | None,
-        adapter: Mapping[str, Read],
+        framework_reads: Mapping[str, Read],
         options: HttpOptions,
         has_routes: bool = True,
         before_user: bool = False,
@@ -125,7 +125,8 @@ class HttpLimiter:
         self.options = {name: getattr(overridden, name) for name in options if name not in LIMITER_OPTIONS}
         """The settings that arguments of the middleware override."""
         self.functions = CheckedFunctions(features)
-        self.adapter = adapter
+        self.framework_reads = framework_reads
+        """The functions of the features that the framework provides, such as the user."""
         self.gives_user = not self.functions.may_provide.isdisjoint(("user", IDENTIFY))
         """Whether your functions may provide the user."""
         self.before_user = before_user
