@@ -101,7 +101,7 @@ class RateLimitMiddleware:
                 # Otherwise Django logs a line for each, and mails those from 500 on to ADMINS, during an overload too.
                 response._has_been_logged = True
             if response.streaming:
-                watch(response, admission)
+                run_stream(response, admission)
             if not (response.streaming and admission.ends_with_body):
                 await self._end(admission, response.status_code)
             return response
@@ -196,25 +196,25 @@ def respond(admission: DjangoAdmission, custom: Any) -> HttpResponseBase:
     return custom if getattr(custom, "is_rendered", True) else custom.render()
 
 
-def watch(response: Any, admission: DjangoAdmission) -> None:
+def run_stream(response: Any, admission: DjangoAdmission) -> None:
     """Run a stream in its request, and close the admission with it.
 
-    Under ASGI Django does not close a response whose stream fails or whose start cannot be sent. So the stream and,
-    on an event loop, the response object are watched too.
+    Under ASGI Django does not close a response whose stream fails or whose start cannot be sent. So the admission also
+    ends with the stream and, on an event loop, with the response object.
     """
     admission.is_streamed, status = True, response.status_code
     # Not streaming_content: it refers to the response, which would then be collected late.
     if response.is_async:
-        response.streaming_content = _awatch_stream(response._iterator, admission, status)
+        response.streaming_content = _run_async_stream(response._iterator, admission, status)
     elif getattr(response, "file_to_stream", None) is None:  # servers send and close files
         # Over ASGI Django sends the status before it reads the stream; WSGI servers send it with the first bytes.
         error_status = status if "type" in admission.native else 500
         response.streaming_content = ResponseBody(response._iterator, admission, error_status=error_status)
     response._resource_closers.append(lambda: admission.close(status))
-    _watch_response(response, admission, status)
+    _end_when_collected(response, admission, status)
 
 
-async def _awatch_stream(content: Any, admission: DjangoAdmission, status: int) -> AsyncIterator[Any]:
+async def _run_async_stream(content: Any, admission: DjangoAdmission, status: int) -> AsyncIterator[Any]:
     before = get_admission()
     set_admission(admission)
     try:
@@ -226,7 +226,7 @@ async def _awatch_stream(content: Any, admission: DjangoAdmission, status: int) 
         await admission.aclose(status)
 
 
-def _watch_response(response: Any, admission: DjangoAdmission, status: int) -> None:
+def _end_when_collected(response: Any, admission: DjangoAdmission, status: int) -> None:
     """End the admission when the response is collected, on the loop: a finalizer cannot wait for a lock."""
     try:
         loop = asyncio.get_running_loop()

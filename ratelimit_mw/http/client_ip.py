@@ -70,7 +70,7 @@ class ClientIP:
             return None
         peer_key = (self.key(peer) or key_without_address(peer)) if peer else None
         if not self.reads_header or not self.trusts(peer):
-            self.watch(peer, lines)
+            self.warn_of_proxy(peer, lines)
             return peer_key
         for hop in self._hops(lines):
             if hop is INVALID:
@@ -83,7 +83,7 @@ class ClientIP:
         """Return whether the socket's other end is a trusted proxy."""
         return (len(peer) <= MAX_ADDRESS and self._trusts(peer)) if peer else self._trusts_unix
 
-    def watch(self, peer: str | None, lines: Iterable[str]) -> None:
+    def warn_of_proxy(self, peer: str | None, lines: Iterable[str]) -> None:
         """Log a warning, once, for a header of a private address that is not one of the trusted proxies."""
         if self._is_warned or not lines or not peer or len(peer) > MAX_ADDRESS or self._trusts(peer):
             return

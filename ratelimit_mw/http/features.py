@@ -27,7 +27,7 @@ from .region import Region
 from .request import Request
 
 _TIME: Final = re.compile(r"(?:t=)?(\d{10,16}(?:\.\d{1,9})?)", re.ASCII)
-_MAX_WATCHED: Final = 10_000  # requests; later requests are not checked
+_MAX_CHECKED: Final = 10_000  # requests; later requests are not checked
 _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "header": lambda name: lambda request: request.header(name),
     "cookie": lambda name: lambda request: request.cookie(name),
@@ -58,7 +58,7 @@ class FeatureReader:
         self._functions = functions
         self._client_ip = client_ip
         self._ip_key = client_ip.key
-        self._watched = 0
+        self._checked = 0
         self._built_in: dict[str, Read] = {
             "ip": self._ip_behind_proxies if client_ip.reads_header else self._ip_of_peer,
             **framework_reads,
@@ -126,10 +126,10 @@ class FeatureReader:
 
     def _ip_of_peer(self, request: Request) -> str | None:
         peer = request.peer
-        if self._watched < _MAX_WATCHED:
-            self._watched += 1
+        if self._checked < _MAX_CHECKED:
+            self._checked += 1
             if lines := request.header_lines(self._client_ip.header):
-                self._client_ip.watch(peer, lines)
+                self._client_ip.warn_of_proxy(peer, lines)
         return self._ip_key(peer) or key_without_address(peer) if peer and len(peer) <= MAX_ADDRESS else None
 
     def _of_proxy(self, request: Request, header: str) -> str | None:

@@ -267,7 +267,7 @@ def test_only_the_first_requests_are_watched_for_proxies(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search for a proxy costs later requests nothing."""
-    monkeypatch.setattr(features, "_MAX_WATCHED", 1)
+    monkeypatch.setattr(features, "_MAX_CHECKED", 1)
     with ASGISite(Rule(limits="9/minute")) as site:
         for headers in ({}, {"x-forwarded-for": "1.1.1.1"}):
             assert site.call(client="10.0.0.1", headers=headers).status_code == 200
@@ -297,7 +297,7 @@ def test_a_proxy_that_the_settings_do_not_name_is_reported_once(
 @each("peer", ["100.64.0.5", "fd00::7", "169.254.1.1"])
 def test_every_address_of_a_private_network_is_reported(peer: str, caplog: pytest.LogCaptureFixture) -> None:
     """100.64.0.0/10 is that of the proxies of some platforms. Python calls it neither private nor global."""
-    ClientIP().watch(peer, [REAL])
+    ClientIP().warn_of_proxy(peer, [REAL])
     assert f"{peer} is not one of trusted_proxies" in caplog.text
 
 
@@ -305,9 +305,11 @@ def test_a_trusted_proxy_is_not_reported(caplog: pytest.LogCaptureFixture) -> No
     """Neither the named proxy nor a peer without an address causes the warning."""
     client_ip = ClientIP(PROXIES)
     for peer in (PROXY, "", "unix:", "junk", "9" * 99, "2001:4860::7", None):
-        client_ip.watch(peer, [REAL])
-    client_ip.watch("10.0.0.1", [])
-    ClientIP().watch("10.0.0.1", [f"10.0.0.1, {REAL}"])  # the server has read the header: 10.0.0.1 is the client
+        client_ip.warn_of_proxy(peer, [REAL])
+    client_ip.warn_of_proxy("10.0.0.1", [])
+    ClientIP().warn_of_proxy(
+        "10.0.0.1", [f"10.0.0.1, {REAL}"]
+    )  # the server has read the header: 10.0.0.1 is the client
     assert not caplog.records
 
 
