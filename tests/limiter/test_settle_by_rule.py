@@ -149,6 +149,10 @@ async def refund(limiter: Limiter, verdict: Verdict) -> None:
     await limiter.arefund(verdict)
 
 
+async def reset(limiter: Limiter, verdict: Verdict) -> None:
+    await limiter.areset("tokens", {"user": verdict.decisions[0].client.removeprefix("user=")})
+
+
 async def conclude(limiter: Limiter, verdict: Verdict) -> None:
     verdict["tokens"].settle(7)
     await limiter.aconclude(verdict, None)
@@ -161,13 +165,14 @@ async def conclude(limiter: Limiter, verdict: Verdict) -> None:
         (settle_both, [20, 8 - 6, 1000 - 6 * 7, 5000 - 6 * 7]),
         (settle_parts, [20, 8, 1000 - 6 * 7, 5000 - 6 * 7]),
         (refund, [20, 8, 1000, 5000]),
+        (reset, [20 - 6, 8 - 6, 1000, 5000]),
         (conclude, [20 - 6, 8, 1000 - 6 * 7, 5000 - 6 * 7]),
     ],
 )
 def test_a_cancelled_caller_still_settles(
     request: pytest.FixtureRequest, kind: str, change: Any, rest: list[int]
 ) -> None:
-    """Clients disconnect at any moment. The consumed cost of six is still settled."""
+    """Clients disconnect at any moment. The consumed cost of six is still settled or reset."""
     who = {"user": uuid4().hex}
 
     async def work(limiter: Limiter, begun: asyncio.Event) -> None:

@@ -199,16 +199,20 @@ class RemoteStore:
         return times
 
     async def _forget(self, call: Call, keys: Iterable[str]) -> None:
+        """Delete states. It completes when the caller is cancelled."""
+        forgetting = self._forget_all(call, list(keys))
+        await (completed(self._tasks.start(forgetting)) if call is async_call else forgetting)
+
+    forget, aforget = twins(_forget)
+
+    async def _forget_all(self, call: Call, keys: Sequence[str]) -> None:
         """Delete states, and forget what this process knows of them, even when the store is unreachable."""
-        keys = list(keys)
         try:
             await self._change(call, "forget", keys)
         finally:
             self.leases.forget(keys)
             self.fallback.forget(keys)
             self.rejections.drop(keys)
-
-    forget, aforget = twins(_forget)
 
     async def _change(self, call: Call, operation: str, *arguments: Any) -> Any:
         """Return the result of an operation of the store that decides nothing, while its breaker is closed."""
