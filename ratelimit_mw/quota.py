@@ -41,6 +41,7 @@ _LOOSE = re.compile(rf"\s*[-+]?(\d{{1,12}})\s*([a-z]*)(?:\s*(?:/|\bper\b)\s*({_N
 _TWO_WORDS = re.compile(r"\s*([1-9]\d{0,11})\s*(?:/|per\b)?\s*([a-z]+)[\s-]+([a-z]+)\s*", re.A | re.I)
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
+_WORD = re.compile("[a-z]+", re.A | re.I)
 _EXPECTED = 'AMOUNT/PERIOD, for example "5/minute"'
 _ADAPTIVE_FORM = '"adaptive FLOOR..CEILING concurrent", for example "adaptive 5..200 concurrent"'
 _USE_PER = ". For limits that depend on the request, use per = {FEATURE: {VALUE: limits}}"
@@ -150,10 +151,9 @@ class Quota:
             return cls.exact(int(by_calendar[1]), _CALENDAR[unit])._with(calendar=unit, zone="UTC")
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[4] is None or match[4].lower() in _UNITS):
-            close = difflib.get_close_matches(match[4].lower(), _UNITS, 1) if match else None
-            right = _closest(text)
-            if match and close:
-                right = f"{text[: match.start(4)]}{close[0]}{text[match.end(4) :]}".strip()
+            right = _WORD.sub(_known_word, text).strip()
+            match = _QUOTA.fullmatch(right)
+            right = right if match and (match[4] or "s") in _UNITS else _closest(text)
             hint = f" Did you mean {right!r}?" if right else ""
             expected = _ADAPTIVE_FORM if text.lstrip().lower().startswith("adaptive") else _EXPECTED
             raise ConfigError(f"cannot parse quota {text!r}. Expected {expected}.{hint}")
@@ -206,6 +206,12 @@ class Quota:
             return f"{self.amount} per calendar {self.calendar}"
         burst = "" if self.burst is None else f" burst {self.burst}"
         return f"{amount}/{_NAMED.get(self.period_us) or format_duration(self.period_us)}{burst}"
+
+
+def _known_word(word: re.Match[str]) -> str:
+    """Return the word of quotas that a word is close to; any other word as it is."""
+    known = (*_UNITS, "per", "burst", "concurrent", "adaptive")
+    return next(iter(difflib.get_close_matches(word[0].lower(), known, 1)), word[0])
 
 
 def _closest(text: str) -> str:

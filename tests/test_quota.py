@@ -252,6 +252,8 @@ def test_a_quota_says_itself_shortly(quota: Quota, text: str) -> None:
         (" 5 ", "5/minute"),
         ("5/minut", "5/minute"),
         ("5 per r burst 5", "5 per hr burst 5"),
+        ("5 pre Minute brust 3", "5 per minute burst 3"),
+        ("adaptiv 5..20 concurent", "adaptive 5..20 concurrent"),
         ("10 per calender month", "10 per calendar month"),
         ("10 per calendar yaers", "10 per calendar year"),
         ("10/calendar-week", "10 per calendar week"),
