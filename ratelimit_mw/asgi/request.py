@@ -27,6 +27,7 @@ _NO_USER: Final = "nothing outside RateLimitMiddleware has set the user. Add Aut
 _PERCENT: Final = ord("%")  # a number, because "in" is eight times as fast as with bytes
 ERROR: Final = 500
 """The status that servers send when an application raises."""
+_NO_STORE: Final = (b"cache-control", b"no-store")
 _STARTS: Final = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
 _ROUTE: Final = ("endpoint", "path_params", "route", "router")  # which routers add
 _PLACE: Final = {"path": "/", "raw_path": b"", "root_path": ""}  # which mounts change
@@ -179,9 +180,11 @@ class ASGIAdmission(Admission):
         if message["type"] in _STARTS:
             if "endpoint" in self.native:
                 self._show_route()
-            added = self.start_response(message.get("status", 101))
+            added, names = self.start_response(message.get("status", 101)), self.limits.writer.names
+            if not self.verdict.allowed:
+                names = frozenset(name for name, _ in added)
+                added = [_NO_STORE] * self.may_be_stored(message.get("headers")) + added
             if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
-                names = self.limits.writer.names if self.verdict.allowed else {name for name, _ in added}
                 message = with_headers(message, added, names)
         return self.server_send(message)
 

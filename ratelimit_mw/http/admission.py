@@ -233,8 +233,11 @@ class Admission:
         """Return whether a response keeps the rate limit headers that it has: the rejection of another limiter."""
         if self.status != 429 or not self.verdict.allowed:
             return False
-        names = (name if isinstance(name, bytes) else name.encode("latin-1", "replace") for name, _ in headers or ())
-        return any(name.lower() in FIELD_NAMES for name in names)
+        return not FIELD_NAMES.isdisjoint(_names(headers))
+
+    def may_be_stored(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
+        """Return whether caches may keep a response, which is your own to a rejection."""
+        return not self.verdict.allowed and (self.status or 0) >= 400 and b"cache-control" not in _names(headers)
 
     def rejection(self) -> PreparedRejection:
         """Return the response of this package to a rejection."""
@@ -326,6 +329,12 @@ class Admission:
     def _where(self) -> tuple[str | None, str]:
         """The endpoint and the method of the request, for its event."""
         return self.request.to.endpoint, self.request.method
+
+
+def _names(headers: Iterable[tuple[str | bytes, object]] | None) -> set[bytes]:
+    """Return the names of headers in lower case."""
+    names = (name if isinstance(name, bytes) else name.encode("latin-1", "replace") for name, _ in headers or ())
+    return {name.lower() for name in names}
 
 
 def undecided(plan: Plan, limits: HttpLimits, native: Mapping[str, Any], before_user: bool) -> Plan:

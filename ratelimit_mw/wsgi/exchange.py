@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
 _WITHOUT_PREFIX: Final = ("CONTENT_TYPE", "CONTENT_LENGTH")
+_NO_STORE: Final = ("Cache-Control", "no-store")
 _ERROR: Final = 500
 """The status that servers send when an application raises before its first bytes."""
 _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
@@ -130,9 +131,11 @@ class WSGIAdmission(Admission):
         prepared = self._prepared
         if prepared is not None and headers is prepared.response.headers:
             return headers + self.start_text_response(prepared.response.status)
-        added = self.start_text_response(int(status[:3]))
+        added, names = self.start_text_response(int(status[:3])), self.limits.writer.text_names
+        if not self.verdict.allowed:
+            names = frozenset(name.lower() for name, _ in added)
+            added = [_NO_STORE] * self.may_be_stored(headers) + added
         if added and not self.keeps_headers(headers):
-            names = self.limits.writer.text_names if self.verdict.allowed else {name.lower() for name, _ in added}
             headers = [header for header in headers if header[0].lower() not in names] + added
         return headers
 

@@ -133,6 +133,14 @@ def test_your_own_rejection_is_sent(site: Build, is_async: bool) -> None:
     assert served.call("HEAD", headers={"x-who": "ann"}).content == b""
 
 
+@each(("own", "cached"), [([], "no-store"), ([("Cache-Control", "private, max-age=9")], "private, max-age=9")])
+def test_no_cache_keeps_your_own_rejection(site: Build, own: Any, cached: str) -> None:
+    """Some caches keep an error for seconds, for all clients. A header of your own stays."""
+    served = site(TWICE, rejection=lambda *_: Rejection(503, [("Content-Type", "text/plain"), *own], b"busy"))
+    lines = [served.call().headers.get_list("cache-control") for _ in range(3)]
+    assert lines == [[], [], [cached]]
+
+
 def test_a_failing_function_allows_no_request(site: Build) -> None:
     """The error of a feature function is an error of the application, with each request."""
     assert site(Rule(limits="9/minute", key=["plan"]), features={"plan": lambda _: 1 / 0}).statuses(2) == [500, 500]
