@@ -186,7 +186,7 @@ class Router:
         else:
             if is_unwell(error) or not (code or isinstance(error, RateLimitError)):
                 self.map.mark_silent(source)  # another server may have its slots
-            if is_unwell(error) and (sender := self._senders.get(source)):
+            if is_unwell(error) and not self._address.cluster and (sender := self._senders.get(source)):
                 sender.close()
             call.fail(error)
             return
