@@ -148,7 +148,7 @@ class Quota:
             raise ConfigError(f"expected {_EXPECTED}; got {text!r}")
         if by_calendar := _BY_CALENDAR.fullmatch(text):
             unit = by_calendar[2].lower()
-            return cls.exact(int(by_calendar[1]), _CALENDAR[unit])._with(calendar=unit, zone="UTC")
+            return cls.exact(int(by_calendar[1]), _CALENDAR[unit]).replace(calendar=unit, zone="UTC")
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[4] is None or match[4].lower() in _UNITS):
             right = _WORD.sub(_known_word, text).strip()
@@ -161,25 +161,18 @@ class Quota:
         period = 0 if unit is None else _microseconds(count or "1", unit)
         try:
             quota = cls.exact(int(amount), period, int(burst) if burst else None, concurrent=unit is None)
-            return quota if floor is None else quota._with(floor=int(floor))
+            return quota if floor is None else quota.replace(floor=int(floor))
         except ConfigError as error:
             raise ConfigError(f"cannot use quota {text!r}: {error}") from None
 
-    def with_amount(self, amount: int, burst: int | None = None) -> Quota:
-        """Return a quota of the same period, or of concurrent requests, with another amount and burst.
+    def replace(self, **values: Any) -> Quota:
+        """Return a quota with other values of its attributes; ``ConfigError`` for a number out of range.
 
         Args:
-            amount: The amount.
-            burst: The capacity of a bucket. Default: the amount.
-
-        Raises:
-            ConfigError: A number is out of range.
+            values: The values. A ``burst`` of None is the amount.
         """
-        return self._with(amount=amount, burst=burst)
-
-    def _with(self, **changes: Any) -> Quota:
         quota = Quota.__new__(Quota)
-        quota._keep(**{**asdict(self), **changes})
+        quota._keep(**{**asdict(self), **values})
         return quota
 
     def in_zone(self, zone: str) -> Quota:
@@ -188,7 +181,7 @@ class Quota:
         Args:
             zone: The name of the time zone, such as "Europe/Berlin".
         """
-        return self._with(zone=zone) if self.calendar and self.zone != zone else self
+        return self.replace(zone=zone) if self.calendar and self.zone != zone else self
 
     @property
     def period(self) -> float:

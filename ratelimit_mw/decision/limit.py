@@ -478,7 +478,7 @@ class Limit:
     def local_part(self, parts: int) -> Limit:
         """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""
         burst = self.quota.burst and -(-self.quota.burst // parts)
-        limit = self._with_quota(self.quota.with_amount(-(-self.quota.amount // parts), burst))
+        limit = self._with_quota(self.quota.replace(amount=-(-self.quota.amount // parts), burst=burst))
         limit.local, limit.lease = True, 0
         return limit
 

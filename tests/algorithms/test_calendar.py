@@ -108,7 +108,7 @@ def test_the_text_of_a_calendar_quota_is_read_back() -> None:
         "two limits have the period of '5 per calendar day'", Rule, limits="5 per calendar day; 6/calendar day"
     )
     (quota,) = Rule(limits="5 per calendar month", timezone="Asia/Tokyo").quotas
-    assert (quota.zone, quota.with_amount(9).zone) == ("Asia/Tokyo", "Asia/Tokyo")
+    assert (quota.zone, quota.replace(amount=9).zone) == ("Asia/Tokyo", "Asia/Tokyo")
     (quota,) = (
         Limiter.from_settings({"limits": "5/calendar day", "defaults": {"timezone": "Asia/Tokyo"}})
         .rules.rules[0]

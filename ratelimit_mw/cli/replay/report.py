@@ -225,7 +225,7 @@ def _scaled(quota: Quota, amount: int) -> Quota:
     unit = 10 ** max(0, len(str(amount)) - 2)
     amount = -(-amount // unit) * unit
     burst = quota.burst and max(1, round(quota.burst * amount / quota.amount))
-    return quota.with_amount(amount, burst)
+    return quota.replace(amount=amount, burst=burst)
 
 
 def compare(old: ReplayReport, new: ReplayReport, limit: int) -> dict[str, Any]:
