@@ -15,8 +15,8 @@ import msgspec
 
 from ..http.client_ip import HEADERS_OF_HOPS
 from ..http.request import only_value
-from ..keys.features import INVALID, is_email
-from ..keys.forms import normalized_email
+from ..keys.features import INVALID
+from ..keys.forms import counted_value
 from .access_log import (
     FORWARDED_FOR,
     HeaderLineError,
@@ -392,7 +392,7 @@ def _feature(name: str, value: Any) -> Any:
         return None
     if type(value) is float:
         value = str(value)
-    return normalized_email(value) if is_email(name) and isinstance(value, str) else value
+    return counted_value(name, value)
 
 
 def _seconds(value: Any) -> float:

@@ -13,8 +13,8 @@ from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, cast
 
 from ..decision import Decision, Verdict
 from ..errors import ConfigError, MissingMiddlewareError, error_path, suggestion
-from ..keys.features import checked_name, is_email
-from ..keys.forms import normalized_email
+from ..keys.features import checked_name
+from ..keys.forms import counted_value
 from ..rules.names import ascii_name
 from ..rules.plan import Plan
 from ..runtime.blocking import Call, async_call, blocking_call, is_on_event_loop, run_blocking
@@ -287,7 +287,4 @@ def _checked(given: Values, plan: Plan, reader: FeatureReader) -> dict[str, Any]
         if close or not (name in features or reader.provides(name)):
             hint = f"Did you mean {name}= for {close[0]}=?" if close else f"Pass {name}=VALUE"
             raise ConfigError(f"the rule uses the feature {name!r}, but nothing provides it. {hint}")
-    return {
-        name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
-        for name, value in features.items()
-    }
+    return {name: counted_value(name, value) for name, value in features.items()}

@@ -18,7 +18,7 @@ from ipaddress import IPv6Address
 from typing import Any, Final
 from urllib.parse import unquote
 
-from .features import INVALID, Invalid
+from .features import INVALID, Invalid, is_email
 
 _KEPT: Final = 1024
 _MAX_TEXT: Final = 320
@@ -129,6 +129,11 @@ def normalized_email(text: str) -> str | Invalid:
     local, at, domain = folded.rpartition("@")
     email = f"{local}{at}{_domain(domain) if at else domain}"
     return email if len(email) <= _MAX_TEXT else INVALID
+
+
+def counted_value(feature: str, value: Any) -> Any:
+    """Return a value as a middleware reads it from a request: an email address normalized, any other value as it is."""
+    return normalized_email(value) if isinstance(value, str) and is_email(feature) else value
 
 
 def _fold(text: str) -> str:

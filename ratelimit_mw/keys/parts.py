@@ -14,8 +14,8 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from ..errors import ConfigError, FeatureTypeError, error_path
-from .features import INVALID, UNKNOWN_IP, Features, checked_name, is_email
-from .forms import comparison_form, normalize_host, normalized_email, path_feature, region_form
+from .features import INVALID, UNKNOWN_IP, Features, checked_name
+from .forms import comparison_form, counted_value, normalize_host, path_feature, region_form
 from .ip import MAX_ADDRESS, IPAddress, Networks, canonical_ip, counted_ip, widened
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
@@ -176,7 +176,7 @@ def spellings(part: str, value: str) -> tuple[str, ...]:
     Raises ``ConfigError`` for a value that the part never has.
     """
     place = part_of(part)
-    written = normalized_email(value) if is_email(place.feature) else value
+    written = counted_value(place.feature, value)
     if place.feature == "region":
         written = value.upper()
     if written is INVALID:
@@ -201,10 +201,7 @@ def as_counted(features: Features, ipv6_prefix: int = 64, has_own_ip: bool = Fal
     >>> as_counted({"ip": "2001:db8:1:2:3::4", "email": "Ann@Example.com", "user": "Ann"})
     {'ip': '2001:db8:1:2::/64', 'email': 'ann@example.com', 'user': 'Ann'}
     """
-    counted = {
-        name: normalized_email(value) if is_email(name) and isinstance(value, str) else value
-        for name, value in features.items()
-    }
+    counted = {name: counted_value(name, value) for name, value in features.items()}
     ip = counted.get("ip")
     if isinstance(ip, str | IPAddress) and ip not in ("", UNKNOWN_IP) and not has_own_ip:
         with error_path("ip"):

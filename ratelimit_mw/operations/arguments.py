@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from ..errors import ConfigError, error_path
 from ..http.request import group_values, only_value
-from ..keys.features import INVALID, checked_name, is_email
-from ..keys.forms import normalized_email
+from ..keys.features import INVALID, checked_name
+from ..keys.forms import counted_value
 from ..keys.parts import part_of
 from ..quota import parse_duration
 from ..rules.declaration import check_names, check_type
@@ -118,14 +118,9 @@ def operation(
 
 
 def decode(arguments: Arguments, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a function.
+    """Return the parameters of a function from fields as JSON has them. None is a missing value.
 
-    Args:
-        arguments: Its arguments.
-        fields: Their values by name, as JSON has them. None is a missing value.
-
-    Raises:
-        ConfigError: A field is unknown or missing, or has a value of another type. Its path is the name of the field.
+    The path of a ``ConfigError`` is the name of the field.
     """
     check_names(fields, arguments, "field")
     given = {name: value for name, value in fields.items() if value is not None}
@@ -176,7 +171,7 @@ def read_features(texts: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"expected NAME=VALUE; got {text!r}")
         name = part_of(name, in_key=False)
-        written = normalized_email(value) if is_email(name) else value
+        written = counted_value(name, value)
         if written is INVALID:
             raise ConfigError("email has more than 320 characters")
         given.append((name, written))
