@@ -130,11 +130,7 @@ class TrafficSeries(NamedTuple):
 class LogOutcomes:
     """The outcomes of rules and endpoints in a time range of a traffic log, the largest first. It may wait for the log.
 
-    Args:
-        log: The log.
-        start: The start of the range, in seconds since 1970.
-        end: The end of the range, in seconds since 1970.
-        rules: The rules that the log has outcomes of.
+    ``start`` and ``end`` are in seconds since 1970.
     """
 
     def __init__(self, log: TrafficLog, start: float, end: float, rules: RuleSet) -> None:
