@@ -64,7 +64,7 @@ def test_child_does_not_renew_the_slots_of_its_parent(no_threads: pytest.MonkeyP
     """The heartbeat of a child renews only the slots taken after the fork."""
     renewed: list[Verdict] = []
     parents, own = Verdict(), Verdict()
-    heartbeat = Heartbeat(renewed.append, interval=0.01)
+    heartbeat = Heartbeat(renewed.append, 0.01, "renew slots", "they end")
     heartbeat.hold(parents)
     no_threads.undo()
     become_child()

@@ -43,8 +43,9 @@ class Slots:
     def __init__(self, store: RequestStore, clocks: Clocks, tasks: Tasks) -> None:
         self._store, self._clocks, self._tasks = store, clocks, tasks
         self.queues = SlotQueues(clocks.now)
-        self.renewals = Heartbeat(self._renew, SLOT_LIFE / SECOND / 3)
-        self.returns = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
+        texts = "renew or return slots", "such slots end within 60 s"
+        self.renewals = Heartbeat(self._renew, SLOT_LIFE / SECOND / 3, *texts)
+        self.returns = Heartbeat(self._return, _RETRY_EVERY, *texts)  # slots to return, each with its expiry
         texts = "return slots after hold_at_most", "they stay taken until their requests end"
         self.hold_ends = Heartbeat(self._end_hold, _CHECK_EVERY, *texts)  # slots by rule, each with the end of its hold
 

@@ -1,6 +1,6 @@
-"""Calls a function for each held item at an interval: renews slots, returns lost slots, or reports sums.
+"""Calls a function for each held item at an interval, in a thread.
 
-One thread per heartbeat. The thread starts with the first item and ends when no item was held for one interval.
+The thread starts with the first item and ends when no item was held for one interval.
 """
 
 import logging
@@ -17,13 +17,7 @@ _Item = TypeVar("_Item")
 class Heartbeat(Generic[_Item]):
     """Calls ``beat`` for each held item every ``interval`` seconds."""
 
-    def __init__(
-        self,
-        beat: Callable[[_Item], None],
-        interval: float,
-        task: str = "renew or return slots",
-        effect: str = "such slots end within 60 s",
-    ) -> None:
+    def __init__(self, beat: Callable[[_Item], None], interval: float, task: str, effect: str) -> None:
         """``task`` and ``effect`` are for the log: the work of the thread, and the effect of its absence."""
         self._beat = beat
         self._interval = interval

@@ -140,7 +140,7 @@ def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
             raise ValueError("broken")
         renewed.set()
 
-    keeper, others = Heartbeat(renew, interval=0.01), {*threading.enumerate()}
+    keeper, others = Heartbeat(renew, 0.01, "renew slots", "they end"), {*threading.enumerate()}
     keeper.hold(bad)
     keeper.hold(good)
     assert len({*threading.enumerate()} - others) == 1
@@ -148,7 +148,7 @@ def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
         renewed.clear()
         assert renewed.wait(PATIENCE)
     keeper.close()
-    assert caplog.text.count("could not renew or return slots") == 1
+    assert caplog.text.count("could not renew slots; they end") == 1
 
 
 @pytest.mark.parametrize("ends", [False, True])
