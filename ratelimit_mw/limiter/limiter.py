@@ -99,8 +99,8 @@ class Limiter:
         with reloads.located(*arguments):
             self.observers = self._build_observers(observers)
             self.check_limit = self.store.check
-            reloads.checks.append(self._check)
-            reloads.check(self.rules)
+            reloads.preparations.append(self._prepare)
+            reloads.prepare(self.rules)
         overrides = Overrides(self.store, clocks, reloads)
         self.clients = Clients(self.store, self._request_store, clocks, reloads, overrides, self.adaptive)
         self._files = FileFollower(reloads)
@@ -191,7 +191,7 @@ class Limiter:
 
     close, aclose = twins(_close)
 
-    def _check(self, rules: RuleSet) -> None:
+    def _prepare(self, rules: RuleSet) -> None:
         """Raise ``ConfigError`` for a limit that fits no request, or the store. Prepare the store for leases."""
         for rule in rules.rules:
             rule.check = self.check_limit

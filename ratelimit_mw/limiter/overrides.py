@@ -39,7 +39,7 @@ class Overrides:
         self._active: tuple[ClientOverride, ...] = ()
         self._reported: frozenset[tuple[str, str]] = frozenset()
         self._is_shared = keeps_records(store)
-        reloads.checks.append(self._apply)
+        reloads.preparations.append(self._apply)
         _everywhere[id(self)] = self
 
     async def follow(self, call: Call) -> None:

@@ -39,7 +39,7 @@ class Reloads:
     Attributes:
         settings: The settings.
         rules: The rules, compiled.
-        checks: Each is called with new rules before they are used, and raises ``ConfigError`` for a mistake.
+        preparations: Each is called with new rules before they are used, and may raise ``ConfigError`` for a mistake.
         middlewares: Those that use the rules.
         lock: Held while rules are added or replaced.
         watch: Looks for changes when a request finds it due; None where nothing changes.
@@ -56,7 +56,7 @@ class Reloads:
         self._own_rules = checked_rules(own)
         self._marks: dict[Mark, None] = {}
         self._has_adopted = False
-        self.checks: list[Callable[[RuleSet], object]] = []
+        self.preparations: list[Callable[[RuleSet], object]] = []
         self.middlewares = WeakSet[LimiterMiddleware]()
         self.lock = create_lock(self, "lock", threading.RLock)
         self.rules = RuleSet(self._own_rules, **self.settings.of_rule_set)
@@ -71,14 +71,14 @@ class Reloads:
             all_marks = self._marks | dict.fromkeys(sorted(marks, key=lambda mark: mark.order))
             with self.located():
                 rules = self._compile(self._own_rules, all_marks, self.settings)
-                self.check(rules.require_complete())
+                self.prepare(rules.require_complete())
                 derive(rules)
             self._marks, self.rules, self._has_adopted = all_marks, rules, True
 
-    def check(self, rules: RuleSet) -> None:
-        """Raise ``ConfigError`` for rules that the limiter cannot use, and prepare the others."""
-        for check in self.checks:
-            check(rules)
+    def prepare(self, rules: RuleSet) -> None:
+        """Prepare rules for the limiter; ``ConfigError`` for those that it cannot use."""
+        for prepare in self.preparations:
+            prepare(rules)
 
     def located(self, *arguments: str, settings: Settings | None = None) -> AbstractContextManager[None]:
         """Prefix a ``ConfigError`` that a block raises about a setting of the file with its file and line.
@@ -110,7 +110,7 @@ class Reloads:
         with self.lock:
             with self.located(settings=settings):
                 rules = self._compile(own, self._marks, settings)
-                self.check(rules.require_complete() if self._has_adopted else rules)
+                self.prepare(rules.require_complete() if self._has_adopted else rules)
                 renewals = [middleware.renew(rules, settings) for middleware in tuple(self.middlewares)]
             self._own_rules, self.settings, self.rules = own, settings, rules
             for put_into_effect in renewals:

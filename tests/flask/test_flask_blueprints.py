@@ -155,8 +155,8 @@ def test_a_limit_added_while_the_application_serves_counts() -> None:
     """Flask allows no further views then, but a limit on a blueprint is no view. Another thread may read the views."""
     app, limiter, shop = Flask("app"), still({"rules": []}), blueprint_of({"/": hello})
     adding = Thread(target=limit("1/minute"), args=[shop])
-    limiter.reloads.checks.append(lambda _: adding.start() if adding.ident is None else None)
-    limiter.reloads.checks.append(lambda _: adding.join(0.2))  # it waits for the views
+    limiter.reloads.preparations.append(lambda _: adding.start() if adding.ident is None else None)
+    limiter.reloads.preparations.append(lambda _: adding.join(0.2))  # it waits for the views
     app.register_blueprint(shop)
     RateLimiter(app, limiter=limiter)
     assert ask(app).status_code == 200

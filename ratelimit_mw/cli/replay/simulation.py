@@ -48,7 +48,7 @@ class Simulation:
         """Whether clients had to share counts, because the store has no room for more."""
         self._limiter = Limiter((), self._store, lambda: self._now, settings)
         self._limiter.reloads.rules = source.rules
-        self._limiter.reloads.check(source.rules)
+        self._limiter.reloads.prepare(source.rules)
         self._route = lru_cache(_KNOWN_ROUTES)(partial(_route, source))
         self.rules = source.rules.rules
         self._attributes = _attributes_of(self.rules)

@@ -48,7 +48,7 @@ class ServedRules:
         self.limiter = limiter
         self._gateway = gateway
         limiter.check_limit = self._check_limit  # before the limiter reads overrides that a command has set
-        limiter.reloads.check(limiter.rules)
+        limiter.reloads.prepare(limiter.rules)
         with limiter.reloads.lock, limiter.reloads.located():
             self.renew(limiter.rules, limiter.settings)()
             limiter.reloads.middlewares.add(self)
