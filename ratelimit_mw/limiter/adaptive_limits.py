@@ -58,7 +58,10 @@ class RunningRequest:
         if not self._has_responded:
             self._has_responded = True
             if status != _NO_TIME:
-                self._adaptive.note_response(self._states, self.began, status)
+                with self._adaptive.lock:
+                    took = self._adaptive.clock() - self.began
+                    for state in self._states:
+                        state.note_response(took, status)
 
     def leave(self, status: int | None = _NO_TIME) -> None:
         """End the request. A status that is not noted yet is noted now."""
@@ -103,9 +106,9 @@ class AdaptiveLimits:
     """The adaptive limits of a process, one for each key."""
 
     def __init__(self, clock: Clock | None, names: Callable[[], Container[str]]) -> None:
-        self._clock, self._names = clock or now_us, names
+        self.clock, self._names = clock or now_us, names
         self._lag = Lag() if clock is None else None
-        self._lock = create_lock(self, "_lock", threading.Lock, AdaptiveLimits.start_over)
+        self.lock = create_lock(self, "lock", threading.Lock, AdaptiveLimits.start_over)
         self.start_over()
 
     def start_over(self, _intact: bool = True) -> None:
@@ -121,11 +124,11 @@ class AdaptiveLimits:
 
         The other hits are returned for the store. Rates have their current amounts.
         """
-        now, allowed, running = self._clock(), True, None
+        now, allowed, running = self.clock(), True, None
         decisions: list[Decision] = []
         others: list[Hit] = []
         states: list[Aimd] = []
-        with self._lock:
+        with self.lock:
             for hit in hits:
                 limit, key, cost = hit
                 if (tuning := limit.tuning) is None:
@@ -157,19 +160,19 @@ class AdaptiveLimits:
             waited += queued if 0 < queued < _MAX_QUEUE else 0
         return waited
 
-    def join(self, plan: Plan, held: Verdict, verdict: Verdict) -> Verdict:
+    def join(self, plan: Plan, here: Verdict, verdict: Verdict) -> Verdict:
         """Add the decisions of an allowed request to the verdict of the store, so that those of a rule are together."""
-        if held.running is not None:
-            self._note(verdict, held.running)
+        if here.running is not None:
+            self._note(verdict, here.running)
         order = [rule.name for rule in plan.rules]
-        every = [*held.decisions, *verdict.decisions]
+        every = [*here.decisions, *verdict.decisions]
         verdict.decisions = sorted(every, key=lambda decision: order.index(decision.hit[0].rule))
         return verdict
 
     def _note(self, verdict: Verdict, running: RunningRequest) -> None:
         """Note a verdict of the store on a request, for the rates that follow the load. A delay is no sign of it."""
-        now = self._clock()
-        with self._lock:
+        now = self.clock()
+        with self.lock:
             for decision in verdict.decisions:
                 limit, key, _ = decision.hit
                 if limit.tuning is None or decision.why:
@@ -182,26 +185,19 @@ class AdaptiveLimits:
             verdict.running = running
             running.began += round(verdict.delay * SECOND)
 
-    def note_response(self, states: Iterable[Aimd], began: int, status: int | None) -> None:
-        """Give limits the time of a request and its status."""
-        with self._lock:
-            took = self._clock() - began
-            for state in states:
-                state.note_response(took, status)
-
     def look(self, hits: Iterable[Hit], is_here: bool) -> tuple[Verdict, list[Hit]]:
         """Return the verdict on limits of requests in flight, and the other hits as ``enter`` does. Consume nothing.
 
         Unless the client ``is_here``, limits are known only if its requests have reached this process.
         """
-        now, states = self._clock(), self.states()
+        now, states = self.clock(), self.states()
         decisions, others = list[Decision](), list[Hit]()
         for hit in hits:
             limit, key, cost = hit
             tuning = limit.tuning
             state: Any = tuning and (states.get((key, tuning)) or (start(tuning, now) if is_here else None))
             if state is not None:
-                with self._lock:
+                with self.lock:
                     hit = hit._replace(limit=_at(limit, state.amount(now), state.reason))
             if not limit.sheds:
                 others.append(hit)
@@ -213,7 +209,7 @@ class AdaptiveLimits:
 
     def states(self) -> dict[tuple[str, Tuning], Any]:
         """Return the limits by their keys."""
-        with self._lock:
+        with self.lock:
             return {**self._older, **self._states}
 
     def levels(self) -> dict[str, Level]:
@@ -228,7 +224,7 @@ class AdaptiveLimits:
 
     def history(self) -> tuple[int, list[dict[str, Level]]]:
         """Return the levels of the last hour in steps, and when they begin. The last step is that of now."""
-        last = self._clock() // HISTORY_STEP
+        last = self.clock() // HISTORY_STEP
         history = {**self._history, last: self.levels()}
         first = min(step for step in history if step > last - _STEPS)
         return first * HISTORY_STEP, [history.get(step, {}) for step in range(first, last + 1)]
@@ -238,7 +234,7 @@ class AdaptiveLimits:
         step = now // HISTORY_STEP
         self._sample_at = (step + 1) * HISTORY_STEP
         levels = self.levels()
-        with self._lock:  # several threads may begin a step
+        with self.lock:  # several threads may begin a step
             self._history[step] = levels
             if len(self._history) > _STEPS:
                 del self._history[min(self._history)]

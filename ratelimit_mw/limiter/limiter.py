@@ -84,7 +84,6 @@ class Limiter:
     ) -> None:
         self.reloads = reloads = Reloads(rules, settings)
         self.clocks = clocks = Clocks(clock)
-        self._time, self._now = clocks.time, clocks.now
         arguments = [name for name, value in (("store", store), ("observers", observers)) if value is not None]
         with reloads.located(*arguments), error_path("store"):
             self.store = open_store(self.settings.store if store is None else store, self.settings.store_timeout)
@@ -320,7 +319,7 @@ class Limiter:
         """Decide a request that may have to wait, for the limits of a client, a slot or the store."""
         if testmode.off:
             return Verdict()
-        clock = self._time
+        clock = self.clocks.time
         if plan.looks_up:
             built = await find_limits(call, lambda lookups: plan.hits(features, cost, request, lookups, clock), clock)
         else:
@@ -339,26 +338,26 @@ class Limiter:
         ):
             return build_verdict(known)
         hits = list(map(make_hit, hits))
-        held = None
+        here = None
         if plan.adapts:
-            held, hits = self.adaptive.enter(hits, features) if consume else self.adaptive.look(hits, is_here=True)
-            if not held.allowed:
-                return held
+            here, hits = self.adaptive.enter(hits, features) if consume else self.adaptive.look(hits, is_here=True)
+            if not here.allowed:
+                return here
         if plan.waits and consume:
             verdict = await self.slots.queues.decide(call, plan, hits, partial(self._ask, call, plan))
         else:
             verdict = await self._ask(call, plan, hits, consume)
-        return verdict if held is None else self.adaptive.join(plan, held, verdict)
+        return verdict if here is None else self.adaptive.join(plan, here, verdict)
 
     async def _ask(self, call: Call, plan: Plan, hits: Sequence[Hit], consume: bool) -> Verdict:
-        """Ask the store, after those hits that it decides beside them."""
+        """Ask the store about hits, and about those that it decides before them."""
         if consume and plan.has_slots and self.waits:
             hits = name_slots(hits)
         if plan.adds_hits:
             hits = with_added_hits(hits, consume)
         if not hits:
             return Verdict()
-        now = self._now() if self.clocks.own or testmode.active else None  # most limiters leave the time to the store
+        now = self.clocks.now()
         if call is blocking_call or not self.waits:
             decisions = self._request_store.apply(hits, now, consume)
         else:
