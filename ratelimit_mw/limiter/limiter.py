@@ -202,7 +202,7 @@ class Limiter:
         if self.remote is not None:
             self.remote.uses_leases |= any(rule.may_decide_here for rule in rules.rules)
             default = self.settings.on_store_error
-            self.remote.breaker.policies = Counter(rule.source.on_store_error or default for rule in rules.rules)
+            self.remote.breaker.actions = Counter(rule.source.on_store_error or default for rule in rules.rules)
 
     async def _match(self, call: Call, features: Features) -> Plan:
         """Return the plan of a request: the rules that apply to it.

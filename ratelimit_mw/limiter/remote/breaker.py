@@ -29,7 +29,7 @@ class Breaker:
 
     Attributes:
         failures: The number of failures in a row so far.
-        policies: How many rules have each ``on_store_error``, for the log.
+        actions: How many rules have each ``on_store_error``, for the log.
         epoch: Changes with each failure that counts and each recovery. Note it before a call and pass it to
             ``count_failure``: concurrent calls count as one failure, a call from before a recovery as none.
     """
@@ -40,7 +40,7 @@ class Breaker:
         self._opened_at = self._probe_at = self._interval = 0
         self.open = False
         self.failures = self.epoch = 0
-        self.policies: Mapping[str, int] = {}
+        self.actions: Mapping[str, int] = {}
         self._last_error: StoreError | None = None
         self._has_warned = False
 
@@ -51,9 +51,9 @@ class Breaker:
             self.failures = 0
         elif self.count_failure(epoch, now_us()):
             wait = (self._probe_at - self._opened_at) / SECOND
-            policies = ", ".join(f"{number} {policy}" for policy, number in self.policies.items())
+            actions = ", ".join(f"{number} {action}" for action, number in self.actions.items())
             message = "store %s unreachable (%s); applying on_store_error (rules: %s); next probe in %.1f s"
-            _log.warning(message, self.name, error, policies, wait)
+            _log.warning(message, self.name, error, actions, wait)
 
     def succeed(self) -> None:
         """Forget the failures in a row. Log once that some calls fail and others succeed, as at a full server."""

@@ -66,7 +66,7 @@ class Rejections:
         if not rejecting:
             if self._young or self._old:
                 # The cached decisions of these keys hold an outdated ``remaining``.
-                self.drop(decision.hit[1] for decision in decisions)
+                self.forget(decision.hit[1] for decision in decisions)
         # If one of the rejecting limits must be asked each time, it may have the longest wait.
         elif self._span and all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
             if len(self._young) >= _MAX_KEYS // 2:
@@ -76,8 +76,7 @@ class Rejections:
                 self._young[decision.hit[1]] = _Rejection(decision, at, until)
         return decisions
 
-    def drop(self, keys: Iterable[str]) -> None:
-        """Forget the rejections of keys that have changed."""
+    def forget(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
@@ -168,8 +167,8 @@ def refunded(limit: Limit, consumed: Charge, cost: int, at: int) -> int:
     if limit.algorithm.delays:  # a later request may have the place behind it
         return 0
     alone = limit.algorithm.charge(None, consumed.at_us, consumed.cost)
-    refunded = limit.algorithm.refund(alone, at, consumed, cost)
-    return limit.algorithm.decide(refunded, at, 0)[1].remaining - limit.algorithm.decide(alone, at, 0)[1].remaining
+    rest = limit.algorithm.refund(alone, at, consumed, cost)
+    return limit.algorithm.decide(rest, at, 0)[1].remaining - limit.algorithm.decide(alone, at, 0)[1].remaining
 
 
 def _time_to_reset(limit: Limit, cost: int, at: int) -> int:

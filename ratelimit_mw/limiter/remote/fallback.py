@@ -27,13 +27,13 @@ _log = logging.getLogger("ratelimit_mw")
 class Fallback:
     """The decisions of this process without its store. It makes no calls.
 
-    ``policy`` is the ``on_store_error`` of limits that have none of their own. At most ``max_keys`` keys are counted
+    ``on_store_error`` is that of limits that have none of their own. At most ``max_keys`` keys are counted
     here, and as many last decisions of the store are remembered.
     """
 
-    def __init__(self, name: str, policy: str, max_keys: int, clock: Clock, fleet: Fleet) -> None:
+    def __init__(self, name: str, on_store_error: str, max_keys: int, clock: Clock, fleet: Fleet) -> None:
         self._name = name
-        self._policy = policy
+        self._on_store_error = on_store_error
         self._fleet = fleet
         self.local = MemoryStore(max_keys, clock)
         self.last = LastDecisions(max_keys)
@@ -48,10 +48,10 @@ class Fallback:
         local: list[Hit] = []
         denials: list[Decision] = []
         for hit in hits:
-            policy = hit.limit.on_store_error or self._policy
-            if policy == "local":
+            action = hit.limit.on_store_error or self._on_store_error
+            if action == "local":
                 local.append(hit)
-            elif policy == "deny" and not hit.limit.shadow:
+            elif action == "deny" and not hit.limit.shadow:
                 denials.append(build_denial(hit, self.local.clock()))
         return denials or self._decide_here(local, now, consume)
 

@@ -189,7 +189,7 @@ class RemoteStore:
                 return self.fallback.local.correct(changes, now)
             return await self._correct_there(call, changes, now)
         finally:
-            self.rejections.drop(change.key for change in changes)
+            self.rejections.forget(change.key for change in changes)
 
     correct, acorrect = twins(_correct)
 
@@ -210,9 +210,8 @@ class RemoteStore:
         try:
             await self._change(call, "forget", keys)
         finally:
-            self.leases.forget(keys)
-            self.fallback.forget(keys)
-            self.rejections.drop(keys)
+            for part in (self.leases, self.fallback, self.rejections):
+                part.forget(keys)
 
     async def _change(self, call: Call, operation: str, *arguments: Any) -> Any:
         """Return the result of an operation of the store that decides nothing, while its breaker is closed."""
