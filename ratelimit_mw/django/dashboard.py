@@ -10,7 +10,7 @@ from django.urls import path
 from ..dashboard.core import Mount, dashboard_by, is_open, respond
 from ..rules.marks import ATTRIBUTE, OWN_PAGE
 from .limits import project_limits
-from .request import DjangoRequest, native_of, resolve
+from .request import DjangoRequest, native_of, wait_for
 
 NAME: Final = "ratelimit-dashboard"
 
@@ -20,7 +20,7 @@ def _patterns(mount: Mount) -> list[Any]:
 
     def show(framework_request: Any, below: str = "") -> HttpResponse:
         request = DjangoRequest(framework_request)
-        opens = is_open(resolve(mount.ask(request)), native_of(framework_request))
+        opens = is_open(wait_for(mount.ask(request)), native_of(framework_request))
         shown = mount.limiter or project_limits().http_limiter.limiter
         response = respond(mount, shown, request, below, opens)
         return HttpResponse(response.body, status=response.status, headers=response.headers)

@@ -28,7 +28,7 @@ from ..rules.ruleset import RuleSet
 from ..testmode import testmode
 from .drf_errors import APIRejection
 from .limits import rules_by_scope
-from .request import ATTRIBUTE, SCOPE, DjangoAdmission, keep_data, resolve, user_key
+from .request import ATTRIBUTE, SCOPE, DjangoAdmission, keep_data, user_key, wait_for
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "Throttle", "UserRateThrottle"]
 
@@ -136,7 +136,7 @@ class Throttle(BaseThrottle):  # type: ignore[misc] # REST framework has no type
             request: The request of REST framework.
         """
         admission: DjangoAdmission = getattr(request._request, ATTRIBUTE)
-        address: Any = resolve(admission.limits.reader.value("ip", admission.request))
+        address: Any = wait_for(admission.limits.reader.value("ip", admission.request))
         return UNKNOWN_IP if not address else "invalid" if address is INVALID else str(address)
 
 

@@ -26,7 +26,7 @@ from ..rules.plan import Plan
 from ..settings import SETTING
 from ..wsgi.exchange import ResponseBody
 from .limits import ProjectLimits, project_limits, rules_of_throttles
-from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, native_of, resolve, resolve_async
+from .request import ATTRIBUTE, DjangoAdmission, DjangoRequest, native_of, result_of, wait_for
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 BEFORE_USER: Final = (
@@ -81,7 +81,7 @@ class RateLimitMiddleware:
             admission.note_error(error)
             return None
         admission.verdict = rejection.verdict
-        return respond(admission, resolve(admission.custom_response()))
+        return respond(admission, wait_for(admission.custom_response()))
 
     async def _handle(self, framework_request: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
@@ -152,7 +152,7 @@ class RateLimitMiddleware:
 
     async def _respond(self, admission: DjangoAdmission) -> Any:
         custom = admission.custom_response()
-        return respond(admission, await resolve_async(custom) if self._is_async else resolve(custom))
+        return respond(admission, await result_of(custom) if self._is_async else wait_for(custom))
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)

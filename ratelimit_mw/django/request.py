@@ -36,7 +36,7 @@ _DATA: Final = "_ratelimit_mw_data"
 """The attribute of Django's request that holds the data that REST framework has parsed."""
 
 
-def resolve(value: Any) -> Any:
+def wait_for(value: Any) -> Any:
     """Return the value of a function, which may be async."""
     if not inspect.isawaitable(value):
         return value
@@ -44,10 +44,10 @@ def resolve(value: Any) -> Any:
         getattr(value, "close", int)()
         problem = "an async view waits for a feature, such as the user"
         raise ConfigError(f"{problem}. Write await acheck(...) for check, and await ausage(...) for usage")
-    return async_to_sync(resolve_async)(value)
+    return async_to_sync(result_of)(value)
 
 
-async def resolve_async(value: Any) -> Any:
+async def result_of(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
@@ -108,7 +108,7 @@ class DjangoRequest(WSGIRequest):
     def header_pairs(self) -> list[tuple[str, str]]:
         return super().header_pairs() if self._scope is None else ASGIRequest(self._scope).header_pairs()
 
-    resolve = staticmethod(resolve)
+    wait_for = staticmethod(wait_for)
 
     def body(self, limit: int) -> object:
         """Read through Django, which keeps the body for the view."""

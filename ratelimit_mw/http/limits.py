@@ -80,7 +80,7 @@ class HttpLimits:
             return features
         for name, value in features.items():
             if type(value) is not str and inspect.isawaitable(value):
-                features[name] = request.resolve(value) if call is blocking_call else await value
+                features[name] = request.wait_for(value) if call is blocking_call else await value
         return features
 
     read, aread = twins(_read)

@@ -101,7 +101,7 @@ class Request(ABC):
     def header_pairs(self) -> list[tuple[str, str]]:
         """Return the names, in lower case, and the values of all headers in the order they arrived."""
 
-    def resolve(self, value: Any) -> Any:
+    def wait_for(self, value: Any) -> Any:
         """Return the value of a function for a caller that cannot await it. Most frameworks have no such caller."""
         return value
 
