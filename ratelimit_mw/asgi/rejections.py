@@ -52,7 +52,7 @@ def _http_error() -> type[RateLimitExceeded]:
 
 
 def handler_of(app: Any, status: int) -> Callable[[Any, Any], Any] | None:
-    """Return the own handler of an application for rejections: for their error, their status, or ``HTTPException``."""
+    """Return an application's own handler for rejections: for their error, their status, or ``HTTPException``."""
     registered: Mapping[Any, Any] = getattr(app, "exception_handlers", {})
     kinds = (*_ERRORS, status, *(each for each in _http_error().__mro__ if each is not Exception))
     return next((registered[kind] for kind in kinds if kind in registered and not _is_default(registered[kind])), None)

@@ -41,7 +41,7 @@ class Admission:
     marks: Sequence[Mark] = ()
     """The limits of decorators that are decided: those of the view."""
     first: Admission | None
-    """The admission of the outermost middleware of this limiter; None if it is this one. It has all that follows."""
+    """The admission of the outermost middleware of this limiter; None if it is this one."""
     outer: Admission | None
     """The admission of the next middleware outside, of this limiter or another one."""
     combined: CombinedVerdict | None

@@ -254,7 +254,7 @@ def marked_view(view: Any, registered: Collection[int]) -> Any:
 
 
 class ViewNames:
-    """Names views for keys: by the first of its routes, "items", and "items#2" for another view of that name."""
+    """Names each view for keys: by the first of its routes, "items", and "items#2" for another view of that name."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[object, str]] = {}

@@ -1,4 +1,4 @@
-"""The token that opens what has no other check. It is printed at the start: a proxy may look like a local program."""
+"""The token of pages without another check. It is printed at the start: a local client may be a proxy for others."""
 
 import hmac
 from base64 import b64decode

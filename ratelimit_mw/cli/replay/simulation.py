@@ -73,7 +73,7 @@ class Simulation:
         for name in self._needs:
             features[name] = _read(entry, name) if name not in self._attributes else self._table(entry, name)
         self._now = round(entry.time * SECOND)
-        if self._source.routes is None:  # a file knows no routes, and a log may have millions of paths
+        if self._source.overview.is_file:  # a file knows no routes, and a log may have millions of paths
             plan = self._source.rules.plan(entry.method, target.path, target.host)
         else:
             plan, convert, given = self._route(entry.method, target.path, target.host)
