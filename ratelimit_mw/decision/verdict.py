@@ -89,7 +89,7 @@ class Verdict(msgspec.Struct, eq=False):
         """Note the status of the response, for adaptive limits. Internal.
 
         Args:
-            status: The HTTP status of the response. None is a request that the service has dropped.
+            status: The HTTP status of the response. None is a request that was cancelled.
         """
         for part in self.parts:
             if part.running is not None:

@@ -222,7 +222,7 @@ class Admission:
     def note_error(self, error: BaseException) -> None:
         """Note an error of the application: the service has dropped a request that timed out."""
         if isinstance(error, TimeoutError):
-            self.verdict.note_response(None)
+            self.verdict.note_response(504)
 
     def start_text_response(self, status: int) -> list[TextHeader]:
         """Do what ``start_response`` does, with the headers as text in the title case of the standards."""

@@ -45,9 +45,9 @@ class Aimd:
 
     __slots__ = ("_began", "_doubles", "_dropped", "_drops", "_ended", "_is_used", "_kept_out", "_kept_until", "_slow",
                  "_step", "_tuning", "limit", "reason", "requests")  # fmt: skip
-    drops: ClassVar = frozenset({503, 504, None})
-    """The statuses of requests that the service has dropped. None is a request that it has cancelled."""
-    errors: ClassVar = frozenset({None, *range(500, 600)})
+    drops: ClassVar = frozenset({503, 504})
+    """The statuses of requests that the service has dropped."""
+    errors: ClassVar = frozenset(range(500, 600))
     """The statuses that lower a rate."""
 
     def __init__(self, tuning: Tuning, now: int) -> None:
@@ -102,7 +102,9 @@ class Aimd:
         self._is_used |= is_used
 
     def note_response(self, took: int, status: int | None = 200) -> None:
-        """Note the response to a request; None is a request that timed out, or that the service has cancelled."""
+        """Note the response to a request. None is one that was cancelled, as when its client has left."""
+        if status is None and took <= self._tuning.target:
+            return  # clients that leave early would lower the limit of all others
         is_dropped = status in self._drops
         self._ended += 1
         self._slow += is_dropped or took > self._tuning.target

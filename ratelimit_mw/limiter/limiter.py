@@ -453,8 +453,8 @@ class Slot:
         await self._limiter.aconclude(self._end(kind), None)
 
     def _end(self, kind: type[BaseException] | None) -> Verdict:
-        """Return the verdict that is held. A block that was cancelled, or timed out, was dropped by the service."""
+        """Return the verdict that is held. A block that timed out was dropped by the service."""
         verdict = self._held.pop()
-        if kind is None or (issubclass(kind, Exception) and not issubclass(kind, TimeoutError)):
-            verdict.note_response(200)
+        if kind is None or issubclass(kind, Exception):
+            verdict.note_response(504 if kind and issubclass(kind, TimeoutError) else 200)
         return verdict

@@ -105,6 +105,17 @@ def test_dropped_requests_never_raise_it() -> None:
     assert max(limits) < 20
 
 
+def test_clients_that_leave_early_lower_no_limit() -> None:
+    """Their requests are cancelled by some servers. Those that have left after the target have found it slow."""
+    limit, now = aimd(), 0
+    for took, expected in ((SECOND // 100, 20), (2 * SECOND, 16)):
+        for _ in range(1_000):
+            limit.note_response(took, None)
+        now += SECOND
+        assert limit.amount(now) == expected
+    assert limit.reason == "slow"
+
+
 def test_a_service_that_always_times_out_has_the_floor_within_60_s() -> None:
     """Few responses arrive then, and a window does not wait for a hundred of them."""
     limit, now = aimd(), 0
@@ -114,7 +125,7 @@ def test_a_service_that_always_times_out_has_the_floor_within_60_s() -> None:
         now += SECOND // 100
         while running and running[0][0] <= now - 2 * SECOND:
             running.pop(0)
-            limit.note_response(2 * SECOND, None)
+            limit.note_response(2 * SECOND, 504)
         while allows(limit, now):
             request = Running()
             limit.requests.add(request)

@@ -171,7 +171,8 @@ def test_the_amount_follows_the_demand_without_the_store(shared: SharedStore) ->
         (200, 0.0, 0.0, 40),
         (200, 0.3, 0.0, 16),
         (500, 0.0, 0.0, 16),
-        (None, 0.0, 0.0, 16),
+        (None, 0.0, 0.0, 20),
+        (None, 0.3, 0.0, 16),
         (404, 0.0, 0.0, 40),
         (200, 0.0, 5.0, 16),
         (200, 0.3, -60.0, 16),  # the clock of the proxy is wrong
@@ -182,7 +183,10 @@ def test_the_amount_follows_the_demand_without_the_store(shared: SharedStore) ->
 def test_the_amount_follows_the_health_of_the_service(
     store: Any, status: int | None, took: float, queued: float, amount: int
 ) -> None:
-    """Slow responses and errors lower it. The time in the queue of a proxy counts. A refund has no time."""
+    """Slow responses and errors lower it. The time in the queue of a proxy counts. A refund has no time.
+
+    A request that was cancelled, as when its client has left, counts only if it was slow.
+    """
     limits = limiter(store(), "health", limits="adaptive 5..1000/second")
     clock: Any = limits.clocks.own
     limits.refund(limits.hit(WHO))
