@@ -344,6 +344,7 @@ def _compare(expected: str, output: str | None) -> str:
 def play_page(path: Path) -> None:
     """Play one page in empty folders, with a line on each block."""
     clock.machine.monotonic_ns = lambda: MOMENT - clock.WALL_AT_ZERO
+    clock.machine.time_ns = lambda: MOMENT
     time.time = lambda: MOMENT / 1e9
     for reading in readings(path.read_text()):
         with tempfile.TemporaryDirectory() as folder:

@@ -43,7 +43,7 @@ class _Machine:
 machine: Final = _Machine()
 """The clocks of the machine, with the names of ``time``."""
 
-# The wall clock is read once; from then on the monotonic clock counts. A wall clock that is stepped changes no limit.
+# The wall clock is read once; from then on the monotonic clock counts. A wall clock that is stepped changes no count.
 WALL_AT_ZERO: Final = machine.time_ns() - machine.monotonic_ns()
 """The nanoseconds from 1970 to the zero of the monotonic clock."""
 

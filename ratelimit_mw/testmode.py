@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .clock import Clock, now_us
+from .clock import Clock, wall_us
 
 
 class _TestMode:
@@ -28,10 +28,10 @@ class _TestMode:
 testmode = _TestMode()
 
 
-def process_clock() -> int:
-    """Return the time of this process in whole microseconds: the test's, or the real time."""
+def wall_clock() -> int:
+    """Return the time in whole microseconds: the test's, or that of the wall clock, which may be corrected."""
     clock = testmode.clock
-    return now_us() if clock is None else clock()
+    return wall_us() if clock is None else clock()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ..operations.inspect import check_used
 from ..operations.overview import Overview, describe_amendments, function_name, row_of
 from ..rules.compiled import CompiledRule, words_of_entries
 from ..rules.lookup import Lookups
-from ..testmode import process_clock
+from ..testmode import wall_clock
 from .access_log import RequestTarget, parse_target
 from .output import command, json_flag
 from .source import Source, SourceCommand, request_of
@@ -114,7 +114,7 @@ def _explain(rule: CompiledRule, features: Features, overview: Overview, reason:
         reason = f"key: {missing} is missing"
     if reason:
         return {"rule": rule.name, "applies": False, "reason": reason}
-    lookups = Lookups(process_clock)
+    lookups = Lookups(wall_clock)
     if rule.lookup is not None:  # the command does not call functions
         lookups.known[rule.lookup] = None
     known = rule.limits_of(features, key or "", lookups)

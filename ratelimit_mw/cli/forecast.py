@@ -15,12 +15,13 @@ from typing import Final, NamedTuple, get_args
 
 import click
 
-from ..clock import SECOND, now_us
+from ..clock import SECOND
 from ..errors import MissingExtraError
 from ..limiter.observers.events import Outcome
 from ..limiter.observers.traffic import event_of
 from ..operations import Answer, Line, Table
 from ..stores.url import redacted_url
+from ..testmode import wall_clock
 from .operate import open_log
 from .output import Failure, command, json_flag, toml
 
@@ -102,7 +103,7 @@ def count_hours(url: str, events: Sequence[str]) -> tuple[int, list[int]]:
 
     The first and the last hour with a request are left out: they may be cut.
     """
-    end = now_us() // SECOND // HOUR * HOUR
+    end = wall_clock() // SECOND // HOUR * HOUR
     with closing(open_log(url)) as log:
         kept = [each.kept // HOUR for each in log.retention.resolutions if HOUR % each.step == 0]
         hours = min(max(kept, default=0), _MAX_HOURS)

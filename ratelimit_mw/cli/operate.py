@@ -15,7 +15,7 @@ from ..operations import OPERATIONS, AdminOperation, Answer, read_features, run
 from ..operations.arguments import Argument, decode
 from ..stores import Store
 from ..stores.url import redacted_url
-from ..testmode import process_clock
+from ..testmode import wall_clock
 from ..traffic import TrafficLog
 from ..traffic.store import parse_log_url
 from .output import Failure, examples_of, json_flag, progress
@@ -135,7 +135,7 @@ def open_log(url: str, create: bool = False) -> TrafficLog:
     """Open the log of a URL, with its own retention. Raises ``Failure`` for one in memory."""
     if parse_log_url(url).family == "memory":
         raise Failure(_IN_MEMORY.format("the log", "a log that processes share, such as sqlite:///traffic.db"))
-    return TrafficLog.open(url, process_clock, create)
+    return TrafficLog.open(url, wall_clock, create)
 
 
 def _check_files(store: Store) -> None:

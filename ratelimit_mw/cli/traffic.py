@@ -10,7 +10,7 @@ from ..errors import ConfigError, suggestion
 from ..operations import Answer, Cell, Table
 from ..operations.answer import minute_text, period_text, seconds_of
 from ..quota import parse_duration
-from ..testmode import process_clock
+from ..testmode import wall_clock
 from ..traffic import TrafficLog
 from ..traffic.store import parse_log_url
 from .access_log import LogEntry
@@ -46,7 +46,7 @@ def traffic() -> None:
 def _read_time(text: str) -> float:
     """Return the seconds since 1970 of a time: a duration before now, a date or a time."""
     try:
-        return (process_clock() - parse_duration(text)) / SECOND
+        return (wall_clock() - parse_duration(text)) / SECOND
     except ConfigError:
         pass
     try:

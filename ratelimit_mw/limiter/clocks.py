@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..clock import Clock, checked_clock
-from ..testmode import process_clock, testmode
+from ..testmode import testmode, wall_clock
 
 
 class Clocks:
@@ -11,8 +11,8 @@ class Clocks:
 
     def __init__(self, own: Clock | None) -> None:
         self.own = None if own is None else checked_clock(own)
-        self.time: Clock = self.own or process_clock
-        """Returns the time now, in microseconds since 1970."""
+        self.time: Clock = self.own or wall_clock
+        """Returns the time now, in microseconds since 1970. Schedules and the ends of overrides follow its steps."""
 
     def now(self) -> int | None:
         """Return the time to pass to the store; None for the store's own time."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from ..clock import SECOND, Clock, now_us
+from ..clock import SECOND, Clock, wall_us
 from ..decision import BannedVerdict, Verdict
 from ..errors import ConfigError, error_path, path_of
 from ..keys.features import INVALID, Features
@@ -106,7 +106,7 @@ class AccessLists:
         verdict = self.decide(features)
         return None if verdict is None else verdict.allowed
 
-    def decide(self, features: Features, clock: Clock = now_us) -> Verdict | None:
+    def decide(self, features: Features, clock: Clock = wall_us) -> Verdict | None:
         """Return the verdict of the lists, and of a ban from all rules; None for a request that rules decide.
 
         An invalid feature is on the deny list, so that a client cannot evade the list. The deny list matches all

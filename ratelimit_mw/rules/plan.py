@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from ..clock import Clock, now_us
+from ..clock import Clock, wall_us
 from ..decision import Verdict, reject_missing, reject_unavailable
 from ..keys.features import Features
 from .access_lists import AccessLists
@@ -70,7 +70,7 @@ class Plan:
         cost: int | None = None,
         request: Any = None,
         lookups: Lookups | None = None,
-        clock: Clock = now_us,
+        clock: Clock = wall_us,
     ) -> list[Any] | LimitsCall | Verdict:
         """Return limit, key and cost for each limit that applies, or the verdict of a list, or of a missing key.
 

@@ -245,8 +245,9 @@ def test_a_constant_series_is_its_own_forecast() -> None:
 
 def set_time(patch: pytest.MonkeyPatch, days: int) -> None:
     """Set the clock to half an hour after a midnight."""
-    now = MONDAY + timedelta(days=days, minutes=30)
-    patch.setattr(clock, "WALL_AT_ZERO", int(now.timestamp()) * 10**9 - time.monotonic_ns())
+    now = int((MONDAY + timedelta(days=days, minutes=30)).timestamp()) * 10**9
+    patch.setattr(clock, "WALL_AT_ZERO", now - time.monotonic_ns())
+    patch.setattr(clock.machine, "time_ns", lambda: now)
 
 
 @pytest.fixture

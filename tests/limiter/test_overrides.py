@@ -9,6 +9,7 @@ from override_stores import ACME, API, OTHER, Recording, limiter_of, limits
 from tables import each, expect_error
 
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.clock import SECOND, machine
 from ratelimit_mw.rules.decorators import limit
 from ratelimit_mw.rules.marks import marks_of
 from ratelimit_mw.rules.overrides import ClientOverride, load_overrides
@@ -47,6 +48,20 @@ def test_an_override_ends_to_the_microsecond(clock: ManualClock) -> None:
     assert limiter.clients.overrides() == []
     limiter.clients.override("api", OTHER, "5/minute")
     assert [each.client for each in load_overrides(limiter.store.read_record("overrides"))] == ["user=other"]
+
+
+def test_an_end_is_by_a_wall_clock_that_was_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock may be wrong when a worker starts, and a machine may be suspended. A ban from all rules ends alike."""
+    now, hour = machine.time_ns(), 3_600 * SECOND * 1_000
+    monkeypatch.setattr(machine, "time_ns", lambda: now + 2 * hour)
+    limiter = Limiter([API])
+    monkeypatch.setattr(machine, "time_ns", lambda: now)
+    limiter.clients.override("api", ACME, "7/minute", duration="1h")
+    limiter.clients.ban(None, OTHER, "1h")
+    assert limits(limiter) == ["7/minute"]
+    assert limiter.hit(OTHER).banned
+    monkeypatch.setattr(machine, "time_ns", lambda: now + hour)
+    assert limits(limiter) == limits(limiter, OTHER) == ["100/minute"]
 
 
 @each("consistency", ["exact", "leased"])

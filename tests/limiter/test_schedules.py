@@ -5,11 +5,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from command_line import run
 from shared_store import SharedStore
 from tables import each, expect_error
 
 from ratelimit_mw import Limiter, Rule, load_settings
+from ratelimit_mw.clock import machine
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock, limits_timed_by
 
@@ -209,6 +211,14 @@ def test_two_schedules_change_at_their_own_times() -> None:
     outside = ["200/hour", "9/hour", "4/hour"]
     evening = ["200/hour", "3/hour", "4/hour"]
     assert found == [["50/hour", "9/hour", "4/hour"]] * 2 + [["50/hour", "3/hour", "4/hour"], evening, evening, outside]
+
+
+def test_a_schedule_follows_a_wall_clock_that_is_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock may be wrong when a worker starts, and a machine may be suspended."""
+    limiter = Limiter([rule_of()])
+    for seconds, expected in ((END - 1, "50/hour"), (END, "200/hour"), (END - 1, "50/hour")):
+        monkeypatch.setattr(machine, "time_ns", lambda seconds=seconds: int(seconds) * 10**9)
+        assert limits(limiter) == [expected]
 
 
 def test_a_reload_changes_the_schedule(tmp_path: Path) -> None:

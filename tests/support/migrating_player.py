@@ -61,6 +61,7 @@ def main() -> None:
 
     MonotonicClock.now = lambda _: int(now * 1000)
     clock.machine.monotonic_ns = lambda: int(now * 1e9) - clock.WALL_AT_ZERO
+    clock.machine.time_ns = lambda: int(now * 1e9)
     asked = json.load(sys.stdin)
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         responses = pool.starmap(play, [(path, *scene) for path, scene in asked.items()], chunksize=1)

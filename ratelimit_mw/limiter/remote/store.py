@@ -51,12 +51,13 @@ class RemoteStore:
         name = redacted_url(store)
         # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
         self.rejections = Rejections(settings.rejection_cache if clocks.own is None else 0)
-        self.leases = Leases(clocks.own or _process_us)
+        clock = clocks.own or _process_us
+        self.leases = Leases(clock)
         self.uses_leases = False
         """Whether a rule may have leases."""
         self.breaker = Breaker(name)
         self.fleet = Fleet(store, settings.fleet_size)
-        self.fallback = Fallback(name, settings.on_store_error, settings.fallback_keys, clocks.time, self.fleet)
+        self.fallback = Fallback(name, settings.on_store_error, settings.fallback_keys, clock, self.fleet)
         self._last = self.fallback.last
         self.is_open = False
         """Whether this process has opened the store. The next decision opens it."""
@@ -270,7 +271,7 @@ RequestStore = MemoryStore | RemoteStore
 
 
 def _process_us() -> int:
-    """Return what ``process_clock`` returns, without a call of its own: most requests ask."""
+    """Return what ``now_us`` returns, or the test's time, without a call of its own: most requests ask."""
     clock = testmode.clock
     return (machine.monotonic_ns() + process.WALL_AT_ZERO) // 1000 if clock is None else clock()
 
