@@ -8,7 +8,7 @@ from contextlib import aclosing, nullcontext
 from typing import Any, Final
 
 import django.conf
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import get_resolver
@@ -33,6 +33,9 @@ BEFORE_USER: Final = (
     "A rule counts by user, but RateLimitMiddleware runs before the user is known."
     f" Move it after AuthenticationMiddleware, or set features.user in {SETTING} to a function."
 )
+
+_end_of_thread: Final = sync_to_async(lambda: None)
+"""Returns when the thread of a request is free. Its view continues there when the client has left, and holds a slot."""
 
 
 class RateLimitMiddleware:
@@ -94,7 +97,11 @@ class RateLimitMiddleware:
                 else:
                     response = await self._respond(admission)
             except BaseException as error:  # where the server stops, the outcome is not known
-                await self._end(admission, 500 if isinstance(error, Exception) else None)
+                try:
+                    if admission.has_slots and isinstance(error, asyncio.CancelledError):
+                        await _end_of_thread()
+                finally:
+                    await self._end(admission, 500 if isinstance(error, Exception) else None)
                 raise
             admission.add_headers(response)
             if not admission.verdict.allowed:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import io
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -246,6 +247,31 @@ def test_a_disconnect_is_settled(when: str) -> None:
     limiter = one_rule(["10/minute", "1 concurrent"])
     asyncio.run(scenario())
     assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - (4 if when == "stream" else 1) - 2
+
+
+def test_a_view_in_a_thread_holds_its_slot_when_its_client_has_left() -> None:
+    """Django cancels the request, but the view continues. A client that leaves and returns would run any number."""
+    may_end = threading.Event()
+
+    async def scenario() -> None:
+        gone, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def view(request: Any) -> HttpResponse:
+            loop.call_soon_threadsafe(gone.set)
+            assert may_end.wait(9)
+            return hello(request)
+
+        with project(limiter, path("", view)):
+            serving = asyncio.ensure_future(disconnect(gone))
+            await gone.wait()
+            await asyncio.wait([serving], timeout=0.1)
+            assert not limiter.peek({"ip": CLIENT})
+            may_end.set()
+            await serving
+        assert limiter.peek({"ip": CLIENT})
+
+    limiter = one_rule("1 concurrent")
+    asyncio.run(scenario())
 
 
 @pytest.mark.usefixtures("closed_bodies")
