@@ -250,11 +250,6 @@ def _marks_of(kind: type[Throttle], scope: str, rules: RuleSet, view: type | Non
     return marks
 
 
-def scopes_of(routes: Iterable[Route]) -> frozenset[str]:
-    """Return the scopes of the throttles on all views."""
-    return frozenset(scope for route in routes for _, scope in throttles_of(route.target))
-
-
 def throttles_of(callback: Any) -> Iterator[tuple[type[Throttle], str]]:
     """Yield the throttles of this package on a view, with their scopes."""
     initkwargs, cls = getattr(callback, "initkwargs", {}), class_behind(callback)

@@ -114,7 +114,8 @@ class ProjectLimits:
             if drf:
                 drf.check_scopes(routes.all, limits.rules)
             if is_root:
-                _check_used(limits.rules, drf.scopes_of(routes.all) if drf else frozenset())
+                throttles = (each for route in routes.all for each in drf.throttles_of(route.target)) if drf else ()
+                _check_used(limits.rules, {scope for _, scope in throttles})
 
         self.http_limiter.adopt(routes.all, rates, check, id(resolver), is_root)
         self.by_resolver[resolver] = routes
