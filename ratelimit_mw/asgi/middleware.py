@@ -21,7 +21,7 @@ from ..rules.marks import get_admission, set_admission
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import ReadAhead
-from .request import BODY, ERROR, ASGIAdmission, ASGIRequest, asgi_user
+from .request import BODY, ASGIAdmission, ASGIRequest, asgi_user
 from .router import is_of_framework, layers_of
 from .routes import Applications, BrokenApplications
 from .types import ASGIApp, Message, Receive, Scope, Send
@@ -140,7 +140,7 @@ class RateLimitMiddleware:
                 set_admission(before)
                 admission.leave_scope()
         if due := admission.take_due():
-            await admission.settle(due, admission.status or ERROR)
+            await admission.settle(due, admission.status or 500)
         elif limits.is_observed:
             admission.observe()
 

@@ -259,7 +259,7 @@ class Admission:
     def end(self, status: int | None) -> None:
         """Settle each verdict once, and send the event. The status is None for an unknown outcome.
 
-        Later costs are settled at once.
+        An application that fails before its response has 500, which servers then send. Later costs are settled at once.
         """
         if due := self.take_due():
             self.limits.limiter.conclude(combine_verdicts(due), status)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _WITHOUT_PREFIX: Final = ("CONTENT_TYPE", "CONTENT_LENGTH")
 _NO_STORE: Final = ("Cache-Control", "no-store")
-_ERROR: Final = 500
-"""The status that servers send when an application raises before its first bytes."""
 _COMPLETE: Final = ("__len__", "read", "filelike")  # lists, files, and the file wrappers of several servers
 
 
@@ -195,7 +193,7 @@ class Exchange:
         try:
             return admission.respond(self.start)
         finally:
-            admission.close(admission.status or _ERROR)
+            admission.close(admission.status or 500)
 
     def _fail(self, admission: WSGIAdmission, error: BaseException) -> Iterable[bytes]:
         """Respond to a rejection that the application has raised before its response. Raise other errors again."""
@@ -204,7 +202,7 @@ class Exchange:
             admission.verdict = rejection.verdict
             return self.reject(admission)
         # Where the server stops, the outcome is not known.
-        admission.close(_ERROR if isinstance(error, Exception) else None)
+        admission.close(500 if isinstance(error, Exception) else None)
         raise error
 
 
@@ -216,7 +214,7 @@ class ResponseBody:
     """
 
     def __init__(
-        self, body: Iterable[Any], admission: Any, start: Callable[..., Any] | None = None, error_status: int = _ERROR
+        self, body: Iterable[Any], admission: Any, start: Callable[..., Any] | None = None, error_status: int = 500
     ) -> None:
         self._body = body
         self._start = start
@@ -273,7 +271,7 @@ class ResponseBody:
             set_admission(before)
 
     def _end(self) -> None:
-        self._admission.close(self._admission.status or _ERROR)
+        self._admission.close(self._admission.status or 500)
 
 
 def _is_complete(body: Any, environ: Mapping[str, Any]) -> bool:
