@@ -357,7 +357,7 @@ class Limiter:
             hits = with_added_hits(hits, consume)
         if not hits:
             return Verdict()
-        now = self.clocks.now()
+        now = self.clocks.now() if self.clocks.own or testmode.active else None  # most leave the time to the store
         if call is blocking_call or not self.waits:
             decisions = self._request_store.apply(hits, now, consume)
         else:
