@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..keys.features import INVALID
 from .types import Message, Receive
@@ -15,6 +15,19 @@ _DISCONNECTS: Final = ("http.disconnect", "websocket.disconnect")
 _LATE: Final[Message] = {"type": ""}
 
 _Result = TypeVar("_Result")
+
+
+def without_upload(running: Any, receive: Receive) -> Receive:
+    """Return a ``receive`` that leaves the time of an upload, which its client chooses, out of that of a request."""
+
+    async def receive_untimed() -> Message:
+        since = running.now()
+        message = await receive()
+        if message["type"] == "http.request":
+            running.began += running.now() - since
+        return message
+
+    return receive_untimed
 
 
 class ReadAhead:

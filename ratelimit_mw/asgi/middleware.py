@@ -20,7 +20,7 @@ from ..limiter.limiter import Limiter
 from ..rules.marks import get_admission, set_admission
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
-from .body import ReadAhead
+from .body import ReadAhead, without_upload
 from .request import BODY, ASGIAdmission, ASGIRequest, asgi_user
 from .router import is_of_framework, layers_of
 from .routes import Applications, BrokenApplications
@@ -127,6 +127,8 @@ class RateLimitMiddleware:
             if verdict.allowed:
                 if plan.may_delay and verdict.delay:
                     await asyncio.sleep(verdict.delay)
+                if is_http and verdict.running is not None:
+                    receive = without_upload(verdict.running, receive)
                 await self.app(admission.native, receive, admission.send)
             else:
                 await admission.reject(receive)

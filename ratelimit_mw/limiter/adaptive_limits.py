@@ -53,6 +53,10 @@ class RunningRequest:
         self._states.append(state)
         state.requests.add(self)
 
+    def now(self) -> int:
+        """Return the time by the clock of the limits. Add a time of the client, such as of an upload, to ``began``."""
+        return self._adaptive.clock()
+
     def note_response(self, status: int | None) -> None:
         """Note the status of the response, once."""
         if not self._has_responded:

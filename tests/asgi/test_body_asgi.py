@@ -23,7 +23,7 @@ from body_clients import (
 from calls import BODY, OK, START, http_scope, limited, limiter, on_loop, send_bare, sending
 from tables import each, expect_error
 
-from ratelimit_mw import ConfigError, Limiter
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.asgi.body import ReadAhead
 from ratelimit_mw.asgi.middleware import RateLimitMiddleware
 from ratelimit_mw.asgi.request import BODY as READ
@@ -44,6 +44,26 @@ def test_invalid_bodies_share_one_count() -> None:
         (post(), [*chunks(ANN, more=True), DISCONNECT]),
     ):
         assert statuses(with_middleware(Reader()), request, invalid, (post(), chunks(ANN))) == [200, 429, 200]
+
+
+def test_an_upload_is_no_time_of_a_request_at_an_adaptive_limit(responses: list[tuple[int, int | None]]) -> None:
+    """It takes as long as its client wants. The place is held meanwhile, and the time of the application counts."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(2):
+            await receive()
+            clock.advance(0.1)
+        assert [len(each.requests) for each in rated.adaptive.states().values()] == [1]
+        await OK(scope, receive, send)
+
+    async def upload() -> Message:
+        clock.advance(10)
+        return {"type": "http.request", "body": b"a", "more_body": True}
+
+    clock = ManualClock(1_000_000.0)
+    rated = Limiter([Rule(name="api", limits="adaptive 5..200 concurrent", target="250ms", key=[])], clock=clock)
+    asyncio.run(RateLimitMiddleware(app, limiter=rated)(http_scope(method="POST"), upload, Client().send))
+    assert responses == [(200_000, 200)]
 
 
 # -- reads of the body -------------------------------------------------------------------------------------
