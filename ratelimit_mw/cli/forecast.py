@@ -26,11 +26,11 @@ from .operate import open_log
 from .output import Failure, command, json_flag, toml
 
 HOUR: Final = 3600
-_DAY: Final = 24
-_WEEK: Final = 7 * _DAY
+_HOURS_PER_DAY: Final = 24
+_HOURS_PER_WEEK: Final = 7 * _HOURS_PER_DAY
 _PERIODS: Final = 3
 """A series has at least three periods: two to forecast from, and one to compare with."""
-_MAX_HOURS: Final = 26 * _WEEK
+_MAX_HOURS: Final = 26 * _HOURS_PER_WEEK
 """The hours of a series at most: half a year."""
 _PER_MINUTE_FROM: Final = 600
 
@@ -61,7 +61,7 @@ def forecast(url: str, event: str | None, rule: str | None) -> Answer:
 
 
 def _answer(start: int, counts: Sequence[int], result: "Forecast") -> Answer:
-    end, period = start + HOUR * len(counts), "week" if result.period > _DAY else "day"
+    end, period = start + HOUR * len(counts), "week" if result.period > _HOURS_PER_DAY else "day"
     peak = max(range(result.period), key=lambda hour: result.counts[hour])
     highest, margin = round(result.counts[peak]), round(result.margin)
     limits = [limit_above(result.counts, result.margin)]
@@ -116,7 +116,7 @@ def count_hours(url: str, events: Sequence[str]) -> tuple[int, list[int]]:
     counts = [sum(steps[i : i + size]) for i in range(0, len(steps), size)]
     found = [i for i, number in enumerate(counts) if number]
     if not found:
-        message = f"no record of {', '.join(events)} by the hour in the last {hours // _DAY} days"
+        message = f"no record of {', '.join(events)} by the hour in the last {hours // _HOURS_PER_DAY} days"
         raise Failure(f"{redacted_url(url)}: {message}")
     first, last = found[0] + 1, found[-1]
     return curves[0].start + first * HOUR, counts[first:last]
@@ -138,7 +138,7 @@ class Forecast(NamedTuple):
 
 def forecast_counts(counts: Sequence[float]) -> Forecast:
     """Forecast the next week of hourly counts, or the next day of counts of less than three weeks."""
-    period = next((each for each in (_WEEK, _DAY) if len(counts) >= _PERIODS * each), None)
+    period = next((each for each in (_HOURS_PER_WEEK, _HOURS_PER_DAY) if len(counts) >= _PERIODS * each), None)
     if period is None:
         raise Failure(f"a forecast needs three whole days, or three weeks for a week; got {len(counts)} hours")
     if not sum(counts[-period:]):

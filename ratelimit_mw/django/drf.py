@@ -182,7 +182,7 @@ def _decide(group: Iterable[Throttle], request: Any, view: Any) -> dict[type, Ve
             problem = "it would have no effect on one throttle. Set it on the class"
             raise ConfigError(problem, "rate", name_of(kind) or "")
         scopes.add(scope)
-        marks += _marks_of(kind, scope, admission.limits.rules, type(view))
+        marks += _checked_rates(kind, scope, admission.limits.rules, type(view))
         own = _own_key(kind, scope)
         if own and given.setdefault(own, str(key)) != str(key):
             problem = "two throttles of the view have one scope and get_cache_key, but other keys"
@@ -232,10 +232,10 @@ def check_scopes(routes: Iterable[Route], rules: RuleSet) -> None:
             raise rule.error("a scope is no part of a key. Write a rule for each scope", "key")
     for route in routes:
         for kind, scope in throttles_of(route.target):
-            _marks_of(kind, scope, rules, class_behind(route.target))
+            _checked_rates(kind, scope, rules, class_behind(route.target))
 
 
-def _marks_of(kind: type[Throttle], scope: str, rules: RuleSet, view: type | None) -> list[RateMark]:
+def _checked_rates(kind: type[Throttle], scope: str, rules: RuleSet, view: type | None) -> list[RateMark]:
     """Return the rate of a throttle. Raises ``ConfigError`` where its scope has no rate and no rule, or a late rate."""
     rates, by_scope = _rates(), rules_by_scope(rules)
     if kind.rate is None and scope not in rates and scope not in by_scope:

@@ -138,7 +138,7 @@ class LogOutcomes:
         names = {rule_in_log(name): name for name in rules.by_name}
         found: dict[tuple[Kind, str], TrafficSeries] = {}
         for event, number in self.log.events(start, end).items():
-            if parts := _parts(event):
+            if parts := _parse_event(event):
                 kind, name, outcome = parts
                 name = names.get(name, name) if kind == "rule" else name
                 found.setdefault((kind, name), self._series(kind, name)).counts[outcome] = number
@@ -193,10 +193,10 @@ def missing_text(complete_from: int) -> str:
     return f"Clients below {complete_from:,} may be missing." if complete_from > 1 else ""
 
 
-def _parts(event: str) -> tuple[Kind, str, str] | None:
+def _parse_event(event: str) -> tuple[Kind, str, str] | None:
     """Return the kind, the name and the outcome of an event; None for an event of the application.
 
-    >>> _parts("rule:api:rejected"), _parts("request:denied"), _parts("url_shorten")
+    >>> _parse_event("rule:api:rejected"), _parse_event("request:denied"), _parse_event("shorten")
     (('rule', 'api', 'rejected'), ('rule', '', 'denied'), None)
     """
     start, _, outcome = event.rpartition(":")
