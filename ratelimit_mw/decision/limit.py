@@ -523,6 +523,6 @@ def _decide_leaving(algorithm: Algorithm, held: int, state: Any, now: int, cost:
     """Decide as the algorithm does, but reject a cost that would leave less than ``held``."""
     kept, decision = algorithm.decide(state, now, cost)
     if cost and not (decision.allowed and decision.remaining >= held):
-        kept, decision = state, algorithm.decide(state, now, int(cost) + held)[1]
+        kept, decision = state, algorithm.decide(state, now, cost + held)[1]
     decision.remaining = max(0, decision.remaining - held)
     return kept, decision

@@ -179,8 +179,6 @@ def spellings(part: str, value: str) -> tuple[str, ...]:
     written = counted_value(place.feature, value)
     if place.feature == "region":
         written = value.upper()
-    if written is INVALID:
-        return (value,)
     form = place.exact(written)
     if form is INVALID:
         raise ConfigError(f"{value!r} is never a value of {part!r}")

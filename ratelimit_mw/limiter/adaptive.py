@@ -70,14 +70,14 @@ class Aimd:
         """Return the amount at a time in microseconds. It changes at the end of a window."""
         if self._ended and now - self._began >= _WINDOW:
             if self._slow * 10 > max(self._ended, _SAMPLES):
-                self.limit = max(float(self._tuning.floor), self.limit * _DECREASE)
+                self.limit = max(self._tuning.floor, self.limit * _DECREASE)
                 self.reason = "dropped" if self._dropped * 2 > self._slow else "slow"
                 self._doubles = self.limit == self._tuning.floor
                 self._begin(now)
             elif self._ended >= _SAMPLES:
                 if self._is_used and self.limit < self._tuning.ceiling:
                     grown = self.limit * 2 if self._doubles else self.limit + self._step
-                    self.limit, self.reason = min(float(self._tuning.ceiling), grown), "grew"
+                    self.limit, self.reason = min(self._tuning.ceiling, grown), "grew"
                 self._begin(now)
         return int(self.limit)
 
@@ -129,7 +129,7 @@ class Demand:
 
     def __init__(self, tuning: Tuning, now: int) -> None:
         self._tuning = tuning
-        self.limit = max(float(tuning.floor), tuning.ceiling / 2)
+        self.limit = max(tuning.floor, tuning.ceiling / 2)
         self.reason = "start"
         self._began = now // tuning.period  # the first window that is counted
         self._last = -1  # the last one that was drained
@@ -141,10 +141,10 @@ class Demand:
         if passed > 0:
             unused = passed - (self._drained >= _SELDOM)  # there were no requests later
             if self._drained >= _OFTEN:
-                self.limit, self.reason = min(float(self._tuning.ceiling), self.limit * _STEP), "grew"
+                self.limit, self.reason = min(self._tuning.ceiling, self.limit * _STEP), "grew"
             if unused:
                 lower = self.limit / _STEP ** min(unused, _MAX_STEPS)
-                self.limit, self.reason = max(float(self._tuning.floor), lower), "unused"
+                self.limit, self.reason = max(self._tuning.floor, lower), "unused"
             self._began, self._drained = self._began + passed * _WINDOWS, 0
         return int(self.limit)
 

@@ -97,7 +97,7 @@ class Rule:
         """Pickle the options, from which the rule is built again."""
         options: Mapping[str, Any] = self.options
         defaults = {name: options[name] for name in self.defaulted}
-        return build_rule, (self.given, defaults, self.place, tuple(self.given))
+        return build_rule, (self.given, defaults, self.place, self.given)
 
     def _keep(self, decoded: Mapping[str, Any]) -> None:
         """Set what one option decides."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from calls import limiter
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tables import case, expect_error
 
@@ -161,6 +161,7 @@ EDGES = [None, "", "ann", " Ann", "{a}", "%7B", "a\tnn", " ", "x" * 64, "x" * 65
 
 @pytest.mark.parametrize("entries", [*([part] for part in ONE_PART), ["user", "ip"], []])
 @given(st.sampled_from(EDGES) | st.text(max_size=70) | anything)
+@example(" Ann")
 def test_the_fast_path_makes_the_same_key(entries: list[str], value: Any) -> None:
     """One short ASCII part takes a fast path, which makes the same key of any value. No text has two keys."""
     maker = KeyMaker(parse_key(entries), "/login", warn=lambda: None)

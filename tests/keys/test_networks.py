@@ -36,6 +36,7 @@ IPV6 = st.builds(
 )
 
 ONE_CLIENT = ipaddress.IPv6Network("2001:db8:1:2::/64")
+APART = [ipaddress.ip_network(text) for text in ("10.0.0.0", "10.0.0.2", "2001:db8:1:2:8000::/65")]
 
 
 def is_in_one(client: Network, networks: list[Network]) -> bool:
@@ -46,6 +47,7 @@ def is_in_one(client: Network, networks: list[Network]) -> bool:
 
 @given(st.lists(IPV4 | IPV6, max_size=12), st.lists(IPV4 | IPV6, min_size=1, max_size=12))
 @example([*ONE_CLIENT.subnets()], [ONE_CLIENT])
+@example(APART, [ONE_CLIENT, ipaddress.IPv4Network("10.0.0.1")])
 def test_bisection_agrees_with_a_comparison_of_each_network(networks: list[Network], clients: list[Network]) -> None:
     """Networks may overlap, touch or repeat, in both versions and in any order."""
     merged = Networks(networks)

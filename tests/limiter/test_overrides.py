@@ -152,7 +152,7 @@ def test_a_secret_keeps_personal_data_out_of_the_record() -> None:
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"rule": "apj"}, "unknown rule 'apj'. Did you mean 'api'"),
     ({"features": {}}, "the key of rule 'api' needs user"),
-    ({"features": {"ip": "192.0.2.7"}}, "rule 'api' does not use ip. Its key is: user"),
+    ({"features": {"usr": "acme"}}, "rule 'api' does not use usr. Did you mean user\\? Its key is: user"),
     ({"limits": "5/minut"}, "limits: cannot parse quota '5/minut'"),
     ({"limits": "1/minute; 2/minute"}, "limits: two limits have the period"),
     ({"limits": "2/minute", "rule": "dear"}, "limits: the cost 3 is above the limit 2/minute"),

@@ -13,8 +13,9 @@ from ratelimit_mw import Limiter, Rule, SettingsDict, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware as ASGIMiddleware
 from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.http import warnings
+from ratelimit_mw.rules import decorators
 from ratelimit_mw.rules.decorators import make_mark, messages
-from ratelimit_mw.rules.marks import marks_of
+from ratelimit_mw.rules.marks import Mark, marks_of
 from ratelimit_mw.stores import MemoryStore, open_store
 from ratelimit_mw.stores.url import redacted_url
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
@@ -158,16 +159,21 @@ def test_a_switched_off_application_serves_everything(
 
 
 @pytest.mark.parametrize("settings", [{}, {"limits": None}, {"lists": {"deny": {"ip": ["192.0.2.7"]}}}, RULES])
+@pytest.mark.parametrize("decorator", [None, limit("5/minute"), messages("5/minute")])
 def test_the_log_names_a_limiter_without_rules(
-    settings: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    settings: Any, decorator: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a variable of the environment is not set. A list alone is no mistake."""
-    monkeypatch.setattr(warnings, "marks_made", set())
+    """As where a variable of the environment is not set. A list alone, or a decorator, is no mistake."""
+    made = set[Mark]()
+    for module in (warnings, decorators):
+        monkeypatch.setattr(module, "marks_made", made)
     warnings.warn.cache_clear()
+    if decorator:
+        decorator(lambda: None)
     app = Flask("shop")
     RateLimiter(app, settings, limits=None)
     app.test_client().get("/")
-    expected = settings.keys() <= {"limits"}
+    expected = settings.keys() <= {"limits"} and decorator is None
     assert len([text for text in caplog.messages if text.startswith(warnings.NO_RULES)]) == expected
 
 

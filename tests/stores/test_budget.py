@@ -139,6 +139,9 @@ async def test_each_future_ends_at_its_own_deadline(clock: LoopClock, hands: Han
     next_one = clock.watch(waiting(), clock.now + BUDGET)
     await passes(hands, TURN)
     assert not next_one.done()
+    for _ in range(21):
+        await passes(hands, TURN)
+    assert isinstance(next_one.exception(), TimeoutError)
 
 
 @on_a_loop

@@ -276,13 +276,21 @@ def test_the_loop_leaves_a_socket_before_it_is_closed(monkeypatch: pytest.Monkey
         task = asyncio.ensure_future(work)
         for found in await asyncio.gather(task, return_exceptions=True):
             getattr(found, "close", int)()
+            assert not isinstance(found, ValueError)  # which a loop in debug mode has for a socket that blocks
         await drivers.forget_transports()
 
     with socket.create_server((HOST, 0)) as listener:
         known.set_result([(socket.AF_INET, listener.getsockname())])
         for steps in range(12):
-            asyncio.run(give_up(steps))
+            asyncio.run(give_up(steps), debug=True)
     assert not logged
+
+
+def test_a_connection_detects_a_dead_server_and_sends_small_requests_at_once() -> None:
+    """The options of its socket are set."""
+    with connecting._new_socket(socket.AF_INET) as plain:
+        for option in ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_NODELAY)):
+            assert plain.getsockopt(*option)
 
 
 def test_a_socket_is_closed_after_its_loop_has_ended() -> None:

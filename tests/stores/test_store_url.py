@@ -30,7 +30,7 @@ MISTAKES = {
     "//ann:h1dden@ca\u2100che/x://y": "cannot parse the store URL: its login or its host is malformed",
     "redis://[": "expected servers such as",
     "memory://?max_keys=0": "max_keys must be a whole number of at least 1, got '0'",
-    "memory://?maxkeys=1": "memory:// has no option 'maxkeys'. Its options are max_keys",
+    "Memory://?maxkeys=1": "memory:// has no option 'maxkeys'. Its options are max_keys",
     "nothing://": "unknown scheme 'nothing' of a store URL. Expected one of memory, lmdb, redis",
     "": "starts with a scheme and ://",
     "reddis://h": "unknown scheme 'reddis' of a store URL. Did you mean 'redis'?",
@@ -181,13 +181,14 @@ def test_no_part_of_a_password_shows() -> None:
 
 
 def test_characters_that_are_no_mistake() -> None:
-    """An empty fragment, the padding of base64, and an @ in a file path."""
+    """An empty fragment or path, the padding of base64, an @ in a file path, and a short prefix."""
     for address in (
         "redis://h/0#",
         "redis://h?prefix=Zm9vYg==",
         "unix:///run/a@b",
         "lmdb:///a@b",
         "memcached+unix:///a@b",
+        "memcached://h/?prefix=p",
     ):
         open_store(address).close()
 
