@@ -77,6 +77,7 @@ def test_edges_are_the_first_moments_of_local_days() -> None:
             window = window_of(period, zone)
             first, end = window.window(at(zone, *now))
             assert (first, (end - first) // SECOND / HOUR) == (at(zone, *start), hours)
+            assert window.lifetime >= end - first  # so that no store forgets it earlier
             assert window.bounds(first) == [window.window(first - 1)[0], first, end, window.window(end)[1]]
     assert window_of("day", "Pacific/Apia").end_of(at("Pacific/Apia", 2011, 12, 29, 12)) == at(
         "Pacific/Apia", 2011, 12, 31

@@ -56,6 +56,7 @@ def test_spellings_of_a_name_are_one() -> None:
     ):
         assert comparison_form(text) == "admin"
         assert key_of("user", user=text) == "{user=admin}"
+    assert comparison_form("\u1fb3") == comparison_form("\u03b1\u0399")  # with a subscript that is a letter in capitals
 
 
 @given(st.text(max_size=20))

@@ -13,7 +13,7 @@ from shared_store import SharedStore
 from tables import each
 
 from ratelimit_mw import Limiter, Quota, RateLimitExceeded, Rule
-from ratelimit_mw.algorithms.concurrency import Concurrency
+from ratelimit_mw.algorithms.concurrency import SLOT_LIFE, Concurrency
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Charge, Verdict
 from ratelimit_mw.limiter import slots as held_slots
@@ -228,12 +228,27 @@ def test_each_slot_has_its_own_id() -> None:
     assert rule.refund(None, 100, Charge(1, 1), 1) is None
 
 
+def test_each_slot_expires_alone() -> None:
+    """That of a killed worker is free again while others are taken. A peek needs no retry."""
+    rule = Concurrency(Quota.parse("2 concurrent"))
+    state, _ = rule.decide(None, 100, 1)
+    state, _ = rule.decide(state, 101, 1)
+    full = rule.decide(state, 102, 0)[1]
+    assert (full.allowed, full.remaining, full.retry_us) == (True, 0, 0)
+    renewed = rule.refund(state, 200, Charge(101, 1), 0)
+    times = [100 + SLOT_LIFE, 101 + SLOT_LIFE, 200 + SLOT_LIFE]
+    for each_state, expected in ((state, [1, 2, 2]), (renewed, [1, 1, 2])):
+        assert [rule.decide(each_state, now, 0)[1].remaining for now in times] == expected
+
+
 def test_some_of_the_slots_of_a_hit_can_be_returned() -> None:
     """Two of three slots are returned. An additional charge is a slot too."""
     rule = Concurrency(Quota.parse("4 concurrent"))
     state, taken = rule.decide(None, 100, 3)
     state = rule.refund(state, 100, Charge(taken.at_us, 3), 2)
     assert rule.decide(state, 100, 0)[1].remaining == 3
+    state = rule.charge(state, 100, 1)
+    assert rule.decide(state, 100, 0)[1].remaining == 2
     state = rule.charge(state, 100, 5)
     assert rule.decide(state, 100, 0)[1].remaining == 0
     assert rule.decide(state, 100, 1)[0] is state

@@ -21,8 +21,10 @@ from ratelimit_mw.testing import ManualClock
 def test_local_counts_one_part_of_the_limit_per_process(way: Any, shared: SharedStore) -> None:
     """With fleet_size = 4, each process allows a quarter of the limit, rounded up."""
     shared.down = True
-    for limits, allowed in ("8/minute", 2), ("9/minute", 3), ("2/minute", 1):
-        mine = limiter(shared, [rule("local", limits)], fleet_size=4)
+    every = [rule("local", limits) for limits in ("8/minute", "9/minute", "2/minute")]
+    every.append(Rule(name="api", limits="60/minute burst 5", algorithm="token-bucket", on_store_error="local"))
+    for each_rule, allowed in zip(every, (2, 3, 1, 2), strict=True):
+        mine = limiter(shared, [each_rule], fleet_size=4)
         assert [way(mine).hit(WHO).allowed for _ in range(allowed + 1)] == [True] * allowed + [False]
 
 

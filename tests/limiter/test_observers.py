@@ -106,7 +106,7 @@ def test_a_shadow_rule_that_rejects_gives_shadow() -> None:
     rate.hit(ANN)
     assert [event.outcome for event in events] == ["allowed", "shadow"]
     assert events[1].outcomes == {"new": "shadow", "api": "allowed"}
-    assert events[1].costs == {"new": 0, "api": 1}
+    assert (events[1].costs, events[1].cost) == ({"new": 0, "api": 1}, 1)
     assert events[1].wait == 0.0
     rate.hit({"ip": "192.0.2.8"})
     verdicts = [rate.hit(ANN), rate.hit({"ip": "192.0.2.8"})]

@@ -152,6 +152,7 @@ def test_a_pipe_is_no_settings_file(tmp_path: Path, file: Path) -> None:
 @each("half", ["enabled = false\n", "enabled = "])
 def test_a_file_that_changes_while_it_is_read_is_read_again(half: str, file: Path, later: Later) -> None:
     """The first reading meets the first half of the file, which may be valid and has no limit."""
+    file.write_text(toml())
     limiter, halves = limiter_of(file), iter([toml("9/minute"), toml("5/minute")])
     later.write(file, half)
 

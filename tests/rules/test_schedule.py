@@ -87,7 +87,7 @@ def test_a_system_without_time_zones_knows_utc(monkeypatch: pytest.MonkeyPatch) 
     zoneinfo.reset_tzpath(to=[])
     zoneinfo.ZoneInfo.clear_cache()
     try:
-        assert rule_of(WORK, timezone="UTC").schedule
+        assert rule_of(WORK, timezone="UTC").timezone is UTC
         expect_error("no data of time zones for 'Asia/Tokyo': pip install tzdata", rule_of, WORK, timezone="Asia/Tokyo")
     finally:
         zoneinfo.reset_tzpath()

@@ -315,6 +315,7 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
             with pytest.raises(StoreError, match=place.partition(":")[0]) as caught:
                 handle.hit(limit_of("5/hour"))
             assert "s3cret" not in str(caught.value)
+            assert str(caught.value).splitlines() == [str(caught.value)]
 
 
 # -- servers of another kind ---------------------------------------------------------------------------------------

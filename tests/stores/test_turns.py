@@ -200,6 +200,16 @@ def test_a_damaged_state_fails_its_own_requests_alone(store: DictStore) -> None:
     assert [found[i].result()[0].remaining for i in (0, 2)] == [999, 998]
 
 
+def test_a_call_that_fails_frees_its_keys(store: DictStore) -> None:
+    """Otherwise all later requests of this process with such a key would wait for it."""
+    store.states[hit("damaged").key] = b"-"
+    store.may_read.release(2)
+    with pytest.raises(StateError):
+        store.apply([hit("damaged")], NOW)
+    store.states.clear()
+    assert store.apply([hit("damaged")], NOW)[0].remaining == 999
+
+
 @pytest.mark.parametrize(
     ("replies", "ends", "error"),
     [(True, TimeoutError, None), (False, TimeoutError, StoreError), (True, KeyboardInterrupt, KeyboardInterrupt)],

@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Awaitable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,3 +211,29 @@ def test_the_blocks_of_earlier_windows_are_forgotten() -> None:
         cover(tiers(100), 100, bucket)
     gc.collect()
     assert sum(type(each) is TierBlock for each in gc.get_objects()) < 10_000
+
+
+@pytest.mark.parametrize(("hosts", "read"), [("ab", "a"), ("ca", "ca")])
+def test_replies_are_read_although_another_server_fails(hosts: str, read: str) -> None:
+    """To "b" nothing can be sent, and "c" does not reply. The connection to a server that works stays in use."""
+    done = []
+
+    class Channel:
+        def __init__(self, connect: Any) -> None:
+            (self.server,) = connect.args
+
+        async def send(self, *_: Any) -> Any:
+            if self.server.host == "b":
+                raise OSError
+            return self.receive()
+
+        async def receive(self) -> list[Any]:
+            done.append(self.server.host)
+            if self.server.host == "c":
+                raise OSError
+            return []
+
+    connections = MemcachedConnections(None, SimpleNamespace(channel=Channel))  # type: ignore[arg-type]
+    with pytest.raises(OSError, match=r"^$"):
+        run_blocking(connections.exchange([KeyCommands(Server(host, 1)) for host in hosts], 0.0))
+    assert "".join(done) == read

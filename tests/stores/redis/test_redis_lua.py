@@ -14,6 +14,8 @@ from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build_limit
 from ratelimit_mw.algorithms.window_log import Series
 from ratelimit_mw.decision import BanLimit, BanTerms, Charge, Limit, SlotCost
+from ratelimit_mw.stores.redis import script
+from ratelimit_mw.stores.redis.script import build_script
 
 AMOUNTS = (1, 2, 3, 7, 10, 97, 997, 9_999)
 LARGE = (200_000, 10**9 + 7, 10**12 - 1, 10**12)
@@ -26,6 +28,12 @@ TRACES, STEPS = 100, 100
 def server(redis_server: Server) -> Iterator[redis.Redis]:
     with redis.Redis(host=HOST, port=redis_server.port) as client:
         yield client
+
+
+def test_all_processes_have_the_same_script() -> None:
+    """A set has another order in each, and the server would keep a script for each."""
+    kinds = [*dict.fromkeys(script._ALGORITHMS.values())]
+    assert build_script.__wrapped__(kinds) == build_script.__wrapped__(kinds[::-1])
 
 
 @pytest.mark.slow
