@@ -67,7 +67,6 @@ class BlockingConnection:
         self._socket = connected
         self._codec = codec
         self._hint = _hint_of(connected, isinstance(connected, ssl.SSLSocket))
-        self._deadline = 0.0
         self._seconds = -1.0
         self._readable = getattr(selectors, "PollSelector", selectors.SelectSelector)()
         self._readable.register(connected.fileno(), selectors.EVENT_READ)

@@ -131,8 +131,7 @@ class FileLock:
         return True
 
     def _forget_parent(self, intact: bool) -> None:
-        """Close the parent's file in a child. That does not release the parent's locks."""
-        self.close()
+        """Begin without a holder in a child, which has no locks of its parent."""
         self._holder, self._is_waiting = 0, False
         self._after_fork(intact)
 
