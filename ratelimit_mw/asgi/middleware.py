@@ -27,7 +27,6 @@ from .routes import Applications, BrokenApplications
 from .types import ASGIApp, Message, Receive, Scope, Send
 from .websocket import WebSocketAdmission
 
-_CLIENT_LEFT: Final = 499  # as in the logs of nginx
 _ENDS: Final = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
@@ -189,7 +188,7 @@ def _read_ahead(limits: HttpLimits, request: ASGIRequest, receive: Receive) -> R
 
 
 async def _respond_to_nobody(send: Send) -> None:
-    """End the request of a client that has left. Outer middleware may need a response; servers send none."""
+    """End the request of a client that has left. Outer middleware may need a response, with the status of nginx."""
     with suppress(OSError):
-        await send({"type": "http.response.start", "status": _CLIENT_LEFT, "headers": []})
+        await send({"type": "http.response.start", "status": 499, "headers": []})
         await send({"type": "http.response.body", "body": b""})
