@@ -169,7 +169,7 @@ class FlaskHooks:
     """Decides the requests to one application, and responds to rejections. Its routes are read at the first request."""
 
     def __init__(self, app: Flask, http_limiter: HttpLimiter) -> None:
-        self._app = app
+        self._flask_app = app
         self.app = app.wsgi_app
         self.http_limiter = http_limiter
         self.limiter = http_limiter.limiter
@@ -196,7 +196,7 @@ class FlaskHooks:
 
     def notes(self) -> Iterator[str]:
         """Yield notes on the user, which only Flask-Login, WSGI middleware or the server provides."""
-        app = self._app
+        app = self._flask_app
         is_outermost = app.wsgi_app is self and self.app == MethodType(Flask.wsgi_app, app)
         if is_outermost and not hasattr(app, "login_manager"):
             yield from warnings_of_user(self.http_limiter, _NO_LOGIN)
@@ -218,7 +218,7 @@ class FlaskHooks:
 
     def _may_handle_errors(self) -> bool:
         """Return whether the application may respond to a rejection, by an error handler or by a method of its own."""
-        app = self._app
+        app = self._flask_app
         methods = app.handle_user_exception, app.handle_http_exception
         if methods != (MethodType(Flask.handle_user_exception, app), MethodType(Flask.handle_http_exception, app)):
             return True
@@ -240,7 +240,7 @@ class FlaskHooks:
         # Code may reject a request before ``decide``.
         admission = _admission() or self._admit(self.http_limiter.in_force, self._request(), Plan([]), Verdict())
         admission.verdict = error.verdict
-        return self._app.handle_user_exception(admission.error(error.verdict))
+        return self._flask_app.handle_user_exception(admission.error(error.verdict))
 
     def handle_exception(self, make_error: Callable[..., Response], *context: Any) -> Response:
         """Run for an error that an error handler has raised, or a function before or after the request.
@@ -251,7 +251,7 @@ class FlaskHooks:
             if admission := _admission():
                 admission.note_error(context[-1])
             return make_error(*context)
-        app: Any = self._app
+        app: Any = self._flask_app
         try:
             response = app.handle_user_exception(*context[:-1], rejection)
         except Exception as failure:  # of an error handler
@@ -278,7 +278,7 @@ class FlaskHooks:
 
     def _prefer_handlers(self) -> None:
         """Let a handler for ``RateLimitExceeded`` take rejections, before one for the status, which Flask prefers."""
-        for handlers in self._app.error_handler_spec.values():
+        for handlers in self._flask_app.error_handler_spec.values():
             handler = handlers[None].get(RateLimitExceeded, self.respond)
             if handler != self.respond:
                 for status, error in _ERRORS.items():
