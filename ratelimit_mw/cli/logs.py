@@ -106,7 +106,7 @@ class RequestLog:
     def __init__(self, paths: Sequence[str], parser: LineParser) -> None:
         self._formats = Counter[str]()
         self._lines = self._invalid = self._blank = self._unread = 0
-        self._first = ""
+        self._sample = ""
         self.db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         finalize(self, self.db.close)
         for pragma in ("journal_mode = OFF", f"cache_size = -{_CACHE}", "temp_store = FILE"):
@@ -120,7 +120,7 @@ class RequestLog:
             rows = self._rows(dict(zip(paths, sizes, strict=True)), parser, update)
             self.db.executemany("INSERT INTO request (time, data) VALUES (?, ?)", rows)
         if self._invalid:
-            note(f"{self._invalid:,} of {self._lines - self._blank:,} lines are no requests, such as {self._first}")
+            note(f"{self._invalid:,} of {self._lines - self._blank:,} lines are no requests, such as {self._sample}")
         found = self.db.execute("SELECT count(*), min(time), max(time) FROM request").fetchone()
         self.count, self.first, self.last = found
         if not self.count:
@@ -158,15 +158,15 @@ class RequestLog:
             return
         self._invalid += 1
         is_unread = not isinstance(error, NoRequestError)
-        if not self._first or (is_unread and not self._unread):
-            self._first = f"{place}: {error}: {printable(line[:200].decode('utf-8', 'replace').rstrip(), 150)}"
+        if not self._sample or (is_unread and not self._unread):
+            self._sample = f"{place}: {error}: {printable(line[:200].decode('utf-8', 'replace').rstrip(), 150)}"
         self._unread += is_unread
 
     def _check(self, lines: int) -> None:
         """Raise `Failure` when more than 1% of the lines of a file are in no known format: the others are no sample."""
         if self._unread * 100 > lines:
             start = f"{self._unread:,} of {lines:,} lines of a file cannot be read, more than 1%"
-            raise Failure(f"{start}. The first is {self._first}. {_FORMATS}")
+            raise Failure(f"{start}. The first is {self._sample}. {_FORMATS}")
 
     def requests(self, action: str) -> Iterator[LogEntry]:
         """Yield the requests by time. ``action`` is the text of the bar. At one time, the first file comes first."""
@@ -190,7 +190,7 @@ class RequestLog:
             "formats": self.formats,
             "lines": self._lines,
             "invalid": self._invalid,
-            "first_invalid": self._first or None,
+            "first_invalid": self._sample or None,
         }
 
 

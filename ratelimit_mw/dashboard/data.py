@@ -42,7 +42,7 @@ _MAX_NAMES: Final = 200
 _MAX_CLIENTS: Final = 20
 _MAX_PAGES: Final = 5
 """The maximum number of pages that are searched for bans, of up to 10,000 keys each."""
-_KEPT: Final = 4 * SECOND
+_KEPT_FOR: Final = 4 * SECOND
 """The time for which all pages share what the store has. Pages that ask at the same moment may each ask the store."""
 
 _kept: Final = WeakKeyDictionary[Limiter, tuple[int, Json]]()
@@ -153,9 +153,9 @@ def _read_rules(limiter: Limiter) -> list[Json]:
 
 def _read_store(limiter: Limiter) -> Json:
     """Return the state of the store, the bans and the overrides, as they were a few seconds ago or are now."""
-    at, found = _kept.get(limiter, (-_KEPT, {}))
+    at, found = _kept.get(limiter, (-_KEPT_FOR, {}))
     now = limiter.clocks.time()
-    if not 0 <= now - at < _KEPT:
+    if not 0 <= now - at < _KEPT_FOR:
         store = _read_state(limiter)
         found = {"store": store, "bans": _UNREACHABLE, "overrides": _UNREACHABLE}
         if store["reachable"]:  # otherwise each call would wait for the store again

@@ -141,10 +141,10 @@ class LogOutcomes:
             if parts := _parse_event(event):
                 kind, name, outcome = parts
                 name = names.get(name, name) if kind == "rule" else name
-                found.setdefault((kind, name), self._series(kind, name)).counts[outcome] = number
+                found.setdefault((kind, name), self._new_series(kind, name)).counts[outcome] = number
         self.series = sorted(found.values(), key=lambda each: -each.total)
 
-    def _series(self, kind: Kind, name: str) -> TrafficSeries:
+    def _new_series(self, kind: Kind, name: str) -> TrafficSeries:
         rule = self.rules.by_name.get(name) if kind == "rule" else None
         return TrafficSeries(kind, name, rule.source.mode if rule else "", {})
 
@@ -152,7 +152,7 @@ class LogOutcomes:
         """Return the outcomes as JSON: a row for each rule, even for those without a request."""
         found = {each.name: each for each in self.series if each.kind == "rule"}
         names = dict.fromkeys([*self.rules.by_name, *sorted(found)])
-        rows = [(found.get(name) or self._series("rule", name)).as_json() for name in names]
+        rows = [(found.get(name) or self._new_series("rule", name)).as_json() for name in names]
         return {"from": time_json(self.start), "to": time_json(self.end), "rules": rows}
 
     def top(self, rule: str | None = None, limit: int = 10) -> dict[str, Any]:

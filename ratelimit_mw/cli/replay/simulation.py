@@ -52,7 +52,7 @@ class Simulation:
         self._route = lru_cache(_KNOWN_ROUTES)(partial(_route, source))
         self.rules = source.rules.rules
         self._attributes = _attributes_of(self.rules)
-        self._needs = [name for name in source.rules.needs if name not in _ALWAYS_LOGGED]
+        self._features = [name for name in source.rules.needs if name not in _ALWAYS_LOGGED]
         self._header = f"header:{settings.forwarded_header}"
         self.needs = [*source.rules.needs, *chain.from_iterable(self._attributes.values()), self._header]
         """The features to read from a line."""
@@ -70,7 +70,7 @@ class Simulation:
         target = entry.target
         features: dict[str, Any]
         features = {"ip": self.client(entry), "method": entry.method, "path": target.path, "host": target.host}
-        for name in self._needs:
+        for name in self._features:
             features[name] = _read(entry, name) if name not in self._attributes else self._table(entry, name)
         self._now = round(entry.time * SECOND)
         if self._source.overview.is_file:  # a file knows no routes, and a log may have millions of paths
