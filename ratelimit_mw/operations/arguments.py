@@ -126,7 +126,9 @@ def decode(arguments: Arguments, fields: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in fields.items() if value is not None}
     for name, value in given.items():
         with error_path(name):
-            _check(name, value, arguments[name].hint)
+            check_type(value, arguments[name].hint)
+            if name in _PERIODS and not parse_duration(value):
+                raise ConfigError(f"expected more than 0; got {value!r}")
     for name, each in arguments.items():
         if each.is_required and name not in given:
             raise ConfigError(f"is missing. {_MISSING[name]}", name)
@@ -149,12 +151,6 @@ def _of_text(value: Any, hint: Any) -> Any:
         return msgspec.convert("true" if value == "" and hint.__origin__ is bool else value, hint, strict=False)
     except msgspec.ValidationError:  # which decode describes
         return value
-
-
-def _check(name: str, value: Any, hint: Any) -> None:
-    check_type(value, hint)
-    if name in _PERIODS and not parse_duration(value):
-        raise ConfigError(f"expected more than 0; got {value!r}")
 
 
 def read_features(texts: Iterable[str]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ _CLIENTS: Final = """
 """
 _TOTALS: Final = "SELECT count(*), count(nullif(rejected, 0)), sum(rejected) FROM client WHERE side = :side"
 _TOP: Final = """
-    SELECT client, requests, rejected FROM client WHERE side = :side
+    SELECT client, requests, rejected FROM client WHERE side = :side AND rejected
     ORDER BY rejected DESC, requests DESC, client LIMIT :limit
 """
 _CURVE: Final = """
@@ -156,7 +156,7 @@ class ReplayReport:
         return {"requests": self.log.count, "first": first, "last": last, "clients": self.clients}
 
     def as_json(self, limit: int) -> dict[str, Any]:
-        most = [row for row in self.top(limit) if row["rejected"]]
+        most = [dict(zip(("client", "requests", "rejected"), row, strict=True)) for row in self.rows(_TOP, limit=limit)]
         return {
             **self.log_json(),
             "rejected": self.rejected,
@@ -180,10 +180,6 @@ class ReplayReport:
         """Return the names in the first column of rows: the deny list, then the rules, in their order."""
         found = {name for name, *_ in rows}
         return [name for name in self.names if name in found]
-
-    def top(self, limit: int) -> list[dict[str, Any]]:
-        """Return the clients with the most rejections; ties by requests, then by name."""
-        return [dict(zip(("client", "requests", "rejected"), row, strict=True)) for row in self.rows(_TOP, limit=limit)]
 
     def curve(self) -> dict[str, Any]:
         """Return the curve at a step of which few cover the log: the start of each step, and its counts."""
