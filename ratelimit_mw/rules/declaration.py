@@ -144,7 +144,7 @@ def _decoded_defaults(declaration: Any) -> Mapping[str, Any]:
 
 
 def as_given(value: Any) -> Any:
-    """Read a value that depends on other options, so that it is checked with them."""
+    """Return the value: it depends on other options, and is checked with them."""
     return value
 
 

@@ -78,7 +78,7 @@ class Rule:
             """All of them, including those with their default."""
             self._keep(decoded)
             self._combine(decoded)
-            self._check_others()
+            self._check_combinations()
             self._check_unused(inherited)
         self._is_built = True
 
@@ -192,8 +192,7 @@ class Rule:
             if not (option in used or option in inherited or self.given.get(option) in (None, {})):
                 raise ConfigError(f"no limit of the rule uses it. {fix}, or remove {option}", option)
 
-    def _check_others(self) -> None:
-        """Raise ``ConfigError`` for options that cannot be combined."""
+    def _check_combinations(self) -> None:
         if self.ban and not any(SHARED_FEATURES.isdisjoint(part.feature for part in parts) for parts in self.entries):
             key = list(map("|".join, self.entries))
             problem = f"key = {key} is the same for many clients, so one would ban the others"

@@ -51,7 +51,7 @@ class RuleSet:
         before: Mapping[str, CompiledRule] | None = None,
     ) -> None:
         rules, amendments, defaults = checked_rules(rules), amendments or {}, defaults or {}
-        firsts, self._of_mark = first_marks(marks, len(rules))
+        firsts, self.marks = first_marks(marks, len(rules))  # each mark, with the number of its rule
         named = [each.complete(amendments, defaults, source) for each in named_rules(rules, firsts)]
         self._marked = [each.name for each in named[len(rules) :]]
         self.unused = {name: amendment for name, amendment in amendments.items() if name not in self._marked}
@@ -174,12 +174,8 @@ class RuleSet:
         rules.unused = {}
         return rules
 
-    @property
-    def marks(self) -> Iterable[Mark]:
-        return self._of_mark
-
     def rule_of(self, mark: Mark) -> CompiledRule:
-        return self.rules[self._of_mark[mark]]
+        return self.rules[self.marks[mark]]
 
     def plan_for_marks(
         self, marks: Iterable[Mark], method: str, host: Any, view: ViewMarks | None, lists: AccessLists | None
@@ -188,7 +184,7 @@ class RuleSet:
 
         ``lists`` are those of the plan for the whole request.
         """
-        return self._matching_plan(sorted({self._of_mark[mark] for mark in marks}), method, host, view, lists)
+        return self._matching_plan(sorted({self.marks[mark] for mark in marks}), method, host, view, lists)
 
     def plan_for_rule(self, name: str, lists: AccessLists | None) -> Plan:
         """Return the plan of one rule, with the lists of a request."""
@@ -208,7 +204,7 @@ class RuleSet:
         numbers = sorted(self._patterns.match(path, to, params).union(self._pathless))
         if self._has_views:
             numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
-        numbers += dict.fromkeys(self._of_mark[mark] for mark in to.marks.marks) if to.marks else ()
+        numbers += dict.fromkeys(self.marks[mark] for mark in to.marks.marks) if to.marks else ()
         lists = self.lists.at(path, to)
         plan = self._matching_plan(numbers, method, normalize_host(host), to.marks, lists)
         if len(f"{method}{path}{host}") <= _MAX_CACHED_TEXT:
@@ -223,7 +219,7 @@ class RuleSet:
         """Return the plan of those rules that apply."""
         method = str.upper(method)  # an error for bytes, which would match no method
         if view is not None and view.exempt is not None:
-            inside = {self._of_mark[mark] for mark in view.inside}
+            inside = {self.marks[mark] for mark in view.inside}
             numbers = [i for i in numbers if i in inside or not view.is_exempt_from(self.rules[i].name)]
         if view is not None and view.is_static:
             numbers = [i for i in numbers if self.rules[i].source.matches.route_field]

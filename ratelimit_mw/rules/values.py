@@ -160,9 +160,6 @@ def counted_statuses(counted: frozenset[int] | None, excluded: frozenset[int] | 
     return None if left == _EVERY else left
 
 
-REQUESTS: Final = "requests"
-
-
 class FeatureCost:
     """An estimate of the cost: the first feature that is present, else the number at the end, else 1.
 

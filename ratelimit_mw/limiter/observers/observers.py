@@ -157,7 +157,6 @@ class Observers:
         endpoint: str | None,
         method: str | None,
     ) -> None:
-        """Call functions with the event of a request."""
         thread = self._thread
         if getattr(thread, "is_busy", False):
             return
