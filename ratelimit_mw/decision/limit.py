@@ -471,7 +471,7 @@ class Limit:
 
     def at(self, amount: int, reason: str) -> Limit:
         """Return an adaptive limit at a moment, and why its amount has changed last. The count is the same."""
-        limit = self._with_quota(Quota.exact(amount, self.quota.period_us, self.quota.burst, self.quota.concurrent))
+        limit = self._with_quota(self.quota.replace(amount=amount, floor=None))
         limit.reason, limit.quota = reason, self.quota if self.sheds else limit.quota  # stores read that of a rate
         return limit
 

@@ -20,7 +20,7 @@ from .remote.store import RequestStore
 
 
 class Programs:
-    """Binds the plans of a limiter. One limit needs no list of hits."""
+    """Binds the plans of a limiter. The program of one limit builds no list of hits."""
 
     def __init__(self, store: RequestStore, adaptive: AdaptiveLimits, clocks: Clocks) -> None:
         self._adaptive, self._own_clock, self._clock = adaptive, clocks.own, clocks.time

@@ -30,13 +30,13 @@ class TierBlock(NamedTuple):
 class Window:
     """The counters of one key at one time. ``cost`` is that of a request; ``is_counted``: the counters have it."""
 
-    def __init__(self, algorithm: TieredWindow, names: KeyNames, token: bytes, now: int, cost: int = 0) -> None:
+    def __init__(self, algorithm: TieredWindow, names: KeyNames, token: bytes, now: int) -> None:
         self._precision, self._period = algorithm.precision, algorithm.period
         self._names, self._token = names, token
         self._sizes = tiers(algorithm.span)
         self._now, self._bucket = now, now // algorithm.precision
         self._groups = cover(self._sizes, algorithm.span, self._bucket)
-        self.cost = cost
+        self.cost = 0
         self.is_counted = self.is_kept = False
 
     def _name(self, block: TierBlock) -> bytes:
