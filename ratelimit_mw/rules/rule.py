@@ -326,8 +326,5 @@ def check_rule_names(options: Iterable[str], known: Collection[str], noun: str =
 
 def check_options(options: Mapping[str, Any]) -> Rule:
     """Return a rule with some options of a rule whose limits and key are not known; check the options."""
-    return build_rule({"limits": _any_limits, "key": "user", **options}, {}, inherited=options.keys())
-
-
-def _any_limits(*_: object) -> None:
-    """Be the function of limits that are not known, which is never called: it fits any algorithm, slots and times."""
+    # The limits of a function, which is never called here, fit any algorithm, slots and times.
+    return build_rule({"limits": lambda *_: None, "key": "user", **options}, {}, inherited=options.keys())
