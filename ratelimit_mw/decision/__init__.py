@@ -15,7 +15,6 @@ from .deciding import reject_missing as reject_missing
 from .deciding import reject_unavailable as reject_unavailable
 from .deciding import withdraw as withdraw
 from .key_format import FORMAT as FORMAT
-from .key_format import client_of as client_of
 from .key_format import prefix_of as prefix_of
 from .key_format import prefix_of_rule as prefix_of_rule
 from .key_format import rule_of as rule_of

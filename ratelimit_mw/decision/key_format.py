@@ -30,11 +30,6 @@ def rule_of(key: str) -> str:
     return unquote(rest.partition("|")[0]) if version == FORMAT else ""
 
 
-def client_of(key: str) -> str:
-    """Return the part of a key that names the client, without the hash tag."""
-    return without_hash_tag(key.removeprefix(prefix_of(key)))
-
-
 def prefix_of(key: str) -> str:
     """Return the limit's ``prefix`` from a key: all up to the fourth ``|``."""
     return "|".join(key.split("|", 4)[:4]) + "|"

@@ -19,12 +19,12 @@ from ..decision import (
     Decision,
     Hit,
     Limit,
-    client_of,
     prefix_of,
     prefix_of_rule,
     rule_of,
     show_bans,
     with_added_hits,
+    without_hash_tag,
 )
 from ..errors import ConfigError, StateError, StoreError, error_path
 from ..keys.features import Features
@@ -442,7 +442,8 @@ class Clients:
             hint = "Remove it first, with remove_override() or the command `override remove`"
             raise ConfigError(f"the client has the override {UNLIMITED!r}, so rule {rule.name!r} cannot ban it. {hint}")
         if not rule.key.names_client(client):
-            raise ConfigError(f"many clients share the key {client_of(key)!r}, so rule {rule.name!r} never bans them")
+            shared = without_hash_tag(client)
+            raise ConfigError(f"many clients share the key {shared!r}, so rule {rule.name!r} never bans them")
         if self._reloads.rules.lists.allows(features):
             raise ConfigError(f"the client is on the allow list, so rule {rule.name!r} never bans it")
         us = _span_of(duration, "the length of the rule's ban") or ban.terms.first
