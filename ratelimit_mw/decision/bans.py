@@ -40,8 +40,8 @@ class Ban(Algorithm):
 
     name = "ban"
 
-    def __init__(self, terms: BanTerms) -> None:
-        super().__init__(Quota.exact(terms.after or 1, terms.within))
+    def __init__(self, terms: BanTerms, quota: Quota | None = None) -> None:
+        super().__init__(quota or Quota.exact(terms.after or 1, terms.within))
         self.limit = MAX_AMOUNT
         self.after, self.within, self.first, self.growth, self.longest = terms
         self.quiet = self.longest if self.growth > 1 else 0
@@ -111,7 +111,7 @@ class BanLimit(Limit):
     def __init__(self, terms: BanTerms, shown: Limit) -> None:
         quota = Quota.exact(terms.after or 1, terms.within)
         super().__init__(
-            shown.rule, 0, quota, partial(_ban_of, terms), shown.shadow, None, shown.on_store_error, 0, shown.unit
+            shown.rule, 0, quota, partial(Ban, terms), shown.shadow, None, shown.on_store_error, 0, shown.unit
         )
         self.values_of, self.names_client, self.local = shown.values_of, shown.names_client, shown.local
         self.terms, self.shown = terms, shown
@@ -129,10 +129,6 @@ class BanLimit(Limit):
         limit.shown = self.shown.local_part(parts)
         limit.local = True
         return limit
-
-
-def _ban_of(terms: BanTerms, _: Quota) -> Ban:
-    return Ban(terms)
 
 
 def count_hits(hits: Sequence[Hit]) -> int:
