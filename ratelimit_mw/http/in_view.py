@@ -241,21 +241,21 @@ async def usage(call: Call, native: Values, rules: tuple[str, ...], features: Va
     with _placed("usage", rules):
         read = await call(limits, "read", plan, admission.current_request, _checked(features, plan, limits.reader))
     keyed = limits.peek_plan(tuple(rule for rule in shown if rule.key_of(read) is not None))
-    return _in_order(await call(limits.limiter, "decide", keyed, read, 0, False), rules)
+    return _usages_of(await call(limits.limiter, "decide", keyed, read, 0, False), rules)
 
 
-def _in_order(verdict: Verdict, rules: Iterable[str]) -> Usages:
-    found: dict[str, Decision] = {}
+def _usages_of(verdict: Verdict, rules: Iterable[str]) -> Usages:
+    """Return the usage of each rule by its name, or without ``rules`` of all rules by their names in the headers."""
+    scarcest: dict[str, Decision] = {}
     for decision in (each for each in verdict.decisions if not each.source.sheds):
-        other = found.get(decision.rule)
+        other = scarcest.get(decision.rule)
         if other is None or decision.remaining * other.limit < other.remaining * decision.limit:
-            found[decision.rule] = decision
-    shown = {rule: decision.hit[0].shown_rule for rule, decision in found.items()}  # as in the headers
-    names = {rule: rule for rule in rules} or shown
+            scarcest[decision.rule] = decision
+    names = {rule: rule for rule in rules} or {rule: it.hit[0].shown_rule for rule, it in scarcest.items()}
     return {
-        names[rule]: {"limit": it.limit, "remaining": it.remaining, "reset_after": it.reset_after}
-        for rule in names
-        if (it := found.get(rule)) is not None
+        name: {"limit": it.limit, "remaining": it.remaining, "reset_after": it.reset_after}
+        for rule, name in names.items()
+        if (it := scarcest.get(rule)) is not None
     }
 
 
