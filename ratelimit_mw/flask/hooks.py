@@ -176,7 +176,7 @@ class LateExchange(Exchange):
         headers = admission.sent_headers(response.status, list(response.headers))
         response.headers.clear()
         response.headers.extend(headers)
-        if admission.ends_with(response.response):
+        if admission.waits_for(response.response):
             response.call_on_close(lambda: admission.close(admission.status))
         else:
             admission.close(admission.status)
