@@ -249,6 +249,7 @@ def test_a_disconnect_is_settled(when: str) -> None:
     assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - (4 if when == "stream" else 1) - 2
 
 
+@pytest.mark.usefixtures("closed_bodies")
 def test_a_view_in_a_thread_holds_its_slot_when_its_client_has_left() -> None:
     """Django cancels the request, but the view continues. A client that leaves and returns would run any number."""
     may_end = threading.Event()
