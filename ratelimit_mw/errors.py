@@ -179,7 +179,8 @@ class MissingMiddlewareError(RateLimitError, RuntimeError):
             super().__init__(
                 f"{view} {problem}, but the route of this request does not lead to it."
                 " In a function that is no view, call check() instead."
-                " Otherwise, write functools.wraps in the decorators above the limit"
+                " Otherwise, write functools.wraps in the decorators above the limit,"
+                " or a rule with match.path instead of the limit"
             )
             return
         super().__init__(

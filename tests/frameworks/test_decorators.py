@@ -63,10 +63,10 @@ def test_an_exempt_view_is_not_limited(site: Build) -> None:
 
 
 def test_a_limited_function_that_is_no_view_is_an_error(site: Build) -> None:
-    """Nothing has decided it, so it does not run. The error names ``check``."""
+    """Nothing has decided it, so it does not run. The error names ``check``, and what to do for a view."""
 
     async def view(call: Call) -> str:
-        with pytest.raises(MissingMiddlewareError, match=r"<lambda> is limited by .* call check\(\)"):
+        with pytest.raises(MissingMiddlewareError, match=r"<lambda> is limited by .* call check\(\).* match\.path"):
             helper()
         return "done"
 
