@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from ..decision import CombinedVerdict, RateLimitExceeded, Verdict, combine_verdicts
+from ..limiter.adaptive_limits import NO_TIME
 from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..runtime.blocking import Call, blocking_call, is_on_event_loop, twins
@@ -215,6 +216,9 @@ class Admission:
             self.limits.limiter.observers.announce(verdicts, self.verdict, *self._where)
         verdict = self.verdict
         if self.counts_outcomes:
+            if not verdict.allowed and status == verdict.status:  # this package responds, not the service
+                for each in self.verdicts:
+                    each.note_response(NO_TIME)
             verdict.note_response(status)
             verdict = verdict.after(status)
         return self.limits.writer.headers(verdict) if self._prepared is None else self._prepared.limit_headers

@@ -23,8 +23,8 @@ _MAX_RETRY: Final = 5
 """The longest wait of a rejection, in seconds. Waits are random, so that clients do not come back at once."""
 _MAX_QUEUE: Final = 60 * SECOND
 """A request that has waited longer before this process has a proxy with a wrong clock."""
-_NO_TIME: Final = 101
-"""The status of a request whose time does not count, such as a WebSocket, which may stay open for long."""
+NO_TIME: Final = 101
+"""The status of a request whose time does not count: a WebSocket, which may stay open, or one rejected in a view."""
 HISTORY_STEP: Final = 10 * SECOND
 """The length of a step of the history."""
 _STEPS: Final = 360
@@ -61,13 +61,13 @@ class RunningRequest:
         """Note the status of the response, once."""
         if not self._has_responded:
             self._has_responded = True
-            if status != _NO_TIME:
+            if status != NO_TIME:
                 with self._adaptive.lock:
                     took = self._adaptive.clock() - self.began
                     for state in self._states:
                         state.note_response(took, status)
 
-    def leave(self, status: int | None = _NO_TIME) -> None:
+    def leave(self, status: int | None = NO_TIME) -> None:
         """End the request. A status that is not noted yet is noted now."""
         self.note_response(status)
         for state in self._states:

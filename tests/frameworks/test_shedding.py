@@ -113,6 +113,27 @@ def test_a_check_and_the_usage_need_no_class(site: Build) -> None:
     assert in_flight(served) == [0, 0]
 
 
+def test_a_rejection_in_the_view_is_no_response_of_the_service(
+    site: Build, responses: list[tuple[int, int | None]]
+) -> None:
+    """It takes no time, and its 503 is no request that the service has dropped."""
+
+    async def view(call: Call) -> int:
+        for rule in ("jobs", "few"):
+            await call.check(rule)
+        return 200
+
+    jobs = Rule(name="jobs", limits="adaptive 1..2 concurrent", target="250ms", key=[], match={"view": ""})
+    few = Rule(name="few", limits="1/minute", key=[], match={"view": ""})
+    served = site([jobs, few, RULE], view)
+    assert served.statuses(2) == [200, 429]
+    held = served.limiter.decide(Plan(served.limiter.rules.rules[:1]), {})
+    assert served.call().status_code == 503
+    served.limiter.conclude(held, 200)
+    assert responses == [(0, 200)] * 3
+    assert in_flight(served) == [0, 0]
+
+
 def test_an_adaptive_rate_follows_the_responses(site: Build, responses: list[tuple[int, int | None]]) -> None:
     """The headers have its amount of the moment. An error of the service is slow, and one of the client is not."""
     options: Any = {"limits": "adaptive 5..60/minute", "tune": "health", "target": "250ms"}
