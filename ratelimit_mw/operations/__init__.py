@@ -1,6 +1,6 @@
 """The operations of an operator, declared once: commands, the admin API and the dashboard run them by name.
 
-``run`` takes a limiter, the name of an operation, and its arguments as JSON has them::
+``run`` takes a limiter, the name of an operation, and its arguments as JSON has them. None is a missing one::
 
     answer = run(limiter, "ban", {"rule": "login", "features": {"ip": "192.0.2.7"}, "for": "2h"})
     answer = await arun(limiter, "reset", {"rule": "login", "features": {"ip": "192.0.2.7"}})
@@ -24,20 +24,7 @@ __all__ = ["OPERATIONS", "AdminOperation", "Answer", "Cell", "Line", "Table", "a
 
 
 async def _run(limiter: Limiter, call: Call, name: str, arguments: Mapping[str, Any]) -> Answer:
-    """Perform an operation.
-
-    Args:
-        limiter: The limiter, or one with the same rules and the same store.
-        name: The name of the operation, such as "override set".
-        arguments: The arguments as JSON has them. None is a missing one.
-
-    Returns:
-        The result.
-
-    Raises:
-        ConfigError: An argument is unknown, missing or invalid.
-        StoreError: The store is unreachable.
-    """
+    """Perform an operation. The limiter may be another one with the same rules and the same store."""
     operation = OPERATIONS[name]
     decoded = decode(operation.arguments, arguments)
     if not operation.reads_log:
