@@ -82,11 +82,7 @@ class Priorities:
         return self.middle
 
     def held(self, reserve: Mapping[str, int]) -> dict[str, int]:
-        """Return the percent of a quota that each class leaves to the classes above it.
-
-        Raises:
-            ConfigError: A class is not in the list. The path of the error is the class.
-        """
+        """Return the percent of a quota that each class leaves to those above it. An unknown class is an error."""
         check_classes(reserve, self.order)
         shares = [reserve.get(name, 0) for name in self.order]
         return {name: sum(shares[:i]) for i, name in enumerate(self.order)}
