@@ -141,7 +141,7 @@ class RateLimitMiddleware:
                 set_admission(before)
                 admission.leave_scope()
         if due := admission.take_due():
-            await admission.settle(due, admission.status or 500)
+            await admission.settle(due, admission.status)  # None: nothing was sent, such as to a client that has left
         elif limits.is_observed:
             admission.observe()
 

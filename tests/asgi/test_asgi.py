@@ -211,6 +211,14 @@ def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> 
     rate.close()
 
 
+def test_a_request_without_a_response_keeps_its_cost() -> None:
+    """Applications such as Quart send nothing to a client that has left, so the outcome is not known."""
+    rate = limiter("1 concurrent; 9/minute", count_when={"status": 401})
+    assert asyncio.run(asend_bare(RateLimitMiddleware(sending(), limiter=rate), http_scope())) == []
+    assert [decision.remaining for decision in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions] == [1, 8]
+    rate.close()
+
+
 def test_a_closed_coroutine_releases_its_slot() -> None:
     """It can no longer await the store, so the slot is returned by a blocking call."""
 
