@@ -30,12 +30,12 @@ class RouteIndex:
     ``is_outermost``: no other router is around it. ``served``: the application that the middleware serves.
     """
 
-    def __init__(self, app: Any, is_outermost: bool, served: Any, start: object) -> None:
+    def __init__(self, app: Any, is_outermost: bool, served: Any, owner: object) -> None:
         self.app = app
         self._is_outermost = is_outermost
         self.handler_app = served if has_handlers(served) else None
         """The application that the middleware serves, where it has error handlers of its own."""
-        self._start = start  # requests find this index by its id, which another object could get if it ended
+        self._owner = owner  # requests find this index by its id, which another object could get if it ended
         self._root: str = getattr(app, "root_path", "")
         """The root path that FastAPI sets when it is called, instead of the server's."""
         self._table = RouteTable(app)
@@ -121,7 +121,7 @@ class Applications:
     def __init__(self, app: object, http_limiter: HttpLimiter) -> None:
         self._app = app
         self._http_limiter = http_limiter
-        self._by_start: dict[int, RouteIndex] = {}
+        self._by_owner: dict[int, RouteIndex] = {}
         self.has_routes = True
         """False once an application without routes was found."""
 
@@ -133,28 +133,28 @@ class Applications:
 
     def index_of(self, scope: Scope) -> RouteIndex | None:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
-        start = ("router" in scope and _outer_router(scope)) or scope.get("app")
-        index = self._by_start.get(id(start))
+        owner = ("router" in scope and _outer_router(scope)) or scope.get("app")
+        index = self._by_owner.get(id(owner))
         if index is not None and index.is_current():
             return index
         if self.has_routes:
-            index = self._read(scope, start)
+            index = self._read(scope, owner)
             if index is None:
                 self._http_limiter.adopt_no_routes()
                 self.has_routes = False
             else:
                 self._adopt(index)
-                self._by_start[id(start)] = index
+                self._by_owner[id(owner)] = index
             warn_at_start(self._http_limiter)
         return index
 
-    def _read(self, scope: Scope, start: object) -> RouteIndex | None:
+    def _read(self, scope: Scope, owner: object) -> RouteIndex | None:
         """Read the routes at the start, and again when a router has others."""
         outermost = application_behind(_outer_router(scope))
         app = application_behind(scope.get("app")) or application_behind(self._app)
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
-                index = RouteIndex(root, is_outermost, app, start)
+                index = RouteIndex(root, is_outermost, app, owner)
                 if app is None or index.contains(app):
                     return index
         return None
