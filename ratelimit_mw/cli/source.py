@@ -147,7 +147,7 @@ def open_application(name: str) -> Source:
     """Import an application. Return its rules: of the first middleware that knows the user, or of its framework."""
     scope: dict[str, Any] = {}
     with contextlib.redirect_stdout(sys.stderr):  # which may print
-        for layer in _layers_of(_import(name)):
+        for layer in _layers_inside(_import(name)):
             if source := _source_of(layer, name, scope):
                 return source
             if hasattr(layer, "build_middleware_stack"):
@@ -158,7 +158,7 @@ def open_application(name: str) -> Source:
     )
 
 
-def _layers_of(app: Any) -> Iterator[Any]:
+def _layers_inside(app: Any) -> Iterator[Any]:
     """Yield an application and the layers inside it, the outermost first. They may lead back to one another."""
     for _ in range(_MAX_LAYERS):
         if app is None:

@@ -62,8 +62,8 @@ def serve(file: Path, host: str, port: int, workers: int, gateway: str | None, t
     if not all(map(find_spec, ("uvicorn", "jinja2"))):
         raise MissingExtraError("the decision service", "serve")
     sys.path.insert(0, str(Path.cwd()))  # observers may be in the current folder, as for uvicorn
-    new_token = None if token_file else start_token()
-    options = str(file), gateway, new_token, str(token_file)
+    new_token = "" if token_file else start_token()
+    options = str(file), gateway, new_token, str(token_file or "")
     service = _build(*options)
     if workers > 1 and not service.limiter.waits:
         raise Failure("with memory://, each worker would count on its own. Set store to redis:// or lmdb://, or use"
@@ -95,7 +95,7 @@ def create_service() -> DecisionService:
     return _build(*json.loads(os.environ[_OPTIONS]))
 
 
-def _build(file: str, gateway: str | None, new_token: str | None, token_file: str) -> DecisionService:
+def _build(file: str, gateway: str | None, new_token: str, token_file: str) -> DecisionService:
     token = new_token or _read_token(Path(token_file))
     return DecisionService(Limiter.from_settings(file), token, gateway)
 
