@@ -320,11 +320,11 @@ class Limiter:
         if testmode.off:
             return Verdict()
         clock = self.clocks.time
+        hits: Any
         if plan.looks_up:
-            built = await find_limits(call, lambda lookups: plan.hits(features, cost, request, lookups, clock), clock)
+            hits = await find_limits(call, lambda lookups: plan.hits(features, cost, request, lookups, clock), clock)
         else:
-            built = plan.hits(features, cost, request, None, clock)
-        hits = cast("list[Any] | Verdict", built)
+            hits = plan.hits(features, cost, request, None, clock)
         if isinstance(hits, Verdict):
             return hits
         if testmode.active and (suffix := self.clocks.key_suffix()):
