@@ -175,6 +175,8 @@ class CompiledRule:
             entries = words_of_entries(self.source.entries) or "one limit for all clients"
             hint = similar_names(unused, self.used_features)
             problem = f"rule {self.name!r} does not use {' and '.join(unused)}.{hint} Its key is: {entries}"
+            for part in (part for parts in self.source.entries for part in parts if part in unused):
+                problem = f"rule {self.name!r} reads {part} from the feature {part.feature!r}. Pass that feature"
         else:
             problem = f"the key of rule {self.name!r} needs {words_of_entries(self.missing_in_key(features))}"
         return ConfigError(problem)

@@ -160,6 +160,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"duration": 0}, "duration: expected more than 0"),
     ({"duration": "600000w"}, "duration: expected a duration of at most 366 days; got '600000w'"),
     ({"duration": "7 moons"}, "duration: expected a duration such as"),
+    ({"rule": "staff", "features": {"user.id": 7}}, "rule 'staff' reads user.id from the feature 'user'. Pass that"),
     ({"rule": "number", "features": {"path:id": "x"}}, "path:id as int of rule 'number' cannot have this value"),
 ]
 
@@ -168,7 +169,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 def test_a_mistake_is_named_and_changes_nothing(changed: dict[str, Any], message: str) -> None:
     dear = Rule(name="dear", key=["user"], limits="9/minute", cost=3)
     number = Rule(name="number", key=["path:id as int"], limits="9/minute")
-    limiter = limiter_of(API, dear, number)
+    staff = Rule(name="staff", key=["user.id"], limits="9/minute")
+    limiter = limiter_of(API, dear, number, staff)
     given = {"rule": "api", "features": ACME, "limits": "5/minute", **changed}
     expect_error(message, limiter.clients.override, **given)
     assert limiter.clients.overrides() == []
