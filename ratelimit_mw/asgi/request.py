@@ -179,10 +179,12 @@ class ASGIAdmission(Admission):
             if "endpoint" in self.native:
                 self._show_route()
             added, names = self.start_response(message.get("status", 101)), self.limits.writer.names
+            if self.status == 429 or not self.verdict.allowed:
+                message = {**message, "headers": list(message.get("headers") or ())}  # an iterator is read once
             if not self.verdict.allowed:
                 names = frozenset(name for name, _ in added)
-                added = [_NO_STORE] * self.may_be_stored(message.get("headers")) + added
-            if added and not (self.status == 429 and self.keeps_headers(message.get("headers"))):
+                added = [_NO_STORE] * self.may_be_stored(message["headers"]) + added
+            if added and not (self.status == 429 and self.keeps_headers(message["headers"])):
                 message = with_headers(message, added, names)
         return self.server_send(message)
 

@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 from asgi_checker import Message, Receive, Scope, Send
-from calls import BODY, FIELDS, OK, START, asend_bare, http_scope, limited, limiter, names_of, send_bare, sending
+from calls import (
+    BODY,
+    CLIENT,
+    FIELDS,
+    OK,
+    START,
+    asend_bare,
+    http_scope,
+    limited,
+    limiter,
+    names_of,
+    send_bare,
+    sending,
+)
 from limiter_ways import renewed
 from starlette.routing import WebSocketRoute
 from tables import each
@@ -94,6 +107,18 @@ def test_every_shape_of_header_list_becomes_a_new_list(headers: dict[str, Any], 
     sent = send_bare(limited(sending({"type": "http.response.start", "status": 200, **headers}, BODY)), http_scope())
     assert sent[0]["headers"][: len(expected)] == expected
     assert names_of(sent[0])[len(expected) :] == FIELDS
+
+
+@each("retry", [[], ["retry-after"]])
+def test_headers_of_a_429_are_read_once(retry: list[str]) -> None:
+    """An application may send them as an iterator, with a 429 of its own or as the response to a rejection."""
+    rate = limiter("1/minute")
+    headers = iter([(b"cache-control", b"private"), (b"b", b"2")])
+    busy = sending({"type": "http.response.start", "status": 429, "headers": headers}, BODY)
+    if retry:
+        rate.hit({"ip": CLIENT})
+    sent = send_bare(limited(busy, rate, rejection=lambda *_: busy), http_scope())
+    assert names_of(sent[0]) == ["cache-control", "b", *FIELDS, *retry]
 
 
 def test_send_applies_backpressure_to_the_application() -> None:
