@@ -358,10 +358,10 @@ class Limiter:
         if not hits:
             return Verdict()
         now = self.clocks.now() if self.clocks.own or testmode.active else None  # most leave the time to the store
-        if call is blocking_call or not self.waits:
-            decisions = self._request_store.apply(hits, now, consume)
+        if self.remote is None:
+            decisions = self.store.apply(hits, now, consume)
         else:
-            decisions = await self._request_store.aapply(hits, now, consume)
+            decisions = await self.remote.decide(call, hits, now, consume)
         return build_verdict(decisions, consume, plan.adds_hits)
 
     def _with_network(self, features: Features) -> Features:

@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 from weakref import ref
@@ -92,7 +92,7 @@ class RemoteStore:
                 await call(self.follower, "read")
         self.is_open = True
 
-    async def _apply(self, call: Call, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
+    async def decide(self, call: Call, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
         """Decide all hits of a request at one instant. Consume the costs of all or none, or nothing for a peek."""
         if not self.is_open:
             await call(self, "start")
@@ -125,14 +125,6 @@ class RemoteStore:
     def recall(self, hits: Sequence[tuple[Limit, str, int]]) -> list[Decision]:
         """Return the decisions on a request that needs no call of the store; an empty list for another one."""
         return self.rejections.recall(hits, _process_us())
-
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return run_blocking(self._apply(blocking_call, hits, now, consume))
-
-    def aapply(
-        self, hits: Sequence[Hit], now: int | None = None, consume: bool = True
-    ) -> Coroutine[Any, Any, list[Decision]]:
-        return self._apply(async_call, hits, now, consume)
 
     async def _serve(self, call: Call, hits: Sequence[Hit], now: int | None) -> list[Decision]:
         """Serve hits from leases, or ask the store for them, or for shares in their place."""
