@@ -72,7 +72,7 @@ class RateLimitMiddleware:
         try:
             user = {"user": lambda request: asgi_user(request, self.http_limiter)}
             self.http_limiter = http_limiter = HttpLimiter(
-                settings, limiter, features or {}, rejection, user, options, before_user=before_user
+                settings, limiter, features or {}, rejection, user, options, before_user=before_user, encodes=True
             )
             if isfunction(app) and not (before_user or is_of_framework(app)):  # others may get routes until they start
                 http_limiter.adopt(

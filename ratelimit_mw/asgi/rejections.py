@@ -116,7 +116,7 @@ def describe_limits(app: Any, http_limiter: HttpLimiter, routes: Collection[AppR
 
     def openapi() -> dict[str, Any]:
         schema, limits = described(), http_limiter.in_force
-        response = _describe_response(limits.writer.text_names, limits.settings.reset)
+        response = _describe_response(limits.writer.names, limits.settings.reset)
         for route in routes:
             operations = schema.get("paths", {}).get(getattr(route.entry, "path_format", ""), {})
             for method in route.methods:
@@ -134,11 +134,11 @@ def _is_limited(limits: HttpLimits, route: AppRoute, method: str) -> bool:
     return any(not rule.shadow for rule in plan.rules)
 
 
-def _describe_response(headers: Collection[str], reset: str) -> dict[str, Any]:
+def _describe_response(headers: Collection[bytes], reset: str) -> dict[str, Any]:
     """Return the response to a rejection. Its body depends on ``Accept``, and may be your own."""
     described = {
         title: {"description": meaning, "schema": {"type": kind}}
         for title, (meaning, kind) in (_HEADERS | (_EPOCH if reset == "epoch" else {})).items()
-        if title.lower() in (*headers, "retry-after")
+        if title.lower().encode() in (*headers, b"retry-after")
     }
     return {"description": "Too Many Requests", "headers": described}

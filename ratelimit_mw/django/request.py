@@ -169,7 +169,7 @@ class DjangoAdmission(Admission):
     def add_headers(self, response: Any) -> None:
         """Replace the rate limit headers that the application has set."""
         headers = response.headers
-        added = self.start_text_response(response.status_code)
+        added = self.start_response(response.status_code)
         for name, value in () if self.keeps_headers(headers.items()) else added:
             headers[name] = value
         if not self.verdict.allowed and response.status_code >= 400:

@@ -15,7 +15,7 @@ from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..runtime.blocking import Call, blocking_call, is_on_event_loop, twins
 from ..runtime.forksafe import create_lock
-from .headers import FIELD_NAMES, Header, TextHeader, as_text
+from .headers import FIELD_NAMES, Header
 from .limits import HttpLimits
 from .rejection import PreparedRejection
 from .request import Request
@@ -227,11 +227,6 @@ class Admission:
         """Note an error of the application: the service has dropped a request that timed out."""
         if isinstance(error, TimeoutError):
             self.verdict.note_response(504)
-
-    def start_text_response(self, status: int) -> list[TextHeader]:
-        """Do what ``start_response`` does, with the headers as text in the title case of the standards."""
-        headers, prepared = self.start_response(status), self._prepared
-        return as_text(headers) if prepared is None or self.first is not None else prepared.limit_texts
 
     def keeps_headers(self, headers: Iterable[tuple[str | bytes, object]] | None) -> bool:
         """Return whether a response keeps the rate limit headers that it has: the rejection of another limiter."""

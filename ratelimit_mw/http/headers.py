@@ -11,34 +11,28 @@ from ..clock import SECOND
 from ..decision import Decision, Limit, Verdict
 from ..runtime.forksafe import CHANCE
 
-Header = tuple[bytes, bytes]
-TextHeader = tuple[str, str]
+Header = tuple[Any, Any]
+"""A name and a value: text, or bytes for ASGI."""
 
 # Field names and parameters as of draft-ietf-httpapi-ratelimit-headers-11.
-_POLICY_FIELD: Final = b"ratelimit-policy"
-_LIMIT_FIELD: Final = b"ratelimit"
+_X_NAMES: Final = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+_DRAFT_NAMES: Final = ("RateLimit-Policy", "RateLimit")
+_RETRY_AFTER: Final = "Retry-After"
 _POLICY_ITEM: Final = '"{name}";q={quota}'
 _POLICY_WINDOW: Final = ";w={window}"
 _POLICY_UNIT: Final = ';qu="{unit}"'
 _CONCURRENT: Final = "concurrent-requests"
 _REQUESTS: Final = "requests"  # the default of the draft
 _LIMIT_ITEM: Final = '"{name}";r='
-_LIMIT_RESET: Final = b";t="
+_LIMIT_RESET: Final = ";t="
 
-_X_LIMIT: Final = b"x-ratelimit-limit"
-_X_REMAINING: Final = b"x-ratelimit-remaining"
-_X_RESET: Final = b"x-ratelimit-reset"
-_RETRY_AFTER: Final = b"retry-after"
-
-_TITLE_CASE: Final = {
-    name: name.decode("ascii").title().replace("Ratelimit", "RateLimit")
-    for name in (_POLICY_FIELD, _LIMIT_FIELD, _X_LIMIT, _X_REMAINING, _X_RESET, _RETRY_AFTER)
-}
-
-FIELD_NAMES: Final = _TITLE_CASE.keys() - {_RETRY_AFTER}
-"""The names of all rate limit headers but ``Retry-After``."""
+FIELD_NAMES: Final = frozenset(name.lower().encode() for name in (*_X_NAMES, *_DRAFT_NAMES))
+"""The names of all rate limit headers but ``Retry-After``, in lower case."""
 
 _MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
+
+_keep: Callable[[str], Any] = str
+_encode: Callable[[str], Any] = str.encode
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -60,23 +54,31 @@ class Memo(dict[K, V]):
 
 
 class HeaderWriter:
-    """Writes the headers of a verdict."""
+    """Writes the headers of a verdict, as text in the title case of the standards. ASGI has them ``encoded``."""
 
     def __init__(
-        self, families: Iterable[str] = ("x-ratelimit", "ratelimit"), reset: str = "delta", jitter_us: int = 0
+        self,
+        families: Iterable[str] = ("x-ratelimit", "ratelimit"),
+        reset: str = "delta",
+        jitter_us: int = 0,
+        encoded: bool = False,
     ) -> None:
-        families = tuple(families)
+        families, every = tuple(families), (*_X_NAMES, *_DRAFT_NAMES, _RETRY_AFTER)
+        form = self._form = _encode if encoded else _keep
+        self._number, self._numbered, self._comma = form("%d"), form("%s%d%s"), form(", ")
+        names = [form(name.lower() if encoded else name) for name in every]
+        self._x_limit, self._x_remaining, self._x_reset, self._policy_field, self._limit_field, self._retry = names
         self._x = "x-ratelimit" in families
         self._draft = "ratelimit" in families
         self._epoch = reset == "epoch"
         self._jitter = jitter_us // SECOND
         self.varies = self._epoch or bool(self._jitter)
         """Whether equal decisions may have different headers."""
-        self._parts, self._resets = Memo(_parts_of), Memo(_reset_parts)
-        self._policies, self._are_shown = Memo(_policy), Memo(_are_shown)
-        x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
-        self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
-        self.text_names = frozenset(name.decode("ascii") for name in self.names)
+        self._parts, self._resets = Memo(self._parts_of), Memo(self._reset_parts)
+        self._policies, self._are_shown = Memo(self._policy), Memo(_are_shown)
+        written = (*(_X_NAMES if self._x else ()), *(_DRAFT_NAMES if self._draft else ()))
+        self.names = frozenset(self._form(name.lower()) for name in written)
+        """The names that a response may have, in lower case."""
 
     def headers(self, verdict: Verdict) -> list[Header]:
         """Return the headers of one response; none when only shadow rules, or no rules, applied."""
@@ -89,26 +91,26 @@ class HeaderWriter:
             decisions, limits = self._choose(decisions, allowed)
             if not decisions:
                 wait = None if allowed else verdict.retry_after  # of a client that is banned from all rules
-                return [] if wait is None else [(_RETRY_AFTER, b"%d" % (math.ceil(wait) or 1))]
+                return [] if wait is None else [(self._retry, self._number % (math.ceil(wait) or 1))]
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
             shown = decisions[0] if limits is None else _scarcest(decisions)
         x_limit, policy, item, is_timed = self._parts[shown.hit[0]]
         x_reset, reset = self._resets[-(-shown.reset_us // SECOND)]
-        remaining = b"%d" % shown.remaining
+        remaining = self._number % shown.remaining
         headers = []
         if self._x:
             if self._epoch:
-                x_reset = _X_RESET, b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND)
-            headers = [x_limit, (_X_REMAINING, remaining), *((x_reset,) if is_timed else ())]
+                x_reset = self._x_reset, self._number % -(-(shown.at_us + shown.reset_us) // SECOND)
+            headers = [x_limit, (self._x_remaining, remaining), *((x_reset,) if is_timed else ())]
         if self._draft:
             headers.append(policy if limits is None else self._policies[limits])
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
-            one = item + remaining + (reset if is_timed else b"") if limits is None else self._items(decisions)
-            headers.append((_LIMIT_FIELD, one))
+            one = item + remaining if limits is None else self._items(decisions)
+            headers.append((self._limit_field, one + reset if is_timed and limits is None else one))
         return headers
 
     def _choose(self, decisions: Sequence[Decision], allowed: bool) -> tuple[Sequence[Decision], tuple[Limit, ...]]:
@@ -121,37 +123,45 @@ class HeaderWriter:
         wait = _wait_seconds(longest)
         if wait is not None and self._jitter:
             wait = min(wait + CHANCE.randint(0, self._jitter), _MAX_NUMBER)
-        headers = [] if wait is None else [(_RETRY_AFTER, b"%d" % wait)]
+        headers = [] if wait is None else [(self._retry, self._number % wait)]
         if self._draft:
             rejecting = [decision for decision in decisions if not decision.allowed]
             items = [self._item(one, wait if one is longest else _wait_seconds(one)) for one in rejecting]
-            headers.insert(0, (_LIMIT_FIELD, b", ".join(items)))
+            headers.insert(0, (self._limit_field, self._comma.join(items)))
         return headers
 
-    def _items(self, decisions: Iterable[Decision]) -> bytes:
+    def _items(self, decisions: Iterable[Decision]) -> Any:
         items = []
         parts, resets = self._parts, self._resets
         for decision in decisions:  # ``_item`` without its call
             _, _, item, is_timed = parts[decision.hit[0]]
-            reset = resets[-(-decision.reset_us // SECOND)][1] if is_timed else b""
-            items.append(b"%b%d%b" % (item, decision.remaining, reset))
-        return b", ".join(items)
+            reset = resets[-(-decision.reset_us // SECOND)][1] if is_timed else self._form("")
+            items.append(self._numbered % (item, decision.remaining, reset))
+        return self._comma.join(items)
 
-    def _item(self, decision: Decision, wait: int | None) -> bytes:
+    def _item(self, decision: Decision, wait: int | None) -> Any:
         """Return a decision with the seconds to wait, or until its reset."""
         _, _, item, is_timed = self._parts[decision.hit[0]]
-        item += b"%d" % decision.remaining
+        item += self._number % decision.remaining
         return item if wait is None or not is_timed else item + self._resets[wait][1]
 
+    def wait_of(self, headers: Sequence[Header]) -> int | None:
+        """Return the seconds of ``Retry-After``, which is the last header of a rejection; None without it."""
+        return int(headers[-1][1]) if headers and headers[-1][0] == self._retry else None
 
-def wait_of(headers: Sequence[Header]) -> int | None:
-    """Return the seconds of ``Retry-After``, which is the last header of a rejection; None without it."""
-    return int(headers[-1][1]) if headers and headers[-1][0] is _RETRY_AFTER else None
+    def _parts_of(self, limit: Limit) -> tuple[Header, Header, Any, bool]:
+        """Return the constant parts in the headers of a limit."""
+        item = self._form(_LIMIT_ITEM.format(name=_escaped(limit.policy)))
+        is_timed = not limit.quota.concurrent
+        return (self._x_limit, self._number % limit.limit), self._policy((limit,)), item, is_timed
 
+    def _reset_parts(self, seconds: int) -> tuple[Header, Any]:
+        """Return the parts in the headers of a number of seconds until the reset."""
+        text = self._number % min(seconds or 1, _MAX_NUMBER)
+        return (self._x_reset, text), self._form(_LIMIT_RESET) + text
 
-def as_text(headers: Iterable[Header]) -> list[TextHeader]:
-    """Return rate limit headers as text in the title case of the standards. ASGI requires lower case instead."""
-    return [(_TITLE_CASE[name], value.decode()) for name, value in headers]
+    def _policy(self, limits: tuple[Limit, ...]) -> Header:
+        return self._policy_field, self._form(", ".join(map(_policy_item, limits)))
 
 
 def with_headers(message: MutableMapping[str, Any], added: list[Header], names: Collection[bytes]) -> dict[str, Any]:
@@ -210,25 +220,9 @@ def _wait_seconds(rejecting: Decision) -> int | None:
     return None if rejecting.retry_us is None else min(-(-rejecting.retry_us // SECOND), _MAX_NUMBER) or 1
 
 
-def _parts_of(limit: Limit) -> tuple[Header, Header, bytes, bool]:
-    """Return the constant parts in the headers of a limit."""
-    item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
-    return (_X_LIMIT, b"%d" % limit.limit), _policy((limit,)), item, not limit.quota.concurrent
-
-
-def _reset_parts(seconds: int) -> tuple[Header, bytes]:
-    """Return the parts in the headers of a number of seconds until the reset."""
-    text = b"%d" % min(seconds or 1, _MAX_NUMBER)
-    return (_X_RESET, text), _LIMIT_RESET + text
-
-
 def _are_shown(limits: tuple[Limit, ...]) -> bool:
     """Return whether an allowed request shows the decisions on these limits as they are: nearly always."""
     return len({*limits}) == len(limits) and not any(limit.hidden or limit.quota.concurrent for limit in limits)
-
-
-def _policy(limits: tuple[Limit, ...]) -> Header:
-    return _POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii")
 
 
 def _escaped(name: str) -> str:

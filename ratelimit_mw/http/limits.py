@@ -47,7 +47,7 @@ class HttpLimits:
         self.is_announced = bool(self.limiter.observers.early)
         self.watch = self.limiter.reloads.watch
         """A request that finds it due looks for changed settings, and uses those; None where nothing changes."""
-        self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
+        self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter, http_limiter.encodes)
         self.rejections = PreparedRejections(self.writer)
         self.functions = functions = http_limiter.functions
         self.named_in_code = http_limiter.named_in_code
@@ -116,8 +116,11 @@ class HttpLimiter:
         options: HttpOptions,
         has_routes: bool = True,
         before_user: bool = False,
+        encodes: bool = False,
     ) -> None:
         _check_arguments(options)
+        self.encodes = encodes
+        """Whether headers are bytes, as ASGI has them."""
         self.limiter = _given_or_new_limiter(settings, limiter, options)
         with error_path("rejection"):
             self.custom_rejection = None if rejection is None else checked_call(rejection, "the request", "the verdict")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ..clock import SECOND
 from ..decision import BannedVerdict, Decision, Verdict
-from .headers import Header, HeaderWriter, TextHeader, as_text, wait_of
+from .headers import Header, HeaderWriter
 
 # The title and the problem type of each status.
 _PROBLEMS: Final = {
@@ -57,8 +57,6 @@ class PreparedRejection(NamedTuple):
     """The headers of the response, for ASGI."""
     limit_headers: list[Header]
     """The rate limit headers."""
-    limit_texts: list[TextHeader]
-    """The rate limit headers as text."""
 
 
 class PreparedRejections:
@@ -77,13 +75,14 @@ class PreparedRejections:
         key = _key_of(form, verdict)
         varying = self._writer.headers(verdict) if self._writer.varies else None
         if varying is not None:
-            key += (wait_of(varying),)
+            key += (self._writer.wait_of(varying),)
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _MAX_KEPT:
                 self._prepared.clear()
-            prepared = self._prepared[key] = _prepare(verdict, form, varying or self._writer.headers(verdict))
-        return prepared if varying is None else prepared._replace(limit_headers=varying, limit_texts=as_text(varying))
+            limits = varying or self._writer.headers(verdict)
+            prepared = self._prepared[key] = _prepare(verdict, form, limits, self._writer.wait_of(limits))
+        return prepared if varying is None else prepared._replace(limit_headers=varying)
 
 
 def _key_of(form: int, verdict: Verdict) -> tuple[object, ...]:
@@ -115,9 +114,9 @@ def _key_of_decision(decision: Decision) -> tuple[object, ...]:
     return decision.why, decision.hit[0], decision.remaining, -(-decision.reset_us // SECOND), seconds
 
 
-def _prepare(verdict: Verdict, form: int, limit_headers: list[Header]) -> PreparedRejection:
-    """Prepare the response to a rejection in one media type, with these rate limit headers."""
-    status, wait = verdict.status, wait_of(limit_headers)
+def _prepare(verdict: Verdict, form: int, limit_headers: list[Header], wait: int | None) -> PreparedRejection:
+    """Prepare the response to a rejection in one media type, with these rate limit headers and seconds to wait."""
+    status = verdict.status
     title, kind = _PROBLEMS[status]
     detail = _NEVER if wait is None else f"Retry after {wait} second{'' if wait == 1 else 's'}."
     if verdict.banned and status != HTTPStatus.SERVICE_UNAVAILABLE:
@@ -135,7 +134,7 @@ def _prepare(verdict: Verdict, form: int, limit_headers: list[Header]) -> Prepar
     body = text.encode()
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     lines = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
-    return PreparedRejection(Rejection(status, headers, body), lines, limit_headers, as_text(limit_headers))
+    return PreparedRejection(Rejection(status, headers, body), lines, limit_headers)
 
 
 _HTML: Final = (

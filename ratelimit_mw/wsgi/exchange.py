@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..clock import monotonic
 from ..decision import Verdict, rejection_of
 from ..http.admission import ADMISSION, Admission, undecided
-from ..http.headers import TextHeader
+from ..http.headers import Header
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
@@ -124,12 +124,12 @@ class WSGIAdmission(Admission):
         start(f"{response.status} {response.reason}", response.headers)
         return [] if request.method == "HEAD" else [response.body]
 
-    def sent_headers(self, status: str, headers: list[TextHeader]) -> list[TextHeader]:
+    def sent_headers(self, status: str, headers: list[Header]) -> list[Header]:
         """Return the headers of a response that starts, with the rate limit headers."""
         prepared = self._prepared
         if prepared is not None and headers is prepared.response.headers:
-            return headers + self.start_text_response(prepared.response.status)
-        added, names = self.start_text_response(int(status[:3])), self.limits.writer.text_names
+            return headers + self.start_response(prepared.response.status)
+        added, names = self.start_response(int(status[:3])), self.limits.writer.names
         if not self.verdict.allowed:
             names = frozenset(name.lower() for name, _ in added)
             added = [_NO_STORE] * self.may_be_stored(headers) + added
@@ -150,7 +150,7 @@ class Exchange:
     def __init__(self, server_start: StartResponse) -> None:
         self._server_start = server_start
 
-    def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
+    def start(self, status: str, headers: list[Header], exc_info: Any = None) -> Callable[[bytes], object]:
         """Start the response with the rate limit headers: the ``start_response`` of the application."""
         if self.admission is not None:
             headers = self.admission.sent_headers(status, headers)

@@ -145,7 +145,7 @@ def test_a_kept_response_has_the_bytes_of_a_new_one(
         assert responses == [PreparedRejections(HeaderWriter()).find(verdict, accept) for accept in ACCEPTED]
         problem, page, text = (response.response.body.decode() for response in responses)
         assert responses[0].limit_headers == writer.headers(verdict)
-        wait = dict(responses[0].limit_headers).get(b"retry-after")
+        wait = dict(responses[0].limit_headers).get("Retry-After")
         detail = "Waiting does not help: this request can never be allowed."
         if wait is not None:
             detail = f"Retry after {int(wait)} second{'s' if int(wait) > 1 else ''}."
@@ -173,7 +173,7 @@ def test_a_response_that_varies_is_not_kept(options: Any) -> None:
     for number in range(30):
         rate.hit({"ip": f"192.0.2.{number}"})
         prepared = kept.find(rate.hit({"ip": f"192.0.2.{number}"}), "")
-        assert str(int(dict(prepared.limit_headers)[b"retry-after"])) in json.loads(prepared.response.body)["detail"]
+        assert str(int(dict(prepared.limit_headers)["Retry-After"])) in json.loads(prepared.response.body)["detail"]
         seen.add(tuple(prepared.limit_headers))
         clock.advance(1)
     assert len(seen) > 1

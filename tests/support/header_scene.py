@@ -17,7 +17,7 @@ class Scene:
     def __init__(self, *rules: Rule, **options: Any) -> None:
         self.clock = ManualClock(1_000_000.0)
         self.limiter = Limiter(rules, clock=self.clock)
-        self.writer = HeaderWriter(**options)
+        self.writer = HeaderWriter(**options, encoded=True)
 
     def hit(self, features: dict[str, str] | None = None, cost: int | None = None) -> dict[str, str]:
         return self.of(self.limiter.hit(FEATURES if features is None else features, cost))

@@ -10,7 +10,7 @@ from msgspec import Meta
 from ...decision import Limit
 from ...errors import ConfigError, StoreError, error_path
 from ...http.client_ip import ClientIP
-from ...http.headers import HeaderWriter, as_text
+from ...http.headers import HeaderWriter
 from ...http.request import parse_pairs
 from ...http.routes import check_no_views
 from ...keys.features import INVALID
@@ -149,7 +149,7 @@ async def check(
         "status": verdict.status,
         "retry_after": verdict.retry_after,
         "delay": verdict.delay,
-        "headers": dict(as_text(rules.writer.headers(verdict))),
+        "headers": dict(rules.writer.headers(verdict)),
         "decisions": [decision_json(decision, limiter.rules) for decision in verdict.decisions],
     }
 
