@@ -145,7 +145,7 @@ class ASGIAdmission(Admission):
         state = scope.get("state")
         if state is None:
             state = scope["state"] = {}
-        super().__init__(limits, request, plan, verdict, scope, state)
+        Admission.__init__(self, limits, request, plan, verdict, scope, state)  # half the time of super()
         self.server_scope, self.server_send = server_scope, send
         """The ``scope`` and the ``send`` of the server."""
 

@@ -137,7 +137,7 @@ class DjangoAdmission(Admission):
         framework_request = request.framework_request
         state = vars(framework_request)
         native = state.get("scope") or framework_request.META  # ``native_of`` without its call
-        super().__init__(limits, request, plan, verdict, native, state)
+        Admission.__init__(self, limits, request, plan, verdict, native, state)  # half the time of super()
         state[ATTRIBUTE] = self
 
     def build_current_request(self) -> DjangoRequest:

@@ -48,11 +48,10 @@ _FIRST_SHORT: Final = 300
 class FlaskRequest(WSGIRequest):
     """A request over Flask's own, which is ``framework_request``."""
 
-    to = NO_ROUTE
     is_late = True  # functions of the application may run before ``decide``
 
     def __init__(self, request: flask.Request) -> None:
-        self.native = request.environ
+        self.native, self.to = request.environ, NO_ROUTE
         self.framework_request = request
         rule: Any = request.url_rule
         self._params: Mapping[str, Any] = request.view_args or {}

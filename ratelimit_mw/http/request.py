@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from ..keys.features import INVALID
 from ..keys.forms import normalize_host
-from ..rules.marks import NOWHERE, Destination
+from ..rules.marks import Destination
 
 MAX_FIELDS: Final = 1000
 """The maximum number of fields that are read from one query or body."""
@@ -50,7 +50,7 @@ class Request(ABC):
 
     native: MutableMapping[str, Any]
     """The ASGI scope, or the WSGI environ."""
-    to: Destination = NOWHERE
+    to: Destination
     """The route that the request goes to."""
     path_params: Mapping[str, object] = MappingProxyType({})
     """The values of the route's parameters, by name."""

@@ -14,7 +14,7 @@ from ..http.headers import Header
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request, still_encoded
-from ..rules.marks import get_admission, set_admission
+from ..rules.marks import NOWHERE, get_admission, set_admission
 from ..rules.plan import Plan
 from .body import read_body
 
@@ -40,7 +40,7 @@ class WSGIRequest(Request):
     """Whether code of the application has run since the request was decided."""
 
     def __init__(self, environ: MutableMapping[str, Any]) -> None:
-        self.native = environ
+        self.native, self.to = environ, NOWHERE
 
     @property
     def method(self) -> str:
