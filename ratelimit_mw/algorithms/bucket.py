@@ -32,7 +32,7 @@ class Bucket(Algorithm):
             retry = None if cost > self.limit else at - now + self._drains_in(consumed + cost - self.limit, part)
             return state, Decision(False, max(0, room), retry, at - now + self._drains_in(consumed, part), at)
         delay = self._drains_in(consumed, part) if self.delays else 0
-        reset = at - now + self._drains_in(consumed + cost, part)
+        reset = at - now - (-((consumed + cost) * self.period + part) // self.amount)  # ``_drains_in``
         return (at, consumed + cost, part, began), Decision(True, room - cost, 0, reset, at, delay)
 
     def _drains_in(self, consumed: int, part: int) -> int:
@@ -44,12 +44,8 @@ class Bucket(Algorithm):
         at, consumed, part, began = state
         if now <= at:
             return state
-        whole, rest = divmod((now - at) * self.amount, self.period)
-        consumed -= whole
-        part -= rest
-        if part < 0:
-            consumed -= 1
-            part += self.period
+        drained, part = divmod(part - (now - at) * self.amount, self.period)
+        consumed += drained  # which is at most 0
         return (now, consumed, part, began) if consumed >= 0 else (now, 0, 0, began)
 
     def charge(self, state: State, now: int, cost: int) -> State:
