@@ -22,6 +22,9 @@ from servers import HOST, Server, free_port, memcached_running, postgres_running
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, connecting, drivers, open_store
+from ratelimit_mw.stores.budget import LoopClock
+from ratelimit_mw.stores.memcached.protocol import ReplyReader
+from ratelimit_mw.stores.wire import LoopConnection
 from ratelimit_mw.testing.store_suite import WAYS
 
 BUDGET_US = 50_000
@@ -284,6 +287,21 @@ def test_the_loop_leaves_a_socket_before_it_is_closed(monkeypatch: pytest.Monkey
         for steps in range(12):
             asyncio.run(give_up(steps), debug=True)
     assert not logged
+
+
+def test_a_retired_connection_closes_after_its_last_reply() -> None:
+    """No call uses it any longer, and it does not outlive its store."""
+
+    async def scenario() -> list[bool]:
+        connection, transport = LoopConnection(ReplyReader(), LoopClock(60.0)), Mock()
+        connection.connection_made(transport)
+        flight, states = connection.send(b"delete key\r\n", 1, 60.0), list[bool]()
+        for step in (connection.retire, lambda: connection.data_received(b"DELETED\r\n")):
+            step()
+            states += [connection.is_usable, transport.abort.called]
+        return [*states, await flight == [b"DELETED"]]
+
+    assert asyncio.run(scenario()) == [False, False, False, True, True]
 
 
 def test_a_connection_detects_a_dead_server_and_sends_small_requests_at_once() -> None:
