@@ -15,7 +15,7 @@ from tables import each, expect_error
 
 from ratelimit_mw import Event, Limiter, Rule, load_settings
 from ratelimit_mw.limiter.observers.readers import OutcomeReader
-from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.testing import ManualClock, limits_timed_by
 
 ANN = {"ip": "192.0.2.7"}
 
@@ -138,6 +138,9 @@ def test_event_features_are_values_of_keys() -> None:
     rate, events = observed(rules[0], settings=secret)
     rate.hit({**ANN, "endpoint": "/a"})
     assert events[0].features == {"endpoint": "/a", "ip": secret.secret.digest("ip", "192.0.2.7")}
+    with limits_timed_by(ManualClock(1_000_000.0)):  # as in the tests of an application
+        Limiter(rules, settings=rate.settings, observers=[events.append]).hit({"endpoint": "/a"})
+    assert events[1].features == {"endpoint": "/a", "ip": "unknown"}
 
 
 def test_an_observer_that_raises_is_logged_once_a_minute(
