@@ -93,9 +93,10 @@ def test_requests_of_many_clients_share_a_turn_at_a_common_key(
         wait_for(lambda: store.loads, "the first read")
         found += [pool.submit(store.apply, [hit(f"{i}"), hit("all")], NOW) for i in range(1, 20)]
         wait_for(lambda: len(store._thread_driver.turns._waiting) == 19, "the others")
-        store.may_read.release(2)
+        store.may_read.release(3)
         decisions = [each.result() for each in found]
     assert len(store.loads) == 2
+    assert store.apply([hit("all")], NOW)[0].remaining == 979  # the keys are free again
     assert sorted(second.remaining for _, second in decisions) == list(range(980, 1_000))
     assert {first.remaining for first, _ in decisions} == {999}
 
