@@ -157,7 +157,11 @@ def test_spellings_share_a_count() -> None:
         ("path", [["/login", "/login/", "//login", "login"], ["/login\n", "/x/../login"], ["/Login"]]),
         (
             "host",
-            [["a.example", "A.example.:80"], ["[::1]:80", "[0:0::1]"], ["a b", "a,b", "a" * 300, "[::1", "a:b"]],
+            [
+                ["a.example", "A.example.:80"],
+                ["[::1]:80", "[0:0::1]"],
+                ["a b", "a,b", "a" * 300, "[::1", "[::1::2]", "a:b"],
+            ],
         ),
         ("region", [["AT", "at", b"at"], ["\u00e9" * 400, "\u00e8" * 500]]),
         ("region as raw", [["AT", "AT"], ["at"]]),
