@@ -127,6 +127,8 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock, monkeypatch: p
                 wait_for(lambda: ends_in(limiter) == 60.0, "a renewal")
             assert free(limiter) == 0
         ends()
+    limiter.slots.hold(limiter.hit(WHO), limiter.rules)
+    limiter.close()  # while a request holds its slot
     wait_for(lambda: not {*threading.enumerate()} - others, "the end of the thread")
 
 

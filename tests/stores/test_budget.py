@@ -65,6 +65,10 @@ def test_attempts_are_repeated_until_the_deadline(hands: Hands) -> None:
     assert 20 <= len(asked) <= 21
     assert sum(asked) == pytest.approx(BUDGET, abs=0.002)
     assert clock.wait(attempt, clock.now + BUDGET) == "reply"
+    asked.clear()
+    with pytest.raises(TimeoutError):
+        clock.wait(attempt, clock.now - 1)
+    assert asked == [0.001]
 
 
 def test_error_of_another_thread_is_raised_at_once() -> None:
@@ -153,6 +157,17 @@ async def test_reply_that_was_read_in_the_last_turn_counts(clock: LoopClock, han
         await passes(hands, TURN)
     assert await reply == "reply"
     assert isinstance(other.exception(), TimeoutError)
+
+
+@on_a_loop
+async def test_result_that_comes_with_the_deadline_counts(clock: LoopClock, hands: Hands) -> None:
+    """Its callback runs after the check of the deadline."""
+    future = waiting()
+    task = asyncio.create_task(clock.result(future, TURN))
+    await passes(hands, 0)
+    asyncio.get_running_loop().call_at(hands.now + 1.1 * TURN, future.set_result, "reply")
+    await passes(hands, 1.2 * TURN)
+    assert await task == "reply"
 
 
 @on_a_loop
