@@ -233,6 +233,28 @@ def test_a_rejection_raised_by_a_view_closes_the_connection(steps: list[str], ex
     assert received == ["websocket.connect"]
 
 
+def test_a_client_that_is_gone_before_its_connection_closes_keeps_no_slot() -> None:
+    """The server raises an error, after a view has raised a rejection."""
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        Limiter([Rule(limits="1/hour")]).hit({}, cost=2).raise_for_limit()
+
+    app = application(view, Rule(limits="1 concurrent"))
+
+    async def lost(scope: Any, receive: Any, send: Any) -> None:
+        async def send_or_fail(message: Any) -> None:
+            if message["type"] == "websocket.close":
+                raise OSError
+            await send(message)
+
+        await app(scope, receive, send_or_fail)
+
+    with pytest.raises(OSError, match=r"^$"):
+        connect(lost)
+    assert kinds(connect(app)) == ["accept", 1013]
+
+
 @each("opens", [True, False])
 @each("status", [429, 420, 404])
 def test_a_response_to_a_rejection_closes_the_connection(status: int, opens: bool) -> None:
