@@ -4,6 +4,7 @@ import asyncio
 from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from asgi_checker import Message, Receive, Scope, Send
@@ -26,7 +27,7 @@ from starlette.routing import WebSocketRoute
 from tables import each
 from websocket_calls import aconnect, application
 
-from ratelimit_mw import ConfigError
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.http.admission import ADMISSION
 from ratelimit_mw.rules.marks import current_admission
@@ -241,6 +242,20 @@ def test_a_request_without_a_response_keeps_its_cost() -> None:
     rate = limiter("1 concurrent; 9/minute", count_when={"status": 401})
     assert asyncio.run(asend_bare(RateLimitMiddleware(sending(), limiter=rate), http_scope())) == []
     assert [decision.remaining for decision in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions] == [1, 8]
+    rate.close()
+
+
+def test_a_rejection_that_cannot_be_sent_releases_its_slot() -> None:
+    """The view has raised the rejection, and the client is gone."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        Limiter([Rule(limits="1/hour")]).hit({}, cost=2).raise_for_limit()
+
+    rate = limiter("1 concurrent")
+    call = RateLimitMiddleware(app, limiter=rate)(http_scope(), AsyncMock(), AsyncMock(side_effect=OSError))
+    with pytest.raises(OSError, match=r"^$"):
+        asyncio.run(call)  # type: ignore[arg-type]
+    assert rate.peek({"ip": "192.0.2.7"}).allowed
     rate.close()
 
 

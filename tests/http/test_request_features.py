@@ -65,6 +65,7 @@ def test_differing_values_of_a_query_field_are_invalid(query: str, name: str, va
         (['a="1 2"; b=x=y;c'], {"a": "1 2", "b": "x=y", "c": ""}),
         ([r'a="\061\"\2\\"; b=x'], {"a": '1"2\\', "b": "x"}),
         (["a = 1;; =x; a=2"], {"a": INVALID}),
+        (["a=1 b=2"], {"a": INVALID, "b": INVALID}),
         ([r'a="\351"; b=x'], {"a": INVALID, "b": "x"}),  # an accent in Latin-1, or half of a character
     ],
 )

@@ -443,6 +443,7 @@ class ASGISite(Site):
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
+                assert all(type(text) is bytes for header in message.get("headers", ()) for text in header)
                 starts.append(message)
             else:
                 body.extend(message.get("body", b""))
