@@ -19,5 +19,4 @@ class APIRejection(RateLimitExceeded, Throttled):  # type: ignore[misc] # REST f
     def __init__(self, verdict: Verdict) -> None:
         text, code = _TEXTS.get(verdict.status, (None, None))
         Throttled.__init__(self, None if text else verdict.retry_after, text, code)  # the texts name no time
-        self.wait = verdict.retry_after
         self.verdict, self.status_code = verdict, verdict.status

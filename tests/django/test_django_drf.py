@@ -296,6 +296,7 @@ def test_a_rejection_by_check_is_a_429_of_the_framework(monkeypatch: pytest.Monk
         assert (rejected["retry-after"], rejected["ratelimit"]) == ("60", '"post";r=0;t=60')
         assert (allowed[0].headers.get("cache-control"), rejected["cache-control"]) == (None, "no-store")
         assert isinstance(errors[0], Throttled)
+        assert (type(errors[0].wait), errors[0].wait) == (int, 60)  # REST framework rounds down
         assert isinstance(errors[0], RateLimitExceeded)
         again = pickle.loads(pickle.dumps(errors[0]))
         assert (type(again), str(again), again.wait) == (type(errors[0]), str(errors[0]), errors[0].wait)
