@@ -165,6 +165,16 @@ def test_a_kept_response_has_the_bytes_of_a_new_one(
         assert f"<h1>Too Many Requests</h1><p>{detail}</p>" in page
 
 
+def test_the_rejection_of_a_list_follows_accept() -> None:
+    """It has no decisions. So has that of a ban from all rules, which has a time."""
+    limiter = Limiter.from_settings({"lists": {"deny": {"ip": ["192.0.2.7"]}}})
+    limiter.clients.ban(None, {"ip": "192.0.2.8"}, "1h")
+    kept = PreparedRejections(HeaderWriter())
+    verdicts = [limiter.hit({"ip": f"192.0.2.{number}"}) for number in (7, 8)]
+    bodies = {kept.find(verdict, accept).response.body for verdict in verdicts for accept in ACCEPTED}
+    assert len(bodies) == 6
+
+
 @each("options", [{"jitter_us": 5_000_000}, {"reset": "epoch"}])
 def test_a_response_that_varies_is_not_kept(options: Any) -> None:
     """Clients with equal decisions wait for different times, or have another time of the reset."""
