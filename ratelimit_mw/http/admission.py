@@ -89,8 +89,7 @@ class Admission:
         """The ASGI scope or the WSGI environ."""
         self.verdict = verdict
         # Responses read these faster here than on the class.
-        self.counts_outcomes = self.needs_settlement = self.is_streamed = False
-        self._settled, self._prepared, self.combined = 0, None, None
+        self.counts_outcomes, self._prepared, self.combined = False, None, None
         self.outer = outer = native.get(ADMISSION)
         same = outer and outer.of_limiter(limits)
         self.first = same and (same.first or same)
