@@ -10,7 +10,7 @@ from typing import Any, Final, Never
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
-from ..http.routes import Route, ViewNames, marked_view, marks_by_method
+from ..http.routes import Route, ViewNames, marked_view, marks_by_method, registered_forms
 from ..http.warnings import warn_at_start
 from ..keys.parts import parameter
 from ..rules.marks import NO_ROUTE, Destination
@@ -102,7 +102,7 @@ class RouteIndex:
     def _read_marks(self) -> None:
         """Read the marks of the views, and of all that is called before them, and name the views."""
         names = ViewNames()
-        registered = {id(route.target) for route in self.routes}
+        registered = registered_forms(route.target for route in self.routes)
         for route in self.routes:
             function = names.name(inspect.unwrap(route.target), route.to.view or route.endpoint)
             route.to = replace(route.to, function=function)

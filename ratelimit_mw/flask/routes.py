@@ -11,7 +11,7 @@ from werkzeug.routing import MapAdapter, Rule
 
 from ..errors import ConfigError
 from ..http.limits import HttpLimiter
-from ..http.routes import Route, marked_view, marks_by_method
+from ..http.routes import Route, marked_view, marks_by_method, registered_forms
 from ..rules.marks import ViewMarks, mark_readers, marks_of
 from ..runtime.forksafe import create_lock
 from ..settings import SETTING
@@ -32,7 +32,7 @@ class FlaskRoutes(MapRoutes):
     def adopt(self) -> list[Route]:
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
-        self._registered = set(map(id, self._app.view_functions.values()))
+        self._registered = registered_forms(self._app.view_functions.values())
         self.server_name = self._app.config["SERVER_NAME"] or ""  # Flask itself finds the subdomain of a request
         return super().adopt()
 

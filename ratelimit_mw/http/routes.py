@@ -242,11 +242,21 @@ def check_no_views(rules: RuleSet, provided: Collection[str] = ()) -> None:
             raise rule.error(f"{_NO_ROUTES}. Write match.path", "match.endpoint")
 
 
+def registered_forms(views: Iterable[Any]) -> set[int]:
+    """Return the identities of the views of all routes. Inside decorators, only an exemption is for its route alone."""
+    return {
+        id(getattr(layer, "__func__", layer))
+        for view in views
+        for layer in views_behind(view)
+        if layer is view or marks_of(layer).exempt is not None
+    }
+
+
 def marked_view(view: Any, registered: Collection[int]) -> Any:
     """Return a view, or its marked form where a decorator is above the one that registered the view.
 
-    A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose. The identities
-    of all views with a route are ``registered``. Extensions of Flask register a function around a view.
+    A marked form that is ``registered`` for a route of its own keeps its marks: then this route is left unlimited on
+    purpose. Extensions of Flask register a function around a view.
     """
     form = next(filter(None, map(marked_form, views_behind(view))), None)
     is_late = form is not None and marks_of(view) == ViewMarks() and id(form) not in registered

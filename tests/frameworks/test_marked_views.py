@@ -174,6 +174,24 @@ def test_a_late_mark_holds_where_another_route_wraps_it(framework: Framework) ->
         assert statuses("GET", "GET") == [200, 429]
 
 
+def test_a_late_exemption_is_for_its_own_route(framework: Framework) -> None:
+    """A view is not exempt because another route has an exempt form of it, with or without a decorator around."""
+    for outer in (wrapped, lambda view: view):
+        view = framework.function()
+        with framework.open({"/": outer(view), "/wrapped": wrapped(exempt(view))}, API) as statuses:
+            assert statuses("GET", "GET", where="/wrapped") == [200, 200]
+            assert statuses("GET", "GET") == [200, 429]
+
+
+def test_a_mark_on_a_method_is_for_its_own_route(framework: Framework) -> None:
+    """A method of an object is not marked because another method is made from it."""
+    for mark in (limit("1/hour"), exempt):
+        view = framework.function()
+        shown = type("Shown", (), {"one": view, "other": mark(view)})()
+        with framework.open({"/": shown.one, "/other": shown.other}, Rule(name="api", limits="2/minute")) as statuses:
+            assert statuses("GET", "GET", "GET") == [200, 200, 429]
+
+
 def test_a_decorator_in_between_hides_no_limit(framework: Framework) -> None:
     """A decorator that keeps the function's attributes, as functools.wraps does, may stand above @limit."""
     with framework.open(wrapped(limit("1/minute")(framework.function()))) as statuses:
