@@ -98,7 +98,7 @@ class RateLimitMiddleware:
                     response = await self._respond(admission)
             except BaseException as error:  # where the server stops, the outcome is not known
                 try:
-                    if admission.has_slots and isinstance(error, asyncio.CancelledError):
+                    if self._is_async and admission.has_slots and isinstance(error, asyncio.CancelledError):
                         await _end_of_thread()
                 finally:
                     await self._end(admission, 500 if isinstance(error, Exception) else None)

@@ -28,9 +28,9 @@ both = each("is_async", [False, True])
 
 
 @each("is_async", [False, True])
-@each("error", [ZeroDivisionError, SystemExit])
+@each("error", [ZeroDivisionError, SystemExit, asyncio.CancelledError])
 def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException], is_async: bool) -> None:
-    """An error that Django hands on counts as 500. After a shutdown the outcome is unknown, so the cost is kept."""
+    """An error that Django hands on counts as 500. After a shutdown or a disconnect the cost is kept."""
     limiter = one_rule(["1/minute", "1 concurrent"], count_when={"status": 401})
 
     def fail(request: Any) -> None:
