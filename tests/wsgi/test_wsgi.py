@@ -147,6 +147,20 @@ class Rejecting(Body):
 LATE: dict[str, Any] = {"name": "late", "match": {"view": ""}}
 
 
+def test_a_cost_that_is_known_after_the_response_is_settled_at_once() -> None:
+    """As by a task that the request has started."""
+    verdicts: list[Verdict] = []
+
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        verdicts.append(environ["ratelimit_mw.verdict"])
+        return listing(environ, start_response)
+
+    rate = limiter("9/minute")
+    Served(limited(app, rate))
+    verdicts[0][verdicts[0].decisions[0].rule].settle(3)
+    assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 6
+
+
 @each("method", ["GET", "HEAD"])
 def test_a_rejection_in_a_generator_before_its_start_is_a_429(method: str) -> None:
     """Code of a generator runs when the server reads it. Its rejection is a whole response, in title case."""
