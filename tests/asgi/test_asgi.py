@@ -23,6 +23,7 @@ from calls import (
     sending,
 )
 from limiter_ways import renewed
+from shared_store import SharedStore
 from starlette.routing import WebSocketRoute
 from tables import each
 from websocket_calls import aconnect, application
@@ -256,6 +257,29 @@ def test_a_rejection_that_cannot_be_sent_releases_its_slot() -> None:
     with pytest.raises(OSError, match=r"^$"):
         asyncio.run(call)  # type: ignore[arg-type]
     assert rate.peek({"ip": "192.0.2.7"}).allowed
+    rate.close()
+
+
+def test_a_request_that_is_cancelled_while_it_ends_has_an_event() -> None:
+    """The store gets the slot back, too."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await sending(START, BODY)(scope, receive, send)
+        task.cancel()  # at the next await, for the store
+
+    async def call() -> None:
+        nonlocal task
+        task = asyncio.ensure_future(limited_app(http_scope(), AsyncMock(), AsyncMock()))  # type: ignore[arg-type]
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await rate.aclose()
+
+    task: Any = None
+    events: list[Any] = []
+    rate = Limiter([Rule(limits="1 concurrent")], SharedStore(), observers=[events.append])
+    limited_app = RateLimitMiddleware(app, limiter=rate)
+    asyncio.run(call())
+    assert ([event.outcome for event in events], rate.peek({"ip": "192.0.2.7"}).allowed) == (["allowed"], True)
     rate.close()
 
 
