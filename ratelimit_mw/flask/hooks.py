@@ -263,11 +263,11 @@ class FlaskHooks:
 
     def note_stream(self, response: Response) -> Response:
         """Run after the request. The admission of a stream ends when it is closed, and holds its slots until then."""
-        if admission := _admission():
+        exchange: Any = flask.request.environ.get(_EXCHANGE)
+        if exchange and (admission := exchange.admission):
             if admission.ends_with_body:
                 response.direct_passthrough = False  # Werkzeug does not close a file that the server sends
             admission.streams = response.is_streamed and not response.direct_passthrough
-            exchange = flask.request.environ[_EXCHANGE]
             if isinstance(exchange, LateExchange):
                 exchange.finish(response)
         return response
