@@ -35,7 +35,7 @@ BEFORE_USER: Final = (
 )
 
 _end_of_thread: Final = sync_to_async(lambda: None)
-"""Returns when the thread of a request is free. Its view continues there when the client has left, and holds a slot."""
+"""Returns when the thread of a request is free."""
 
 
 class RateLimitMiddleware:
@@ -97,10 +97,9 @@ class RateLimitMiddleware:
                 else:
                     response = await self._respond(admission)
             except BaseException as error:  # where the server stops, the outcome is not known
-                try:
-                    if self._is_async and admission.has_slots and isinstance(error, asyncio.CancelledError):
-                        await _end_of_thread()
-                finally:
+                if self._is_async and admission.has_slots and isinstance(error, asyncio.CancelledError):
+                    await asyncio.shield(_end_after_thread(admission))
+                else:
                     await self._end(admission, 500 if isinstance(error, Exception) else None)
                 raise
             admission.add_headers(response)
@@ -163,6 +162,14 @@ class RateLimitMiddleware:
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)
+
+
+async def _end_after_thread(admission: DjangoAdmission) -> None:
+    """End a cancelled request whose view may continue in its thread, and holds a slot there."""
+    try:
+        await _end_of_thread()
+    finally:
+        await admission.aend(None)
 
 
 def positions_of(middleware: str | type) -> list[int]:
