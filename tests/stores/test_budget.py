@@ -160,17 +160,6 @@ async def test_reply_that_was_read_in_the_last_turn_counts(clock: LoopClock, han
 
 
 @on_a_loop
-async def test_result_that_comes_with_the_deadline_counts(clock: LoopClock, hands: Hands) -> None:
-    """Its callback runs after the check of the deadline."""
-    future = waiting()
-    task = asyncio.create_task(clock.result(future, TURN))
-    await passes(hands, 0)
-    asyncio.get_running_loop().call_at(hands.now + 1.1 * TURN, future.set_result, "reply")
-    await passes(hands, 1.2 * TURN)
-    assert await task == "reply"
-
-
-@on_a_loop
 async def test_work_that_others_wait_for_goes_on(clock: LoopClock, hands: Hands) -> None:
     """``result`` leaves a task alone, and ``within`` ends it. The error of a task is raised."""
     ends = waiting()
