@@ -24,8 +24,8 @@ def left(rate: Limiter, features: dict[str, Any] = ANN) -> list[int]:
 
 
 def waiting(rate: Limiter) -> int:
-    """Return how many requests wait for a slot. No public name has this number."""
-    return sum(map(len, rate.slots.queues._queues.values()))
+    """Return how many requests wait for a slot, and 1 for a queue that is left. No public name has this number."""
+    return sum(len(queue) or 1 for queue in rate.slots.queues._queues.values())
 
 
 def renewed(rate: Limiter) -> int:

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 from weakref import ref
 
 import pytest
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from memory_rate import ALGORITHMS, clock_of, hit, limiter, store_of
 
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.decision import Hit
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.stores.memory import store as store_module
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.testing.store_suite import limit_of
 
 # -- threads -----------------------------------------------------------------------------------------------
 
@@ -32,6 +35,17 @@ def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
 
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(run, range(threads)))
+
+
+def test_an_algorithm_that_fails_leaves_the_store_free() -> None:
+    """That of an application may raise any error, and no request could be decided after it."""
+    store, limit = MemoryStore(), limit_of("5/hour")
+    limit.decide = Mock(side_effect=ZeroDivisionError)
+    one = Hit(limit, limit.prefix + "ann", 1)
+    for call in (lambda: store.apply([one]), lambda: store._apply_one(*one)):
+        with pytest.raises(ZeroDivisionError):
+            call()
+        assert not store._lock.locked()
 
 
 @pytest.mark.usefixtures("hasty")
