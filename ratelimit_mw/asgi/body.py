@@ -18,13 +18,19 @@ _Result = TypeVar("_Result")
 
 
 def without_upload(running: Any, receive: Receive) -> Receive:
-    """Return a ``receive`` that leaves the time of an upload, which its client chooses, out of that of a request."""
+    """Return a ``receive`` that leaves the time of an upload, which its client chooses, out of that of a request.
+
+    A client may end its upload by a disconnect. A later one ends no upload: the application may wait for it meanwhile.
+    """
+    is_uploading = True
 
     async def receive_untimed() -> Message:
+        nonlocal is_uploading
         since = running.now()
         message = await receive()
-        if message["type"] == "http.request":
+        if is_uploading:
             running.began += running.now() - since
+            is_uploading = message.get("more_body", False)
         return message
 
     return receive_untimed

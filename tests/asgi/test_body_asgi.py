@@ -46,24 +46,37 @@ def test_invalid_bodies_share_one_count() -> None:
         assert statuses(with_middleware(Reader()), request, invalid, (post(), chunks(ANN))) == [200, 429, 200]
 
 
-def test_an_upload_is_no_time_of_a_request_at_an_adaptive_limit(responses: list[tuple[int, int | None]]) -> None:
-    """It takes as long as its client wants. The place is held meanwhile, and the time of the application counts."""
+@each("is_broken_off", [False, True])
+def test_an_upload_is_no_time_of_a_request_at_an_adaptive_limit(
+    responses: list[tuple[int, int | None]], is_broken_off: bool
+) -> None:
+    """It takes as long as its client wants, and so does a wait for its disconnect in the middle.
+
+    The place is held meanwhile, and the time of the application counts. A wait for a disconnect after it counts, too.
+    """
+    responses.clear()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        for _ in range(2):
+        for _ in messages[:2]:
             await receive()
             clock.advance(0.1)
         assert [len(each.requests) for each in rated.adaptive.states().values()] == [1]
+        if not is_broken_off:
+            await receive()
         await OK(scope, receive, send)
 
     async def upload() -> Message:
         clock.advance(10)
-        return {"type": "http.request", "body": b"a", "more_body": True}
+        return next(sent)
 
+    end: Message = {"type": "http.request", "body": b"a", "more_body": False}
+    left: Message = {"type": "http.disconnect"}
+    messages = [{**end, "more_body": True}, *([left] if is_broken_off else [end, left])]
+    sent = iter(messages)
     clock = ManualClock(1_000_000.0)
     rated = Limiter([Rule(name="api", limits="adaptive 5..200 concurrent", target="250ms", key=[])], clock=clock)
     asyncio.run(RateLimitMiddleware(app, limiter=rated)(http_scope(method="POST"), upload, Client().send))
-    assert responses == [(200_000, 200)]
+    assert responses == [(200_000 if is_broken_off else 10_200_000, 200)]
 
 
 # -- reads of the body -------------------------------------------------------------------------------------
