@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from ..runtime.blocking import run_once
 from .drivers import Driver, Tls
-from .servers import Server
+from .servers import Server, TlsFiles
 from .wire import Codec
 
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 _NO_HANDSHAKE: Final = "no TLS handshake%s (for a server without TLS, write redis:// or memcached://)"
 
 
-async def open_connection(driver: Driver, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
+async def open_connection(driver: Driver, server: Server, tls: TlsFiles | None, codec: Codec, deadline: float) -> Any:
     """Return a connection to one of the addresses of a server. An error names the server, unless it is a timeout."""
     try:
         return await _open_connection(driver, server, tls, codec, deadline)
@@ -28,8 +28,11 @@ async def open_connection(driver: Driver, server: Server, tls: Tls, codec: Codec
         raise ConnectionError(f"cannot connect to {server}: {reason}") from error
 
 
-async def _open_connection(driver: Driver, server: Server, tls: Tls, codec: Codec, deadline: float) -> Any:
-    addresses = await driver.result(run_once(("resolve", server), partial(_addresses_of, server)), deadline)
+async def _open_connection(
+    driver: Driver, server: Server, files: TlsFiles | None, codec: Codec, deadline: float
+) -> Any:
+    preparing = run_once(("prepare", server, files), partial(_prepare, server, files))
+    addresses, tls = await driver.result(preparing, deadline)
     for left, (family, end) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         plain = _new_socket(family)
         try:
@@ -40,6 +43,11 @@ async def _open_connection(driver: Driver, server: Server, tls: Tls, codec: Code
             if left == 1 or not isinstance(error, OSError):  # no other address may accept
                 raise
     raise OSError("the name has no address")
+
+
+def _prepare(server: Server, files: TlsFiles | None) -> tuple[list[tuple[int, Any]], Tls]:
+    """Return what may block an event loop: the addresses of a server, and the context of TLS."""
+    return _addresses_of(server), None if files is None else files.context()
 
 
 def _addresses_of(server: Server) -> list[tuple[int, Any]]:

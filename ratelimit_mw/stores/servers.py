@@ -3,9 +3,11 @@
 No message shows a text that may be a password.
 """
 
+import os
 import re
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -61,8 +63,40 @@ def parse_tls(options: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Build the context of all connections of a store. It reads files, so it is built once, off the event loop."""
+class TlsFiles:
+    """The context of the connections of a store. It is built again when its files have changed, as in a rotation.
+
+    Raises:
+        ConfigError: A file cannot be loaded. Later, files that cannot be loaded leave the context as it is.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._identities = self._identify()
+        self._context = _tls_context(options)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a new connection. This reads files, so not on the event loop."""
+        if (identities := self._identify()) != self._identities:
+            with suppress(ConfigError):
+                self._context = _tls_context(self._options)
+                self._identities = identities
+        return self._context
+
+    def _identify(self) -> list[tuple[int, ...] | None]:
+        return [_identity_of(self._options[name]) for name in _TLS_FILES if name in self._options]
+
+
+def _identity_of(path: str) -> tuple[int, ...] | None:
+    """Return what differs after each change of a file; None for one that cannot be found."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - the text may be empty
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
     requirement = options.get("ssl_cert_reqs", "required")
     try:
         context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))

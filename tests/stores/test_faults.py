@@ -283,7 +283,7 @@ def test_the_loop_leaves_a_socket_before_it_is_closed(monkeypatch: pytest.Monkey
         await drivers.forget_transports()
 
     with socket.create_server((HOST, 0)) as listener:
-        known.set_result([(socket.AF_INET, listener.getsockname())])
+        known.set_result(([(socket.AF_INET, listener.getsockname())], None))
         for steps in range(12):
             asyncio.run(give_up(steps), debug=True)
     assert not logged

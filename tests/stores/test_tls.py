@@ -100,6 +100,27 @@ def test_a_client_may_show_a_certificate(folder: Path, kind: str, options: list[
         fails(url, "^(Redis|Memcached): ")
 
 
+@pytest.mark.parametrize("kind", RUNNING)
+def test_changed_files_apply_to_new_connections(kind: str, tmp_path: Path) -> None:
+    """As when a certificate is renewed. A file that is half written, or that may no longer be read, changes nothing."""
+    folder = certificates(tmp_path)
+    with RUNNING[kind](folder) as server:
+        files = f"ssl_ca_certs={folder}/cert.pem&ssl_certfile={folder}/cert.pem&ssl_keyfile={folder}/key.pem"
+        store = open_store(f"{kind}s://{HOST}:{server.port}?{files}", PATIENT)
+        for send in ways_of(store).values():
+            certificates(folder)
+            server.kill()
+            server.start()
+            store.close()
+            assert send(hit(limit_of("5/minute")))[0].remaining == 4
+        (folder / "key.pem").write_text("-----BEGIN")
+        (folder / "cert.pem").rename(folder / "other.pem")
+        store.close()
+        for send in ways_of(store).values():
+            assert send(hit(limit_of("5/minute")))[0].allowed
+        store.close()
+
+
 def test_a_traffic_log_has_the_same_options(folder: Path) -> None:
     """It has a client of its own, which checks the certificate, too."""
     with encrypted_redis(folder) as server:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..connecting import open_connection
 from ..drivers import Channel, Driver
-from ..servers import Server
+from ..servers import Server, TlsFiles
 from .protocol import ReplyReader, StoredValue, unexpected
 
 
@@ -38,7 +37,7 @@ class KeyCommands(NamedTuple):
 class MemcachedConnections:
     """A channel to each server."""
 
-    def __init__(self, tls: ssl.SSLContext | None, driver: Driver) -> None:
+    def __init__(self, tls: TlsFiles | None, driver: Driver) -> None:
         self._tls, self._driver = tls, driver
         self._channels: dict[Server, Channel] = {}
 

@@ -16,7 +16,7 @@ from ..base import Facts
 from ..bytecall import Write
 from ..bytestore import ByteStore, StoreCall
 from ..drivers import Driver
-from ..servers import tls_context
+from ..servers import TlsFiles
 from ..url import parse_url_of, redacted_url
 from ..wire import ReplyError
 from .address import MemcachedAddress
@@ -217,7 +217,7 @@ class MemcachedStore(ByteStore):
             self.name = redacted_url(url)
         self.rendezvous = Rendezvous(address.servers)
         self.names = KeyNames(address.prefix)
-        self._tls = None if address.tls is None else tls_context(address.tls)
+        self._tls = None if address.tls is None else TlsFiles(address.tls)
         self.given_time: int | None = None
         """The time that a caller gave last. A reset has no time of its own."""
         super().__init__(timeout_us)

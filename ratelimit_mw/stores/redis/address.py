@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError
-from ..servers import TLS_OPTIONS, Server, parse_servers, parse_tls, split_login
+from ..servers import TLS_OPTIONS, Server, TlsFiles, parse_servers, parse_tls, split_login
 
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
@@ -54,7 +53,7 @@ class Address:
     remap: Remap | None = None
     tls_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     """Options for redis-py, or None without TLS."""
-    tls: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
+    tls: TlsFiles | None = field(default=None, repr=False, compare=False)
     credential_provider: Any = field(default=None, repr=False)
 
     def locate(self, host: str, port: int) -> Server:

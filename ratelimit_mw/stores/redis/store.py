@@ -22,7 +22,7 @@ from ...runtime.blocking import forms, run_blocking
 from ..base import Facts, Store
 from ..calls import CallStore
 from ..drivers import Driver
-from ..servers import tls_context
+from ..servers import TlsFiles
 from ..url import parse_url_of, redacted_url
 from .address import Address, Remap
 from .application import application_router
@@ -132,7 +132,7 @@ def _with_access(address: Address, provider: CredentialProvider | None) -> Addre
     """Return an address with its encryption, and with a credential provider."""
     if provider is not None and (address.username or address.password):
         raise ConfigError("expected either a login in the URL or credential_provider=, not both")
-    tls = None if address.tls_options is None else tls_context(address.tls_options)
+    tls = None if address.tls_options is None else TlsFiles(address.tls_options)
     return replace(address, credential_provider=provider, tls=tls)
 
 
