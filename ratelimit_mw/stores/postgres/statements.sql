@@ -1,7 +1,6 @@
 -- Each connection runs this once: it sets up the session, creates {table} if there is none, and prepares the statements.
 
 -- No plan may depend on how many rows the table had when it was made.
-SET synchronous_commit = off;
 SET enable_seqscan = off;
 SET jit = off;
 SET default_transaction_isolation = 'read committed';

@@ -296,6 +296,12 @@ def test_a_connection_that_stays_silent_after_its_login_is_given_up(postgres_ser
         connect(parameters, "SELECT pg_sleep(20)")
 
 
+def test_a_session_leaves_durability_alone(store: PostgresStore) -> None:
+    """A pooler may give it to other clients. An unlogged table needs no setting: its commits wait for no disk."""
+    with store._open_one() as session:
+        assert session.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
 def test_a_connection_needs_no_event_loop(postgres_server: PostgresServer) -> None:
     """With gevent, all threads are one, in which another greenlet may run a loop."""
 
