@@ -13,13 +13,14 @@ from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, default_exceptions
 
 from ..decision import RateLimitExceeded, Verdict, rejection_of
+from ..errors import ConfigError
 from ..http.body import Body
 from ..http.limits import HttpLimiter, HttpLimits
 from ..http.rejection import Rejection
 from ..http.request import Request
 from ..http.routes import Route
 from ..http.warnings import warn, warn_at_start, warnings_of_user
-from ..rules.marks import NO_ROUTE, get_admission, set_admission
+from ..rules.marks import NO_ROUTE, set_admission
 from ..rules.plan import Plan
 from ..wsgi.body import read_body
 from ..wsgi.exchange import Exchange, WSGIAdmission, WSGIRequest, decide_request, remote_user
@@ -40,7 +41,11 @@ _NO_LOGIN: Final = (
     "the application has no LoginManager of Flask-Login, and most servers set no REMOTE_USER. Add one before the first"
     " request"
 )
-_ERROR: Final = 500
+_BYPASSED: Final = (
+    "this request came by the wsgi_app from before RateLimiter(app), which other code has kept, as Connexion does."
+    " Leave RateLimiter out, and wrap the outermost application in ratelimit_mw.asgi.RateLimitMiddleware"
+    " or ratelimit_mw.wsgi.RateLimitMiddleware"
+)
 _FIRST_SHORT: Final = 300
 """From this status on, responses hold no slots while they are sent."""
 
@@ -160,42 +165,6 @@ class FlaskAdmission(WSGIAdmission):
         return current_app.make_response(response)
 
 
-class LateExchange(Exchange):
-    """A call that did not come through the layer, but by an earlier ``wsgi_app``, as Connexion's, or by a test.
-
-    The response gets the headers when it is complete, and ends the admission when it is closed.
-    """
-
-    def __init__(self) -> None:
-        self._before = get_admission()
-        self._context = request_ctx._get_current_object()  # type: ignore[attr-defined]
-
-    def finish(self, response: Response) -> None:
-        admission: Any = self.admission
-        headers = admission.sent_headers(response.status, list(response.headers))
-        response.headers.clear()
-        response.headers.extend(headers)
-        if admission.waits_for(response.response):
-            response.call_on_close(lambda: admission.close(admission.status))
-        else:
-            admission.close(admission.status)
-
-    def leave(self) -> None:
-        """End an admission that got no response. The copies of a context, for threads, leave it open."""
-        if self._context is not request_ctx._get_current_object():  # type: ignore[attr-defined]
-            return
-        set_admission(self._before)
-        if self.admission is not None and self.admission.status is None:
-            self.admission.close(_ERROR)
-
-
-def leave_request(_error: BaseException | None) -> None:
-    """Run when a request ends, after its response has started."""
-    exchange = flask.request.environ.get(_EXCHANGE)
-    if isinstance(exchange, LateExchange):
-        exchange.leave()
-
-
 def keep_parameters(_endpoint: str | None, values: dict[str, Any] | None) -> None:
     """Run when the route is found, before functions that remove a language or a tenant from its parameters."""
     flask.request.environ[_SENT_PARAMS] = dict(values or {})
@@ -215,7 +184,6 @@ class FlaskHooks:
         app.url_value_preprocessors[None].insert(0, keep_parameters)
         app.before_request(self.decide)
         app.after_request_funcs[None].insert(0, self.note_stream)  # Flask calls the first one last
-        app.teardown_request_funcs[None].insert(0, leave_request)
         app.error_handler_spec[None][None].setdefault(RateLimitExceeded, self.respond)  # that of the application stays
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -243,7 +211,8 @@ class FlaskHooks:
         request = self._request()
         limits, plan, verdict = decide_request(self.http_limiter, request)
         admission = self._admit(limits, request, plan, verdict)
-        set_admission(admission)
+        if request.native.get(_EXCHANGE):  # a test may make a context without a call, which has no end
+            set_admission(admission)
         if not verdict.allowed:
             if self._may_handle_errors() and not limits.custom_rejection:
                 raise admission.error(verdict)
@@ -264,12 +233,12 @@ class FlaskHooks:
     def note_stream(self, response: Response) -> Response:
         """Run after the request. The admission of a stream ends when it is closed, and holds its slots until then."""
         exchange: Any = flask.request.environ.get(_EXCHANGE)
-        if exchange and (admission := exchange.admission):
+        if exchange is None:
+            raise ConfigError(_BYPASSED)
+        if admission := exchange.admission:
             if admission.ends_with_body:
                 response.direct_passthrough = False  # Werkzeug does not close a file that the server sends
             admission.streams = response.is_streamed and not response.direct_passthrough
-            if isinstance(exchange, LateExchange):
-                exchange.finish(response)
         return response
 
     def respond(self, error: RateLimitExceeded) -> Any:
@@ -327,8 +296,8 @@ class FlaskHooks:
         environ = request.native
         admission = FlaskAdmission(limits, request, plan, verdict, environ, vars(g))
         environ[WSGIAdmission.verdict_key] = admission.verdict  # for WSGI applications around this one
-        exchange = environ[_EXCHANGE] = environ.get(_EXCHANGE) or LateExchange()
-        exchange.admission = admission
+        if exchange := environ.get(_EXCHANGE):
+            exchange.admission = admission
         return admission
 
 

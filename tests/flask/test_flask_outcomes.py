@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 import threading
 from typing import Any
 
@@ -13,11 +14,9 @@ from tables import each
 from werkzeug.test import Client
 
 from ratelimit_mw import Event, Limiter, Rule
-from ratelimit_mw.flask import RateLimiter, check, limit
-from ratelimit_mw.rules.marks import get_admission
+from ratelimit_mw.flask import RateLimiter, check
 from ratelimit_mw.testing import ManualClock
 
-CHECKED = {"rules": [{"name": "mails", "limits": "2/minute", "match": {"view": ""}}]}
 FAILURES = {"count_when": {"status": [401, 500]}}
 
 
@@ -48,59 +47,18 @@ def test_redirects_and_errors_of_the_framework_hold_no_slot() -> None:
     assert [response.headers["x-ratelimit-limit"] for response in unread] == ["1"] * 4
 
 
-# -- a server that calls the application by its wsgi_app from before the extension, as that of Connexion --------
-
-
-def served_early(limiter: Limiter, views: dict[str, Any]) -> Client:
+def test_a_call_that_bypasses_the_layer_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Connexion keeps the wsgi_app from before the extension. Nothing would end the request and return its slot."""
     app = Flask("app")
     early = app.wsgi_app
-    for path, view in views.items():
-        app.add_url_rule(path, path, view)
-    RateLimiter(app, limiter=limiter)
-    return Client(early)
-
-
-def test_an_early_wsgi_app_has_the_headers_and_runs_limited_views() -> None:
-    """Rejections are those of the extension, before the view and in it. The context keeps no decision."""
-    views = {"/": limit("1/minute", name="view")(hello), "/named": lambda: check("mails") and "hello"}
-    client = served_early(still({"rules": [CHECKED["rules"][0], {"name": "api", "limits": "9/minute"}]}), views)
-    sent = [client.get(path) for path in ("/", "/", "/named", "/named", "/named")]
-    assert [response.status_code for response in sent] == [200, 429, 200, 200, 429]
-    assert [response.headers["x-ratelimit-remaining"] for response in sent] == ["0", "0", "1", "0", "0"]
-    assert ("retry-after" in sent[1].headers, get_admission()) == (True, None)
-
-
-def test_an_early_wsgi_app_settles_outcomes_and_returns_slots() -> None:
-    """After texts, streams and errors; a stream when it is closed, and a copy of the context in a thread does not."""
-
-    def text() -> str:
-        in_thread(lambda: request.path)
-        return "hello"
-
-    failed = Rule(name="failed", limits="2/minute", count_when={"status": [500]})
-    views = {"/": text, "/stream": lambda: (part for part in ["hello"]), "/fails": lambda: int("x")}
-    limiter = Limiter([failed, Rule(name="slots", limits="1 concurrent")], clock=ManualClock(999_960.0))
-    client = served_early(limiter, views)
-    for path in ("/", "/stream", "/"):
-        assert [client.get(path, buffered=True).status_code for _ in range(3)] == [200] * 3
-    held = client.get("/stream")
-    assert client.get("/").status_code == 429
-    held.close()
-    assert [client.get("/fails").status_code for _ in range(3)] == [500, 500, 429]
-
-
-def test_an_early_wsgi_app_ends_a_request_whose_error_is_raised_to_the_server() -> None:
-    """It counts as 500, and its slot is returned."""
-    limiter = one_rule(["1 concurrent", "2/minute"], count_when={"status": [500]})
-    client = served_early(limiter, {"/": lambda: int("x")})
-    client.application.__self__.testing = True  # type: ignore[union-attr]
-    for _ in range(2):
-        with pytest.raises(ValueError, match="invalid literal"):
-            client.get("/")
-    assert client.get("/").status_code == 429
+    RateLimiter(app, limiter=one_rule("9 concurrent"))
+    assert Client(early).get("/").status_code == 500
+    assert re.search(r"Connexion.* ratelimit_mw\.asgi\.RateLimitMiddleware", caplog.text)
 
 
 # -- a copy of a request's context, in another thread ----------------------------------------------------------
+
+CHECKED = {"rules": [{"name": "mails", "limits": "2/minute", "match": {"view": ""}}]}
 
 
 def in_thread(function: Any) -> None:
