@@ -131,7 +131,8 @@ class FileLock:
         return True
 
     def _forget_parent(self, intact: bool) -> None:
-        """Begin without a holder in a child, which has no locks of its parent."""
+        """Begin anew in a child, which has no locks of its parent. A daemon closes all files that it has inherited."""
+        self.close()
         self._holder, self._is_waiting = 0, False
         self._after_fork(intact)
 

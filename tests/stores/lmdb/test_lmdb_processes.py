@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from folders import SUPPORT
+from forked import exit_code
 from lmdb_kit import FORK, decide_on, end, hit, limit_of, open_at, passed, start
 from servers import wait_for
 
@@ -132,3 +133,16 @@ def test_fork_beside_threads_or_without_hooks(tmp_path: Path, scene: str) -> Non
     """Whatever another thread does in the store, the child gets a decision or a StoreError, and no deadlock."""
     command = [sys.executable, SUPPORT / "busy_forks.py", scene, f"lmdb://{tmp_path}/state"]
     assert subprocess.run(command, timeout=200, check=False).returncode == 0
+
+
+def test_a_daemon_closes_the_files_that_it_has_inherited(tmp_path: Path) -> None:
+    """A daemon does that after its fork. It counts with its parent."""
+
+    def close_and_hit() -> bool:
+        os.closerange(3, 1024)
+        return hit(store, limit_of("9/300 days")).remaining == 7
+
+    with closing(open_at(tmp_path)) as store:
+        hit(store, limit_of("9/300 days"))
+        assert exit_code(close_and_hit) == 0
+        assert hit(store, limit_of("9/300 days")).remaining == 6
