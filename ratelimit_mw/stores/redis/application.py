@@ -67,7 +67,7 @@ class ThreadPoolChannel(_PoolChannel):
         try:
             self._clock.once(send, deadline)
             received = [self._clock.once(receive, deadline) for _ in range(replies)]
-            if any(map(is_unwell, received)):
+            if is_left := any(map(is_unwell, received)):
                 connection.disconnect()
         except Exception:
             self._is_connected = False
@@ -75,7 +75,7 @@ class ThreadPoolChannel(_PoolChannel):
         finally:
             _set_timeout(connection, connection.socket_timeout)
             self._pool.release(connection)
-        self._is_connected = True
+        self._is_connected = not is_left
         return _as_awaitable(received)
 
     def _take(self, deadline: float) -> Any:

@@ -134,6 +134,24 @@ def test_a_server_that_became_a_replica_is_left(
             handle.end()
 
 
+@pytest.mark.slow
+def test_a_call_after_a_replica_was_left_ends_within_its_budget(
+    proxy: Proxy, redis_server: Server, tmp_path: Path
+) -> None:
+    """The client of the application has no time limit to connect again."""
+    limit = limit_of("100/hour")
+    with redis_running(tmp_path) as old, client(old) as admin, redis.Redis(port=proxy.port) as own:
+        proxy.server_port = old.port
+        with closing(RedisStore(client=own, timeout_us=PATIENT)) as store:
+            store.apply([hit(limit)])
+            admin.replicaof(HOST, redis_server.port)
+            with pytest.raises(StoreError, match="READONLY"):
+                store.apply([hit(limit)])
+            proxy.swallows = True
+            with hurried(store, 0.3), pytest.raises(StoreError, match="time budget"):
+                store.apply([hit(limit)])
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_connection_that_has_replied_is_not_taken_for_tls(proxy: Proxy, store: Store, way: str) -> None:
     """It is cut in a later call, so the server speaks without TLS."""
