@@ -13,7 +13,7 @@ from copy import copy
 from typing import Final
 from weakref import WeakSet
 
-from ..clock import SECOND, Clock, checked_clock, now_us
+from ..clock import SECOND, Clock, checked_clock, wall_us
 from ..errors import ConfigError, RateLimitError, StoreError
 from ..quota import MAX_AMOUNT
 from ..runtime.forksafe import CHANCE, check_process, create_lock
@@ -63,7 +63,7 @@ class TrafficLog:
     _writes_first = True
     """Whether a query writes the counts of this process before."""
 
-    def __init__(self, url: str, retention: str | None = None, clock: Clock = now_us) -> None:
+    def __init__(self, url: str, retention: str | None = None, clock: Clock = wall_us) -> None:
         address = parse_log_url(url, retention)
         self.name = redacted_url(url)
         self.retention = address.retention
@@ -96,7 +96,7 @@ class TrafficLog:
         self._size = 0
 
     @classmethod
-    def open(cls, url: str, clock: Clock = now_us, create: bool = False) -> TrafficLog:
+    def open(cls, url: str, clock: Clock = wall_us, create: bool = False) -> TrafficLog:
         """Open a log that exists, with its own retention.
 
         Args:

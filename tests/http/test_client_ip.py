@@ -307,9 +307,8 @@ def test_a_trusted_proxy_is_not_reported(caplog: pytest.LogCaptureFixture) -> No
     for peer in (PROXY, "", "unix:", "junk", "9" * 99, "2001:4860::7", None):
         client_ip.warn_of_proxy(peer, [REAL])
     client_ip.warn_of_proxy("10.0.0.1", [])
-    ClientIP().warn_of_proxy(
-        "10.0.0.1", [f"10.0.0.1, {REAL}"]
-    )  # the server has read the header: 10.0.0.1 is the client
+    # The server has read the header: 10.0.0.1 is the client.
+    ClientIP().warn_of_proxy("10.0.0.1", [f"10.0.0.1, {REAL}"])
     assert not caplog.records
 
 

@@ -323,7 +323,7 @@ def test_a_record_counts_in_its_own_minute(log: TrafficLog, clock: ManualClock) 
 
 
 def test_a_pause_of_the_machine_keeps_no_time_of_now_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The monotonic clock stands still in a pause, so the wall clock is ahead of it. Later times are a mistake."""
+    """The monotonic clock stands still in a pause, so a log follows the wall clock. Later times are a mistake."""
     pause = 3_600
     now = machine_clock.machine.time_ns() // 10**9 + pause
     monkeypatch.setattr(machine_clock.machine, "time_ns", lambda: now * 10**9)
@@ -331,7 +331,7 @@ def test_a_pause_of_the_machine_keeps_no_time_of_now_out(monkeypatch: pytest.Mon
     log.record("a", at=now)
     assert log.total("a", now, now) == 1
     with pytest.raises(ConfigError, match="expected a time from"):
-        log.record("a", at=now + 86_400)
+        log.record("a", at=now + 86_401)
 
 
 def test_a_child_of_a_server_without_hooks_has_no_counts_of_its_parent(
