@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Callable
 from functools import lru_cache, partial
 from ipaddress import IPv6Address
+from math import ceil
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -35,8 +36,17 @@ _DOTLESS_I: Final = "\u0131"
 """Databases compare texts in capitals, and its capital is I. The same holds for i with a dot above, in lower case."""
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _DROPPED: Final = frozenset(("Cc", "Cf", "Mn", "Mc", "Me"))  # control and format characters, combining marks
+_SUBSCRIPT: Final = "\u0345"
+_LETTER = re.compile(r"\bLATIN (?:SMALL |CAPITAL )?(?:LETTER|LIGATURE) (?:[A-Z-]+ )*?([A-Z]{1,2})\b")
+"""The names of characters that the collations of MySQL and MariaDB take for letters of ASCII, such as a squared A."""
+_OTHERS: Final = {
+    **dict.fromkeys("\u0640\u06de\u07fa\u0824\u0828\u180a\u1cd3\u1cf2\u1cf3\ufe73", ""),
+    **dict(zip("\u00f0\u1dd9\ua79b\ua79d\ua79f\ua7c1", "ddaoua", strict=True)),
+}
+"""Characters that they ignore, such as the Arabic tatweel, and letters whose names do not show the letter of ASCII."""
 _HOST = re.compile(r"(?:([a-z0-9_][a-z0-9_.-]*)|\[([0-9a-f:.]{2,45})\])(?::[0-9]+)?", re.ASCII)
 _DOTS = re.compile(r"(?<![.\s])[.\s]+\Z")  # the lookbehind scans a long row of dots once
+_A_LABEL = re.compile(r"(?<=[.@])xn--[^.@]+")
 # A decoded A-label must be one label, and must not be an A-label again.
 _DECODED_LABEL = re.compile(r"(?!xn--)[^.@\s\u3002]+")
 
@@ -57,8 +67,9 @@ def comparison_form(text: str) -> Any:
 @lru_cache(_KEPT)
 def _folded(text: str) -> str:
     """Fold case twice: some marks fold to letters, and some symbols consist of capitals."""
+    text = unicodedata.normalize("NFC", _INVISIBLE.sub("", text)).replace(_SUBSCRIPT, "")  # one without its letter
     folded = _without_marks(_without_marks(text.casefold()).casefold())
-    return unicodedata.normalize("NFKC", folded).replace(_DOTLESS_I, "i").strip()
+    return unicodedata.normalize("NFKC", folded).strip()
 
 
 def _without_marks(text: str) -> str:
@@ -67,8 +78,20 @@ def _without_marks(text: str) -> str:
 
 
 def _visible(text: str) -> str:
-    category = unicodedata.category
-    return "".join([char for char in _INVISIBLE.sub("", text) if category(char) not in _DROPPED])
+    return "".join(map(_plain, _INVISIBLE.sub("", text)))
+
+
+@lru_cache(_KEPT)
+def _plain(char: str) -> str:
+    """Return a character as databases compare it: a letter or digit of ASCII, "" for a mark."""
+    if char in _OTHERS:
+        return _OTHERS[char]
+    if letters := _LETTER.search(unicodedata.name(char, "")):
+        return letters[1].lower()
+    category = unicodedata.category(char)
+    if category[0] == "N" and not unicodedata.decomposition(char):
+        return str(ceil(unicodedata.numeric(char)))  # Tibetan halves count up to the next number
+    return "" if category in _DROPPED else char
 
 
 def region_form(text: str) -> Any:
@@ -150,14 +173,27 @@ def _domain(domain: str) -> str:
 
 def _label(label: str) -> str:
     """Encode one label of a domain in ASCII. An A-label is decoded first, because it may encode a look-alike."""
-    if label.startswith("xn--"):
-        try:
-            decoded = label[4:].encode("ascii").decode("punycode")
-        except UnicodeError:
-            return label
-        folded = _fold(decoded)
-        label = folded if not decoded.isascii() and _DECODED_LABEL.fullmatch(folded) else label
-    return label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")
+    label = _decoded(label)
+    return label if label.isascii() or label.startswith("xn--") else "xn--" + label.encode("punycode").decode("ascii")
+
+
+def _decoded(label: str) -> str:
+    """Return an A-label in Unicode, folded, and any other label as it is."""
+    try:
+        decoded = label[4:].encode("ascii").decode("punycode") if label.startswith("xn--") else ""
+    except UnicodeError:
+        return label
+    folded = _fold(decoded)
+    return folded if not decoded.isascii() and _DECODED_LABEL.fullmatch(folded) else label
+
+
+def email_form(email: str) -> Any:
+    """Return the form in which a normalized email address is counted. Databases may hold its domain in Unicode.
+
+    >>> email_form("ann@xn--bcher-kva.example")
+    'ann@bucher.example'
+    """
+    return comparison_form(_A_LABEL.sub(lambda label: _decoded(label[0]), email))
 
 
 _MAX_READINGS: Final = 32

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from ..errors import ConfigError, FeatureTypeError, error_path
 from .features import INVALID, UNKNOWN_IP, Features, checked_name
-from .forms import comparison_form, counted_value, normalize_host, path_feature, region_form
+from .forms import comparison_form, counted_value, email_form, normalize_host, path_feature, region_form
 from .ip import MAX_ADDRESS, IPAddress, Networks, canonical_ip, counted_ip, widened
 
 EMPTY: Final = (str, bytes)  # an empty value of these types is missing
@@ -28,6 +28,7 @@ _NORMAL: Final[dict[str, Callable[[str], Any]]] = {
 }
 _FORMS: Final[dict[str, Callable[[str], Any]]] = {
     "region": region_form,
+    "email": email_form,
     "cookie": lambda text: comparison_form(unquote(text)),  # as the frameworks show it that decode percent signs
 }
 # The middleware writes these itself. Paths, methods, templates and views that differ by case are different.

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import case, expect_error
 
-from ratelimit_mw import INVALID, ConfigError, FeatureTypeError, Limiter, Rule
+from ratelimit_mw import INVALID, ConfigError, FeatureTypeError, Limiter, Rule, normalized_email
 from ratelimit_mw.http.functions import returned_types
 from ratelimit_mw.keys.forms import comparison_form
 from ratelimit_mw.keys.key import KeyMaker, parse_key
@@ -57,6 +57,26 @@ def test_spellings_of_a_name_are_one() -> None:
         assert comparison_form(text) == "admin"
         assert key_of("user", user=text) == "{user=admin}"
     assert comparison_form("\u1fb3") == comparison_form("\u03b1\u0399")  # with a subscript that is a letter in capitals
+
+
+def test_letters_that_databases_take_for_others_are_one() -> None:
+    """The default collations of MySQL and MariaDB ignore some letters, and compare others as letters of ASCII."""
+    for text, form in (
+        *(("ann\u0640", "ann"), ("\u0640a\u07fan\u0345n\u06de", "ann"), ("\u1fb3\u0345", "\u03b1\u03b9")),
+        *(("\U0001f150\U0001f17dn", "ann"), ("\U0001f170\u2c65", "aa"), ("\u0141\u00d8\u0110\u00d0", "lodd")),
+        *(("\u00c6\u0152\ua74f\u02a3", "aeoeoodz"), ("\ua79b\ua7c1", "aa"), ("b\u0363n", "ban")),
+        *(("ann\u0661\u06f2\u24ff", "ann120"), ("\u0f2a\u0f2b", "12"), ("\u2174\u00bd", "v1\u20442")),
+        ("\u0259\u0430\u4e00", "\u0259\u0430\u4e00"),
+    ):
+        assert comparison_form(text) == form
+    for email in (
+        "\U0001f150nn@example.com",
+        "ann@ex\u00e1mple.com",
+        "Ann@exampl\u00c9\u0640.com",
+        "ann@xn--exmple-qta.com",
+    ):
+        assert key_of("email", email=normalized_email(email)) == "{email=ann@example.com}"
+    assert key_of("email", email="a@xn--99999999") == "{email=a@xn--99999999}"
 
 
 @given(st.text(max_size=20))
