@@ -35,7 +35,8 @@ def marks_by_method(
     """
     cls = view if inspect.isclass(view) else class_behind(view)
     entries = [method for name in _DISPATCHERS for method in _in_all_bases(cls, name)]
-    common = [marks(thing) for thing in (*within, *owners_of(view), view, *entries)]
+    outer = [thing for each in (*within, view) for thing in (*owners_of(each), each)]
+    common = [marks(thing) for thing in (*outer, *entries)]
     handlers = {method: _handlers_of(view, cls, method) for method in METHODS}
     by_method = {method: merge_marks([*common, *map(marks, each)]) for method, each in handlers.items() if each}
     return {"": merge_marks(common), **by_method}

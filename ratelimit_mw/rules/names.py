@@ -1,5 +1,6 @@
 """Names of rules and views. A rule's name is printable ASCII, so that it fits into HTTP header fields. Pure."""
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -60,6 +61,7 @@ def views_behind(view: Any) -> Iterator[Any]:
 
 
 def owners_of(view: object) -> list[type]:
-    """Return the class of the object whose method a view is, in a list; an empty list for any other view."""
-    owners = [layer.__self__ for layer in views_behind(view) if inspect.ismethod(layer)]
+    """Return the class of the object whose method a view is, alone or as ``partial``, in a list; else an empty list."""
+    method = view.func if isinstance(view, functools.partial) else view
+    owners = [layer.__self__ for layer in views_behind(method) if inspect.ismethod(layer)]
     return [owner if inspect.isclass(owner) else type(owner) for owner in owners]

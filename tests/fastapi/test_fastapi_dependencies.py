@@ -207,6 +207,14 @@ def test_a_limit_with_a_name_is_one_limit() -> None:
     assert statuses(limited(app), "/a/", "/b/", "/c", "/a/") == [200, 200, 429, 429]
 
 
+def test_a_limit_on_a_class_holds_for_a_method_that_is_a_dependency() -> None:
+    """As it does for a method that is a view."""
+    shown = limit("1/minute")(type("Shown", (), {"read": lambda self: None}))()
+    app = FastAPI()
+    app.add_api_route("/", view, dependencies=[Depends(shown.read)])
+    assert statuses(limited(app), "/", "/") == [200, 429]
+
+
 def test_a_callable_object_without_a_hash_is_limited() -> None:
     class View:
         __hash__ = None  # type: ignore[assignment]

@@ -224,11 +224,12 @@ def test_a_limit_on_a_class_holds_for_all_its_methods(framework: Framework) -> N
 
 
 def test_a_limit_on_a_class_holds_for_the_methods_of_its_objects(framework: Framework) -> None:
-    """Routes may lead to methods of one object, alone or behind a decorator. They share one count."""
+    """Routes may lead to methods of one object, alone, behind a decorator or as ``partial``. They share one count."""
     members = {"one": framework.function(), "other": framework.function(), "free": exempt(framework.function())}
-    shown = limit("1/minute")(type("Shown", (), members))()
-    with framework.open({"/": shown.one, "/other": wrapped(shown.other), "/free": shown.free}) as statuses:
-        assert [*statuses("GET"), *statuses("GET", where="/other")] == [200, 429]
+    shown = limit("2/minute")(type("Shown", (), members))()
+    views = {"/": shown.one, "/other": wrapped(shown.other), "/part": functools.partial(shown.one), "/free": shown.free}
+    with framework.open(views) as statuses:
+        assert [*statuses("GET"), *statuses("GET", where="/other"), *statuses("GET", where="/part")] == [200, 200, 429]
         assert statuses("GET", "GET", where="/free") == [200, 200]
 
 
