@@ -24,6 +24,7 @@ from .marks import (
     ViewMarks,
     attach_marks,
     combine_marks,
+    guard_blueprint,
     guard_entries,
     guard_view,
     marks_of,
@@ -194,7 +195,9 @@ def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
     marks = combine_marks(marks_of(view), added)
     if inspect.isclass(view):
         guard_entries(view)
-    elif not (holds_views(view) or hasattr(view, ATTRIBUTE)):
+    elif holds_views(view):
+        guard_blueprint(view)
+    elif not hasattr(view, ATTRIBUTE):
         wrapped = guarded = guard_view(view)
         while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):
             setattr(wrapped, MARKED_FORM, guarded)

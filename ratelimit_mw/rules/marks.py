@@ -240,6 +240,13 @@ def guard_view(view: Any, marked_on: Callable[..., object] | None = None) -> Any
     return functools.wraps(view)(guarded)
 
 
+def guard_blueprint(blueprint: Any) -> None:
+    """Put the guard before the views of a blueprint. An application may get its middleware after its mark."""
+    if not (hasattr(blueprint, ATTRIBUTE) or hasattr(blueprint, "wsgi_app")):
+        before = blueprint.before_request_funcs.setdefault(None, [])
+        before.append(lambda: require_decided(marks_of(blueprint).all_marks))
+
+
 def guard_entries(view: type) -> None:
     """Put the guard around the methods that enter a class-based view."""
     for name in _DISPATCHERS:

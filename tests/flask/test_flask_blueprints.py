@@ -11,6 +11,7 @@ from flask_calls import ask, hello, statuses, still
 from tables import each
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
+from ratelimit_mw.testing import limits_off
 
 DEFAULT: dict[str, Any] = {"name": "default", "limits": "1/minute", "key": ["endpoint", "ip"]}
 PER_VIEW: dict[str, Any] = {"key": ["endpoint", "ip"]}
@@ -76,6 +77,18 @@ def test_a_limit_on_a_blueprint_holds_for_all_its_views() -> None:
     app = limited(shop, blueprint_of({"/": hello}, "home"), rules=())
     paths = ["/shop/", "/shop/cart/", "/shop/cart/", "/shop/cart/", "/shop/cart/pay", "/shop/cart/pay", "/shop/", "/"]
     assert [ask(app, path).status_code for path in paths] == [200, 200, 200, 429, 200, 429, 429, 200]
+
+
+def test_a_limit_on_a_blueprint_without_the_extension_is_an_error() -> None:
+    """So it is for the blueprints inside, unless limits are off. Other views of the application are not limited."""
+    app, shop = Flask("app"), limit("1/minute")(blueprint_of({"/": hello}, url_prefix="/shop"))
+    shop.register_blueprint(blueprint_of({"/": hello}, "cart", url_prefix="/cart"))
+    app.register_blueprint(shop)
+    app.add_url_rule("/", view_func=hello)
+    paths = ["/", "/shop/", "/shop/cart/"]
+    assert [ask(app, path).status_code for path in paths] == [200, 500, 500]
+    with limits_off():
+        assert [ask(app, path).status_code for path in paths] == [200, 200, 200]
 
 
 def test_a_limit_on_the_application_holds_for_every_view() -> None:
