@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from ..http.warnings import warnings_of_user
 from ..keys import parts
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..operations.overview import Overview
+from ..rules.decorators import marks_made
+from ..rules.marks import Mark
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, SettingsFile, load_settings
 from ..stores.url import redacted_url
@@ -146,9 +149,11 @@ def _source_of_asgi(title: str, middleware: asgi.RateLimitMiddleware, scope: dic
 def open_application(name: str) -> Source:
     """Import an application. Return its rules: of the first middleware that knows the user, or of its framework."""
     scope: dict[str, Any] = {}
+    others = {*marks_made}
     with contextlib.redirect_stdout(sys.stderr):  # which may print
         for layer in _layers_inside(_import(name)):
             if source := _source_of(layer, name, scope):
+                source.notes = [*_unrouted_limits(source, others), *source.notes]
                 return source
             if hasattr(layer, "build_middleware_stack"):
                 scope.setdefault("app", layer)
@@ -156,6 +161,14 @@ def open_application(name: str) -> Source:
         f"{name} has no RateLimitMiddleware, and no RateLimiter of Flask. Add it, or name the application that has it."
         f" If {name} is a function that returns the application, write {name}()"
     )
+
+
+def _unrouted_limits(source: Source, others: set[Mark]) -> Iterator[str]:
+    """Name the decorators whose limit is on no route: another decorator may register the function inside."""
+    routed = {id(mark.rule) for mark in source.rules.marks}
+    for mark in sorted({*marks_made} - others, key=attrgetter("order")):
+        if id(mark.rule) not in routed:
+            yield f"{mark.place or mark.source}: the limit on {mark.view} applies to no route of this application"
 
 
 def _layers_inside(app: Any) -> Iterator[Any]:

@@ -254,6 +254,7 @@ def test_an_application_of_django() -> None:
 
 def test_a_name_may_have_dots() -> None:
     """An attribute of an attribute, or a function that returns the application."""
+    run("check", "--app", "shop:app")  # the first import alone makes the limits of the other applications
     for name in ("shop:Factory.app", "shop:Factory.create()"):
         assert run("check", "--app", name).stdout == run("check", "--app", "shop:app").stdout.replace("shop:app", name)
 
@@ -275,6 +276,32 @@ def test_the_json_has_the_source_and_routes_of_each_rule() -> None:
     found = {rule["name"]: rule["applies_to"] for rule in answer["rules"]}
     assert found == {"notes": ["OPTIONS/POST /notes"], "added": ["POST /notes"]}
     assert answer["exempt"][1:] == ["GET/HEAD /notes from every rule", "PUT /notes from notes"]
+
+
+def test_a_limit_that_no_route_reaches_is_noted(folder: Path) -> None:
+    """A function inside the limited one is the view. A limit that other views have is not noted, nor one of a class."""
+    (folder / "hidden.py").write_text(
+        "from flask import Flask\n"
+        "from ratelimit_mw.flask import RateLimiter, limit\n"
+        "app, shared = Flask('app'), limit('4/minute')\n"
+        "RateLimiter(app, {})\n"
+        "def route(view):\n"
+        "    app.add_url_rule('/', view_func=lambda: view())\n"
+        "    return view\n"
+        "@limit('3/minute')\n"
+        "@route\n"
+        "def below(): ...\n"
+        "@shared\n"
+        "def unused(): ...\n"
+        "app.add_url_rule('/used', 'used', shared(lambda: ''))\n"
+        "@limit('5/minute')\n"
+        "class Pages:\n"
+        "    def page(self): ...\n"
+        "app.add_url_rule('/page', 'page', Pages().page)\n"
+    )
+    notes = json.loads(run("check", "--app", "hidden:app", "--json").stdout)["notes"]
+    problem = "the limit on hidden.below applies to no route of this application"
+    assert [note for note in notes if "hidden" in note] == [f"@limit at {folder / 'hidden.py'}:8: {problem}"]
 
 
 @pytest.mark.slow
