@@ -140,7 +140,14 @@ def test_a_call_after_a_replica_was_left_ends_within_its_budget(
 ) -> None:
     """The client of the application has no time limit to connect again."""
     limit = limit_of("100/hour")
-    with redis_running(tmp_path) as old, client(old) as admin, redis.Redis(port=proxy.port) as own:
+
+    def is_free() -> bool:
+        """The one connection of the client is no longer taken by the thread that connects."""
+        with suppress(redis.ConnectionError):
+            return bool(own.ping())
+        return False
+
+    with redis_running(tmp_path) as old, client(old) as admin, redis.Redis(port=proxy.port, max_connections=1) as own:
         proxy.server_port = old.port
         with closing(RedisStore(client=own, timeout_us=PATIENT)) as store:
             store.apply([hit(limit)])
@@ -150,6 +157,9 @@ def test_a_call_after_a_replica_was_left_ends_within_its_budget(
             proxy.swallows = True
             with hurried(store, 0.3), pytest.raises(StoreError, match="time budget"):
                 store.apply([hit(limit)])
+            proxy.swallows = False
+            proxy.cut()
+            wait_for(is_free, "the connection is free")
 
 
 @pytest.mark.parametrize("way", WAYS)
