@@ -1,9 +1,29 @@
-"""Read a file whole, if it is a regular file: a read of a pipe or a device may have no end."""
+"""Read a file whole, if it is a regular file, and notice changes. A read of a pipe or a device may have no end."""
 
 import errno
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
+
+
+class Identity(NamedTuple):
+    """The numbers that differ between a file and a later version of it."""
+
+    device: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+    size: int
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Return the identity of a file, or of the file that a symbolic link leads to; None for a missing file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return Identity(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
 
 def read_regular(path: Path) -> bytes:

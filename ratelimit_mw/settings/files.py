@@ -17,19 +17,9 @@ from ..errors import ConfigError, MissingExtraError, error_path, path_of
 from ..rules.declaration import kinds_of, options_of
 from ..rules.match import FeatureValues
 from ..rules.places import steps_of, yaml_lines
-from ..runtime.regularfile import read_regular
+from ..runtime.regularfile import Identity, identity_of, read_regular
 
 _PLACE: Final = re.compile(r"line (\d+),? column")
-
-
-class Identity(NamedTuple):
-    """The numbers that differ between a file and a later version of it."""
-
-    device: int
-    inode: int
-    modified_ns: int
-    changed_ns: int
-    size: int
 
 
 Identities = dict[Path, Identity | None]
@@ -47,15 +37,6 @@ class Origin(NamedTuple):
     """The settings as they were read."""
     arguments: tuple[str, ...] = ()
     """The settings that arguments of a middleware have replaced."""
-
-
-def identity_of(path: Path) -> Identity | None:
-    """Return the identity of a file, or of the file that a symbolic link leads to; None for a missing file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return Identity(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
 
 def read(path: Path, files: Identities, kind: str = "settings file") -> Any:

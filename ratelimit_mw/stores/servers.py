@@ -3,15 +3,16 @@
 No message shows a text that may be a password.
 """
 
-import os
 import re
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from ..errors import ConfigError
+from ..runtime.regularfile import Identity, identity_of
 
 _HOST: Final = re.compile(r"(\[[^\]]+\]|[^:\[\]>*,@\s]+)(?::([0-9]+))?")
 _CHOICES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -83,17 +84,8 @@ class TlsFiles:
                 self._identities = identities
         return self._context
 
-    def _identify(self) -> list[tuple[int, ...] | None]:
-        return [_identity_of(self._options[name]) for name in _TLS_FILES if name in self._options]
-
-
-def _identity_of(path: str) -> tuple[int, ...] | None:
-    """Return what differs after each change of a file; None for one that cannot be found."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - the text may be empty
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    def _identify(self) -> list[Identity | None]:
+        return [identity_of(Path(self._options[name])) for name in _TLS_FILES if name in self._options]
 
 
 def _tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:

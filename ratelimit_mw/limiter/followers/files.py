@@ -16,8 +16,9 @@ from ...clock import SECOND, machine, monotonic
 from ...errors import ConfigError, RateLimitError
 from ...runtime.blocking import Call, run_once
 from ...runtime.forksafe import run_in_child
+from ...runtime.regularfile import identity_of
 from ...settings import reload_settings
-from ...settings.files import Identities, identity_of
+from ...settings.files import Identities
 from ..observers.observers import import_observers
 from ..reloads import Reloads
 from ..tasks import future_result
