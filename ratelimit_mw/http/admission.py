@@ -124,9 +124,8 @@ class Admission:
             self.verdict = first.verdict = verdict
             first._note_rejection(verdict)
             return
-        first.combined = first.combined or combine_verdicts(
-            first.verdicts
-        )  # an end at the same time now takes the lock
+        # From here on, an end at the same time takes the lock.
+        first.combined = first.combined or combine_verdicts(first.verdicts)
         with lock:  # a request may check in several threads, and end in another one
             is_kept = not first.has_ended and (first.status is None or plan.has_slots)
             verdict.settlement, verdict.settles_at_end = self.limits.settlement, is_kept
